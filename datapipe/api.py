@@ -335,25 +335,17 @@ def _report(
     run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> dict[str, Any]:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-    tokenizer = tokenizer_report(run.root, plan)
-    message = None if problem is None else str(problem)
     of_snapshot = [*of_snapshot, *run.new_tokenizer(snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
-    searched = list_counts(run.root, plan.steps)
-    report = summarize(
-        run.mixture.name,
-        plan,
-        run.mixture.sources,
-        status,
-        problem=message,
-        tokenizer=tokenizer,
-        snapshot=snapshot,
-        warnings=warnings,
-        contamination=searched,
-        distributions=distributions(run.root, plan.steps, _names_of(run)),
-        run=_about(run),
-        before=None if snapshot is None else _before(run, snapshot),
-    )
+    before = None if snapshot is None else _before(run, snapshot)
+    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before) | {
+        "status": status,
+        "problem": None if problem is None else str(problem),
+        "tokenizer": tokenizer_report(run.root, plan),
+        "contamination": list_counts(run.root, plan.steps),
+        **distributions(run.root, plan.steps, _names_of(run)),
+        "run": _about(run),
+    }
     hours = node_hours(run.root) if run.engine == "ray" else None
     return report | {"provenance": provenance(run.mixture, plan, report, hours)}
 

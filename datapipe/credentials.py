@@ -61,7 +61,7 @@ def remember(value: str, reference: str, text: str) -> None:
         reference: "${NAME}".
         text: the text of the mixture with the reference.
     """
-    in_url = any(reference in user or reference in query for user, query in map(_credentials, _URL.finditer(text)))
+    in_url = any(reference in _user(match) or reference in _query(match) for match in _URL.finditer(text))
     if len(value) >= _LEAST_CHARS and (in_url or _SECRET_NAME.search(reference.strip("${}"))):
         _secrets[value] = reference
 
@@ -124,11 +124,6 @@ def _masked_url(match: re.Match[str]) -> str:
     masked_user = user if _is_harmless_user(user) else f"{MASK}@"
     masked_query = query if _is_harmless_query(match[1], query) else f"?{MASK}{closing[0]}"
     return f"{match[1]}://{masked_user}{masked_urls(_bare(match))}{masked_urls(masked_query)}"
-
-
-def _credentials(match: re.Match[str] | None) -> tuple[str, str]:
-    """User information and query of a URL, without their signs."""
-    return ("", "") if match is None else (_user(match).removesuffix("@"), _query(match).removeprefix("?"))
 
 
 def _user(match: re.Match[str]) -> str:

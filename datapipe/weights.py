@@ -94,9 +94,3 @@ def _rounded(exact: Mapping[str, int]) -> dict[str, Fraction]:
     if rest < 0:  # shares that were raised to 1 are taken from the largest
         units[max(exact, key=lambda name: (exact[name], name))] += rest
     return {name: Fraction(count) for name, count in units.items()}
-
-
-def proportions(weights: Mapping[str, int]) -> dict[str, float]:
-    """The share of each source, as a fraction of 1."""
-    total = sum(weights.values())
-    return {name: weight / total for name, weight in weights.items()}

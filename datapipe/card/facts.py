@@ -14,7 +14,16 @@ from typing import Any
 from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import Markdown, code, link, plain
 from datapipe.config.interpolation import parsed_yaml
-from datapipe.report.tables import Cell, Share, Table, evaluation_table, kept_table, language_counts, mixture_table
+from datapipe.report.tables import (
+    Cell,
+    Share,
+    Table,
+    evaluation_table,
+    kept_table,
+    language_counts,
+    measured_rules,
+    mixture_table,
+)
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.storage import is_remote
@@ -53,7 +62,7 @@ def gathered(
         "licenses": _cells(kept_table("", licenses)),
         "synthetic": _cells(kept_table("", kinds)) if kinds and kinds["synthetic"]["documents"] else [],
         "has_drawn": any(numbers["drawn_tokens"] is not None for numbers in licenses.values()),
-        "conditions": {reason: _condition(report["measured"], reason) for reason in report["total"]["documents"]["dropped"]},
+        "conditions": {reason: _condition(report, reason) for reason in report["total"]["documents"]["dropped"]},
         "redacted": _redacted(report, said),
         "evaluation": _cells(evaluation_table(report["contamination"])),
         "languages": _languages(report),
@@ -91,14 +100,13 @@ def _pages(origin: Mapping[str, Any], said: Mapping[str, Any]) -> Markdown | Non
 # ------------------------------------------------------------------------------------------------ what was removed
 
 
-def _condition(measured: Mapping[str, Any], reason: str) -> Markdown | None:
+def _condition(report: Mapping[str, Any], reason: str) -> Markdown | None:
     """The option and threshold of a rule: "`min_words` at least 50"."""
-    stage, _, rule = reason.rpartition(":")
-    for stages in measured.values():
-        entry = stages.get(stage, {}).get(rule)
-        if entry and entry["option"] and entry["threshold"] is not None:
-            side = {"min": "at least", "max": "at most"}.get(entry["side"], "of")
-            return Markdown(f"{code(entry['option'])} {side} {entry['threshold']:,.12g}")
+    for rule in measured_rules(report):
+        option, threshold = rule.facts["option"], rule.facts["threshold"]
+        if f"{rule.stage}:{rule.name}" == reason and option and threshold is not None:
+            side = {"min": "at least", "max": "at most"}.get(rule.facts["side"], "of")
+            return Markdown(f"{code(option)} {side} {threshold:,.12g}")
     return None
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.classifier.evaluation import ALL, Evaluation, Measures, kind_of, measures_of, outcome_of
 from datapipe.classifier.evaluation_tables import decisions_table, record_of, tables_of
@@ -113,39 +114,11 @@ def card_path(model: Path, ending: str) -> Path:
 
 def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
     """The card as Markdown, with the tables of its figures."""
-    return "\n".join(_lines(card, tables)) + "\n"
-
-
-def _lines(card: dict[str, Any], tables: Sequence[NumberTable]) -> Iterator[str]:
-    yield f"# {card['model']}"
-    yield ""
-    labels = "the labels " + ", ".join(f"`{label}`" for label in card["labels"])
-    predicted = "a number" if card["predicts"] == "number" else labels
-    yield f"A model of the kind `{card['kind']}` that predicts {predicted}, by `datapipe classifier train`."
-    yield ""
-    yield "## Data"
-    yield ""
-    yield from (f"- {line}" for line in data_lines(card["data"]))
-    yield ""
-    yield "## Options"
-    yield ""
-    yield from NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()]).markdown()
-    yield ""
-    yield f"## Figures on {card['figures']['documents']:,} held-out documents"
-    yield ""
-    for table in tables:
-        yield table.title
-        yield ""
-        yield from table.markdown()
-        yield ""
-    if card["heaviest"]:
-        yield "## Heaviest features"
-        yield ""
-        for label, features in card["heaviest"].items():
-            listed = ", ".join(f"`{ngram.strip()}`" for ngram, _ in features)
-            yield f"- {label}: {listed}"
-        yield ""
-    yield "Trained with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + "."
+    loader = PackageLoader("datapipe.classifier", "")
+    environment = Environment(loader=loader, autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    options = NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()])
+    template = environment.get_template("card.md.jinja")
+    return template.render(card=card, lines=data_lines(card["data"]), options=options, tables=tables) + "\n"
 
 
 def data_lines(data: dict[str, Any]) -> list[str]:

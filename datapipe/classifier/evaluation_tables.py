@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from datapipe.classifier.evaluation import ALL, Evaluation, Measures
-from datapipe.classifier.metrics import AtThreshold, Confusion, Estimate
+from datapipe.classifier.metrics import AtThreshold, Confusion, Estimate, Ranking
 from datapipe.report.layout import NumberTable, print_text
 
 _MOST_LABELS = 8
@@ -38,27 +38,34 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
     """The tables of an evaluation, each with a row for every group and model."""
     named = list(_named(evaluation))
 
-    def table(title: str, headings: Sequence[str], cells: Callable[[Measures], Sequence[str]]) -> NumberTable:
-        return NumberTable(title, ["", *headings], [[name, *cells(measures)] for name, measures in named], edges=False)
+    def table(title: str, headings: Sequence[str], part: str, cells: Callable[[Any], Sequence[str]]) -> NumberTable:
+        """A table of one part of the measures, where a group has it."""
+        shown = NumberTable(title, ["", *headings], edges=False)
+        for name, measures in named:
+            counts = [f"{measures.num_docs:,}"] if headings[0] == "docs" else []
+            found = getattr(measures, part)
+            shown.add_row(name, *counts, *([] if found is None else cells(found)))
+        return shown
 
     if evaluation.kind == "several classes":
         headings = ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL, "macro precision", "macro recall")
-        yield table("", headings, _classes_cells)
+        yield table("", headings, "confusion", _classes_cells)
         for name, measures in zip(evaluation.models, evaluation.groups[ALL]):
             assert measures.confusion is not None
             yield from _confusion_tables(name, measures.confusion)
     if evaluation.kind == "number":
-        yield table("", ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL), _number_cells)
+        headings = ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL)
+        yield table("", headings, "agreement", lambda found: [*_estimate(found.rmse), *_estimate(found.spearman)])
     decided = evaluation.groups[ALL][0].at_threshold
     if decided is not None:
         threshold = f"{decided.threshold:g}"
         positive = f"{evaluation.labels[-1]} from {threshold}" if evaluation.kind == "number" else evaluation.labels[-1]
         headings = ("docs", "positive", "AUC", _INTERVAL, "AP", "best F1", "at")
-        yield table(f"ranking by the score of {positive}", headings, _ranking_cells)
+        yield table(f"ranking by the score of {positive}", headings, "ranking", _ranking_cells)
         headings = ("accuracy", _INTERVAL, "F1", _INTERVAL, "precision", "recall")
-        yield table(f"at the threshold {threshold}", headings, _threshold_cells)
+        yield table(f"at the threshold {threshold}", headings, "at_threshold", _threshold_cells)
         if len(evaluation.models) > 1:
-            yield table(f"AUC less that of {evaluation.models[0]}", ("difference", _INTERVAL), _lead_cells)
+            yield table(f"AUC less that of {evaluation.models[0]}", ("difference", _INTERVAL), "auc_lead", _estimate)
 
 
 def _named(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
@@ -70,34 +77,18 @@ def _named(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
             yield (name if len(evaluation.models) == 1 else model if group == ALL else f"{name}, {model}"), measured
 
 
-def _classes_cells(measures: Measures) -> list[str]:
-    found = measures.confusion
-    assert found is not None
+def _classes_cells(found: Confusion) -> list[str]:
     means = _number(found.macro_precision), _number(found.macro_recall)
-    return [f"{measures.num_docs:,}", *_estimate(found.accuracy), *_estimate(found.macro_f1), *means]
+    return [*_estimate(found.accuracy), *_estimate(found.macro_f1), *means]
 
 
-def _number_cells(measures: Measures) -> list[str]:
-    assert measures.agreement is not None
-    return [f"{measures.num_docs:,}", *_estimate(measures.agreement.rmse), *_estimate(measures.agreement.spearman)]
-
-
-def _ranking_cells(measures: Measures) -> list[str]:
-    found = measures.ranking
-    assert found is not None
+def _ranking_cells(found: Ranking) -> list[str]:
     best = ["–", "–"] if found.best_f1 is None else [_number(found.best_f1.f1.value), _number(found.best_f1.threshold)]
-    counts = f"{measures.num_docs:,}", f"{found.positives:,}"
-    return [*counts, *_estimate(found.auc), _number(found.average_precision.value), *best]
+    return [f"{found.positives:,}", *_estimate(found.auc), _number(found.average_precision.value), *best]
 
 
-def _threshold_cells(measures: Measures) -> list[str]:
-    found = measures.at_threshold
-    assert found is not None
+def _threshold_cells(found: AtThreshold) -> list[str]:
     return [*_estimate(found.accuracy), *_estimate(found.f1), _number(found.precision.value), _number(found.recall.value)]
-
-
-def _lead_cells(measures: Measures) -> list[str]:
-    return ["", ""] if measures.auc_lead is None else _estimate(measures.auc_lead)
 
 
 def _confusion_tables(name: str, found: Confusion) -> Iterator[NumberTable]:

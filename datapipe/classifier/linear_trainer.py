@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from bisect import bisect_left
 from typing import Any, ClassVar
 
 import numpy as np
@@ -204,18 +204,6 @@ def _ngram(text: str, slot: int, file: LinearFile) -> str:
     def has(part: str) -> bool:
         return slot in features_of(pa.array([part], pa.large_string()), file.word_bits, file.character_bits)[1]
 
-    part = text[: _halved(len(text), lambda size: has(text[:size]))]
-    size = len(part)
-    return part[size - _halved(size, lambda number: has(part[size - number :])) :].lower()
-
-
-def _halved(size: int, has: Callable[[int], bool]) -> int:
-    """A number of characters that has what one less has not; all characters have it."""
-    without = 0
-    while size - without > 1:
-        middle = (size + without) // 2
-        if has(middle):
-            size = middle
-        else:
-            without = middle
-    return size
+    stop = bisect_left(range(len(text)), True, key=lambda stop: has(text[:stop]))
+    start = bisect_left(range(stop), True, key=lambda start: not has(text[start:stop])) - 1
+    return text[start:stop].lower()

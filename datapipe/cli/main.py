@@ -26,16 +26,14 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from datapipe.cli.browse import browse
 from datapipe.cli.classifier import annotate, evaluate, train
+from datapipe.cli.explore import browse, inspect, sql
 from datapipe.cli.index import index, takedown
-from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, serve, trace
 from datapipe.cli.options import say
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
-from datapipe.cli.sql import sql
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked

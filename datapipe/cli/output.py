@@ -106,14 +106,12 @@ def _write_page(output: str, file: Path) -> None:
 
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
-    from datapipe.explore.comparison import membership
-    from datapipe.explore.documents import Inspector
-    from datapipe.explore.printed.comparison import comparison_json, print_comparison
+    from datapipe.explore.comparison import compare
+    from datapipe.explore.printed.comparison import print_comparison
     from datapipe.report.funnel import wide_console
 
     with _of_report(outputs[0]) as (_, first), _of_report(outputs[1]) as (_, second):
-        inspectors = Inspector.open(outputs[0]), Inspector.open(outputs[1])
-        found = comparison_json(outputs, (first, second), inspectors, membership(*inspectors))
+        found = compare(outputs, (first, second))
         if as_json:
             print_json({"comparison": found})
         else:

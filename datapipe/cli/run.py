@@ -257,7 +257,7 @@ def plan(
     from datapipe.engine.run import planned
     from datapipe.outages import free_bytes
     from datapipe.report.funnel import wide_console
-    from datapipe.report.layout import print_paragraphs
+    from datapipe.report.layout import print_wrapped
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
     from datapipe.storage import Root
 
@@ -273,9 +273,8 @@ def plan(
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
     free = None if root.local is None else free_bytes(str(root.local))
-    print_paragraphs(
-        [estimate_text(expected, free, usable_cores()), *(f"warning: {warning}" for warning in request.warnings)], console
-    )
+    texts = [estimate_text(expected, free, usable_cores()), *(f"warning: {warning}" for warning in request.warnings)]
+    print_wrapped([line for text in texts if text for line in ("", text)], console)
 
 
 def bench(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,12 +131,8 @@ def mixture_schema() -> dict[str, Any]:
             "description": "A class or function of your own with its options.",
         },
     ]
-    for name in stage_names():
-        options, inner = _options_schema(name, stage_class(name))
-        renamed = {"type": "string", "description": "Name of this use in reports and reasons. Default: the stage's name."}
-        options["properties"]["as"] = renamed
-        definitions.update({name: options, **inner})
-        choices.append(_with_options(name, name))
+    renamed = {"type": "string", "description": "Name of this use in reports and reasons. Default: the stage's name."}
+    choices += _with_options(definitions, "", {name: stage_class(name) for name in stage_names()}, {"as": renamed})
     definitions["StageEntry"] = {"anyOf": choices}
     stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
     kinds = {"then": {"$ref": "#/$defs/SnapshotSource"}, "else": {"$ref": "#/$defs/Source"}}
@@ -147,23 +144,24 @@ def mixture_schema() -> dict[str, Any]:
         {"enum": ["auto", *readers()], "description": "A format with its default options."},
         {"type": "string", "pattern": r"\$\{.+\}"},
     ]
-    for name, reader in readers().items():
-        options, inner = _options_schema(f"read.{name}", reader)
-        definitions.update({f"read.{name}": options, **inner})
-        formats.append(_with_options(name, f"read.{name}"))
+    formats += _with_options(definitions, "read.", readers(), {})
     source["format"] |= {"anyOf": formats}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _with_options(name: str, definition: str) -> dict[str, Any]:
-    """The schema of a name with its options below it."""
-    value = {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]}
-    return {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}
+def _with_options(
+    definitions: dict[str, Any], prefix: str, stages: Mapping[str, type[Stage]], more: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The schema of each name with the options of its stage below it, which become definitions.
 
-
-def _options_schema(name: str, stage: type[Stage]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of a stage's options, and the definitions that it refers to, prefixed with the stage's name."""
-    schema = stage.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
-    inner = {f"{name}.{model}": definition for model, definition in schema.pop("$defs", {}).items()}
-    schema.setdefault("properties", {})
-    return schema, inner
+    Args:
+        prefix: of the names of definitions.
+        more: options that every stage takes.
+    """
+    for name, stage in stages.items():
+        defined = f"{prefix}{name}"
+        options = stage.model_json_schema(ref_template=f"#/$defs/{defined}.{{model}}")
+        inner = {f"{defined}.{model}": definition for model, definition in options.pop("$defs", {}).items()}
+        definitions.update({defined: {**options, "properties": {**options.get("properties", {}), **more}}, **inner})
+        value = {"anyOf": [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]}
+        yield {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}

@@ -35,7 +35,7 @@ from datapipe.shards.manifest import (
 from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
-from datapipe.weights import integer_weights, proportions
+from datapipe.weights import integer_weights
 
 _SHOWN_SHARES = 10
 _SPARE_ROWS = 2
@@ -161,7 +161,7 @@ def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:
     left = {name: weight for name, weight in weights.items() if weight and name not in empty}
     if not 1 < len(left) <= _SHOWN_SHARES:
         return ""
-    return ": " + ", ".join(f"'{name}' {share:.2%}" for name, share in proportions(left).items())
+    return ": " + ", ".join(f"'{name}' {weight / sum(left.values()):.2%}" for name, weight in left.items())
 
 
 def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:

@@ -80,9 +80,6 @@ class ExecutionSpec(Record):
         requests = [self.resources[name] for name in uses if name in self.resources]
         if not requests:
             return ()
-        largest = {
-            "num_cpus": max(request.num_cpus for request in requests),
-            "num_gpus": max(request.num_gpus for request in requests),
-        }
-        memory = max(request.memory or 0 for request in requests)
-        return tuple({**largest, **({"memory": float(memory)} if memory else {})}.items())
+        names = Resources.model_fields
+        largest = {name: max(float(getattr(request, name) or 0) for request in requests) for name in names}
+        return tuple((name, amount) for name, amount in largest.items() if amount or name != "memory")

@@ -1,7 +1,7 @@
 """Documents on either side of a threshold, how many other thresholds would keep, and the line of the mixture for each.
 
     borderline tables of the map tasks  ─▶  the 50 just kept and the 50 just dropped, nearest first
-    tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweeps.py`)
+    tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweep.py`)
 
 A document "just kept" is one that the run kept: of those that passed the filter and were dropped by a later stage, only their
 number is shown. With `mode: tag`, nothing was dropped, and the sides are those that would be kept and dropped.
@@ -21,8 +21,7 @@ from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
-from datapipe.explore.sweep import RuleOf
-from datapipe.explore.sweeps import Accepted, swept_histograms, swept_tags
+from datapipe.explore.sweep import Accepted, RuleOf, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
 

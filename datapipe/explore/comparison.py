@@ -9,11 +9,15 @@ spills to disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from datapipe.config.interpolation import parsed_yaml
+from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
+from datapipe.report.snapshot_list import option_changes
+from datapipe.report.tables import MeasuredRule, measured_rules
 
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
@@ -30,6 +34,35 @@ select case other.fate when 'dropped' then other.stage || ':' || other.rule
 from {{own}}.facts as own left join {{other}}.facts as other using (key)
 where own.fate = 'kept' and other.fate is distinct from 'kept' group by why order by documents desc, why
 """
+
+
+def compare(outputs: Sequence[str], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Two outputs as plain data.
+
+    outputs     of both, without credentials
+    runs        {status, problem} of both: numbers of a run that is not done count what it has committed
+    options     the stages and options of the mixtures that differ, a line each
+    sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
+    documents   as `membership` returns them
+    rules       as `rule_changes` returns them
+    """
+    first, second = map(Inspector.open, outputs)
+    names = dict.fromkeys(name for report in reports for name in report["sources"])
+    return {
+        "outputs": [masked(output) for output in outputs],
+        "runs": [{"status": report["status"], "problem": masked(report["problem"] or "") or None} for report in reports],
+        "options": option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second))),
+        "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
+        "total": _numbers([report["total"] for report in reports]),
+        "documents": membership(first, second),
+        "rules": rule_changes(*reports),
+    }
+
+
+def _numbers(entries: Sequence[Mapping[str, Any] | None]) -> dict[str, list[int | None]]:
+    documents = [None if entry is None else entry["documents"] for entry in entries]
+    counts = {name: [None if each is None else each[name] for each in documents] for name in ("read", "kept")}
+    return {**counts, "tokens": [None if entry is None else entry["tokens"] for entry in entries]}
 
 
 def membership(first: Inspector, second: Inspector, count: int = 3) -> dict[str, Any]:
@@ -66,26 +99,19 @@ def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[di
     failed      shares of the measured documents that fail the rule; None where there is no such rule
     medians     of the measured values, within a bin; None where nothing was measured
     """
-    measured = [report.get("measured") or {} for report in (first, second)]
+    measured = [{(rule.source, rule.stage, rule.name): rule for rule in measured_rules(report)} for report in (first, second)]
     changes = []
-    for source, stage, rule in dict.fromkeys(name for entry in measured for name in _rule_names(entry)):
-        one, other = (_facts(entry.get(source, {}).get(stage, {}).get(rule)) for entry in measured)
+    for name in dict.fromkeys([*measured[0], *measured[1]]):
+        one, other = (_facts(rules.get(name)) for rules in measured)
         if one != other:
             about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
-            changes.append({"source": source, "stage": stage, "rule": rule, **about})
+            changes.append({**dict(zip(("source", "stage", "rule"), name)), **about})
     return sorted(changes, key=lambda change: -abs((change["failed"][0] or 0.0) - (change["failed"][1] or 0.0)))
 
 
-def _rule_names(measured: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
-    return ((source, stage, rule) for source, stages in measured.items() for stage, rules in stages.items() for rule in rules)
-
-
-def _facts(rule: Mapping[str, Any] | None) -> tuple[float | None, float | None, float | None]:
+def _facts(rule: MeasuredRule | None) -> tuple[float | None, float | None, float | None]:
     """Threshold, failing share and median."""
-    if rule is None:
-        return None, None, None
-    counted = rule["passed"] + rule["failed"]
-    return rule["threshold"], rule["failed"] / counted if counted else None, _median(rule["bins"])
+    return (None, None, None) if rule is None else (rule.facts["threshold"], rule.failed_share, _median(rule.facts["bins"]))
 
 
 def _median(bins: Sequence[Sequence[float]]) -> float | None:

@@ -145,11 +145,6 @@ class Database:
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row)) for row in answer.fetchall()]
 
-    def tuples(self, query: str, options: Any = None) -> list[tuple[Any, ...]]:
-        """As `rows`, the values alone."""
-        with self._cursor() as cursor:
-            return cursor.execute(query, options).fetchall()
-
     def ask(self, query: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors."""
         try:

@@ -148,8 +148,7 @@ def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> s
 
 def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode], bool]:
     """The opcodes of difflib that turn one list of words into the other, and whether they reach the ends of both."""
-    head = common_start(first, second)
-    tail = common_start(first[head:][::-1], second[head:][::-1])
+    head, tail = common_ends(first, second)
     stops = len(first) - tail, len(second) - tail
     is_aligned = max(stops) - head <= ALIGNED_WORDS
     middle, second_middle = (words[head : min(stop, head + ALIGNED_WORDS)] for words, stop in zip((first, second), stops))
@@ -165,8 +164,14 @@ def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode],
     return _without_islands([*beginning, *opcodes, *end]), is_aligned
 
 
-def common_start(first: Sequence[str], second: Sequence[str]) -> int:
-    """Number of equal words or characters at the beginning of both, by bisection: comparing slices is fast."""
+def common_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
+    """Numbers of equal items: at the beginning of both, and at the end of what follows it."""
+    head = _common_start(first, second)
+    return head, _common_start(first[head:][::-1], second[head:][::-1])
+
+
+def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
+    """By bisection: comparing slices is fast."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -32,6 +32,7 @@ from datapipe.ledger.names import REPORT
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.compile import Step
 from datapipe.records.outputs import ShardFile, TableFile
+from datapipe.report.tables import MeasuredRule, measured_rules
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
@@ -160,9 +161,10 @@ class Inspector:
         entry = self.report.get("sources", {}).get(source, {})
         return entry.get("tokens") if isinstance(self.snapshot, Snapshot) else None
 
-    def measured(self, source: str) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        """What each rule of a source measured: stage → rule → facts, from report.json."""
-        return self.report.get("measured", {}).get(source, {})
+    def rules(self, source: str) -> list[MeasuredRule]:
+        """The measured rules of one source, or of all for "". Raises UserError for an unknown one."""
+        sources = self.select_sources(source)
+        return [rule for rule in measured_rules(self.report) if rule.source in sources]
 
     @property
     def notes(self) -> Iterator[str]:

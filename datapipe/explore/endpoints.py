@@ -118,12 +118,7 @@ class Api:
         """Every rule that measured or dropped documents, in the order of sources and stages."""
         named = ("source", "stage", "rule")
         dropped = {tuple(each[name] for name in named): each for each in self.rows.reasons if each["fate"] == "dropped"}
-        measured = {
-            (source, stage, rule): facts
-            for source in self.output.sources
-            for stage, rules in self.output.measured(source).items()
-            for rule, facts in rules.items()
-        }
+        measured = {(rule.source, rule.stage, rule.name): rule.facts for rule in self.output.rules("")}
         listed = []
         for name in measured | dropped:
             facts, reason = measured.get(name, {}), dropped.get(name, {"threshold": None, "documents": 0})

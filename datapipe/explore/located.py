@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -93,7 +93,6 @@ class DocumentLocator:
 
     def __init__(self, root: Root, history: RunHistory, mixture: Mixture) -> None:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
-        self._digests: dict[tuple[str, int, int | None, int | None], str] = {}
 
     @classmethod
     def of(cls, root: Root) -> DocumentLocator:
@@ -159,14 +158,8 @@ class DocumentLocator:
         now = entry.file("", query)
         if now.num_bytes != file.num_bytes:
             return "has changed since the run"
-        stamp = self._digest(now) if file.stamp.startswith(_DIGEST) else now.stamp
+        stamp = _digest(now.url, now.num_bytes, now.mtime_ns, now.ctime_ns) if file.stamp.startswith(_DIGEST) else now.stamp
         return "" if stamp == file.stamp else "has changed since the run"
-
-    def _digest(self, file: InputFile) -> str:
-        state = (file.url, file.num_bytes, file.mtime_ns, file.ctime_ns)
-        if state not in self._digests:
-            self._digests[state] = content_digest(file.url)
-        return self._digests[state]
 
     def _fields(self, source: str) -> FieldNames:
         """What tasks of the run read, in the types that it found."""
@@ -193,6 +186,12 @@ class DocumentLocator:
             with suppress(UserError):
                 files_by_url[url] = {file.hash: (file.source, file.path) for file in open_index(url).files}
         return files_by_url
+
+
+@cache
+def _digest(url: str, *state: int | None) -> str:
+    """The digest of a file, read once for each state of it: size, and times of change."""
+    return content_digest(url)
 
 
 def split_key(key: bytes) -> tuple[int, int]:

@@ -90,14 +90,14 @@ class Rows:
             f"where ($low::double is null or value >= $low) and ($high::double is null or value <= $high)"
         )
         options["fates"] = (query.fate,) if query.fate else FATES
-        [(total,)] = self.database.tuples(f"select count(*) from {table}", options)
+        [counted] = self.database.rows(f"select count(*) as documents from {table}", options)
         chosen = self.database.rows(
             f"select key, value, threshold from {table} order by {query.order} limit $limit offset $offset",
             {**options, "limit": query.limit, "offset": query.offset},
         )
         # the other columns of these rows alone: sorting rows of all columns takes twice as long
         facts = self.output.facts_of([row["key"] for row in chosen])
-        return total, self.shown([{**facts[row["key"]], **row} for row in chosen])
+        return counted["documents"], self.shown([{**facts[row["key"]], **row} for row in chosen])
 
     def _tag(self, query: Query) -> tuple[str, str, tuple[str, ...]] | None:
         """The value and the threshold in SQL and the sources that tag, where kept documents are wanted by a rule that a filter

@@ -1,21 +1,32 @@
 """Counts the documents that other thresholds of a filter would keep, from the values that it wrote with `mode: tag`.
 
     report ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ facts of kept documents ─▶ documents and bytes at each
+           └▶ for the page, of a rule without tags: the histogram ─▶ documents at the bounds of its bins
 
 The counts cover the documents that the run kept. A later stage that compares documents has compared all tagged documents; it
 might have kept other survivors if the filter had dropped some. A column `STAGE.RULE` holds the value that a rule measured,
 `STAGE.rule` the first rule that failed. A document without a value passes every threshold.
+
+The command sweeps quantiles, or the thresholds that it is given. The page sweeps up to `MOST_POINTS` numbers that the option
+takes. A bin holds the values from one bound to below the other, so the greatest threshold that drops the bin above is the
+number just below its bound.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from datapipe.errors import UserError, suggest
+import numpy as np
+from pydantic import ValidationError, create_model
+
+from datapipe import catalogue
+from datapipe.config.stage_use import StageUse
+from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector
 from datapipe.stage.ranking import BELOW_SHARE
@@ -25,6 +36,14 @@ MAX_DISTINCT = 16
 
 _QUANTILES = (0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.999)
 _DIGITS = range(2, 7)
+
+MOST_POINTS = 2_000
+_HALVES = (-0.5, 0.5, 1.5, 1000.5)
+
+_BY_TAGS = "Of the documents that this run kept. A later stage that compares documents may keep others."
+_BY_HISTOGRAM = (
+    "By this rule alone, from the histogram of the report: other rules may drop some of these. `mode: tag` gives exact counts."
+)
 
 Tags = Mapping[str, tuple[str, str]]
 """By source, in SQL: whether a document passes the other rules of the stage, and whether that is unsure."""
@@ -131,11 +150,11 @@ def tagged_values(
         ranks: from 0 to 1.
     """
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
-    found = database.tuples(f"select distinct value from {values} order by value limit {most + 1}", options)
+    found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(found) <= most
     if not is_all:
-        found = database.tuples(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
-    return [value for (value,) in found], is_all
+        found = database.rows(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
+    return [row["value"] for row in found], is_all
 
 
 def _column(stage: str, rule: str) -> str:
@@ -173,17 +192,16 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
         source: only this source.
     """
     found = {
-        name: (run_name, rules[rule])
-        for name in output.select_sources(source)
-        for run_name, rules in output.measured(name).items()
-        if stage in (run_name, run_name.partition("@")[0]) and rule in rules
+        each.source: each
+        for each in output.rules(source)
+        if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])
     }
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-    run_name, facts = next(iter(found.values()))
-    thresholds = {each["threshold"] for _, each in found.values()}
-    facts = {**facts, "threshold": facts["threshold"] if len(thresholds) == 1 else None}
-    return RuleOf(stage=run_name, rule=rule, of_sources={name: each for name, (_, each) in found.items()}, facts=facts)
+    of_sources, first = {name: each.facts for name, each in found.items()}, next(iter(found.values()))
+    has_one = len({facts["threshold"] for facts in of_sources.values()}) == 1
+    facts = {**first.facts, "threshold": first.facts["threshold"] if has_one else None}
+    return RuleOf(stage=first.stage, rule=rule, of_sources=of_sources, facts=facts)
 
 
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
@@ -191,7 +209,9 @@ def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
     where a filter keeps a share, its cut moves with the threshold."""
     if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
-    measured = {source: output.measured(source)[rule.stage] for source in rule.tagging}
+    measured = {
+        source: {each.name: each.facts for each in output.rules(source) if each.stage == rule.stage} for source in rule.tagging
+    }
     is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
     return {source: _others(rules, rule) if is_certain else ("true", "false") for source, rules in measured.items()}, is_certain
 
@@ -218,12 +238,7 @@ def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> tuple[str, 
 
 def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
     """The rule that "STAGE.RULE" names, or of which "STAGE.OPTION" is the threshold. Raises UserError."""
-    rules = [
-        (stage, rule, facts)
-        for name in output.select_sources(source)
-        for stage, rules in output.measured(name).items()
-        for rule, facts in rules.items()
-    ]
+    rules = [(each.stage, each.name, each.facts) for each in output.rules(source)]
     named = {rule: stage for stage, rule, _ in rules if threshold == f"{stage}.{rule}"}
     by_option = {rule: stage for stage, rule, facts in rules if facts["option"] and threshold == f"{stage}.{facts['option']}"}
     found = named or {rule: stage for rule, stage in by_option.items() if rule != BELOW_SHARE} or by_option
@@ -271,3 +286,89 @@ def _readable(quantiles: Sequence[float]) -> list[float]:
         if len(rounded) == len(exact):
             break
     return sorted(rounded)
+
+
+# ------------------------------------------------------------------------------------------------ for the page
+
+
+class Accepted:
+    """Which thresholds an option of a stage takes; any number where there is no such option."""
+
+    def __init__(self, use: StageUse | None, option: str) -> None:
+        try:
+            field = None if use is None else catalogue.stage_class(use.name).model_fields.get(option)
+        except DatapipeError:
+            field = None
+        threshold: Any = None if field is None else (field.annotation, field)
+        self.model = None if field is None else create_model("Threshold", threshold=threshold)
+        self.is_whole = not any(map(self.takes, _HALVES))
+
+    def takes(self, threshold: float) -> bool:
+        if not math.isfinite(threshold) or self.model is None:
+            return math.isfinite(threshold)
+        number = int(threshold) if float(threshold).is_integer() else threshold  # as the page writes it
+        try:
+            self.model.model_validate_json(json.dumps({"threshold": number}), strict=True)
+        except ValidationError:
+            return False
+        return True
+
+    def of_value(self, value: float, is_min: bool) -> float:
+        """The threshold next to a value, inwards where the option takes whole numbers alone."""
+        return value if not self.is_whole else math.ceil(value) if is_min else math.floor(value)
+
+    def of_bin(self, low: float, high: float, is_min: bool) -> float:
+        """The threshold that all values of a bin pass, and as few others as possible."""
+        if is_min:
+            return low if high > 0 else math.nextafter(low, math.inf)
+        return self.of_value(math.nextafter(high, -math.inf) if high > 0 else high, is_min)
+
+
+def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
+    """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
+    A document without a value passes any threshold."""
+    tags, is_certain = tags_of(output, rule)
+    grid = _points(output, rule, list(tags), accepted) if tags else []
+    if not grid:
+        return None
+    total = counted(output.database, rule, tags, grid)[-1]
+    is_certain &= not total["unsure"]
+    points = [
+        {"threshold": each["threshold"], **each["alone"], "together": each["together"]["documents"] if is_certain else None}
+        for each in total["kept"]
+    ]
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": total["tagged"]}
+
+
+def _points(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Accepted) -> list[float]:
+    """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
+    in_force, is_min = rule.facts["threshold"], rule.facts["side"] == "min"
+    found, _ = tagged_values(output.database, rule, sources, MOST_POINTS, np.linspace(0, 1, MOST_POINTS - 1).tolist())
+    bounds = {accepted.of_value(value, is_min) for value in found}
+    bounds |= {in_force} if bounds and in_force is not None else set()
+    return sorted(filter(accepted.takes, bounds))
+
+
+def swept_histograms(rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+    """Points at the bounds of the bins of report.json, and at the threshold in force."""
+    is_min, in_force = rule.facts["side"] == "min", rule.facts["threshold"]
+    entries = list(rule.of_sources.values())
+    # per bin: its threshold, and its documents
+    bins = [
+        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry["bins"]]
+        for entry in entries
+    ]
+    bounds = sorted({bound for each in bins for bound, _ in each if accepted.takes(bound)})
+    points = {
+        bound: sum(
+            entry["not_a_number"] + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
+            for entry, each in zip(entries, bins)
+        )
+        for bound in bounds[:: max(1, len(bounds) // MOST_POINTS)]
+    }
+    if in_force is not None:
+        points[in_force] = sum(entry["passed"] + entry["not_a_number"] for entry in entries)
+    unknown = {"bytes": None, "tokens": None, "together": None}
+    listed = [{"threshold": bound, "documents": count, **unknown} for bound, count in sorted(points.items())]
+    total = {"documents": sum(entry["documents"] for entry in entries), "bytes": None, "tokens": None}
+    return {"exact": False, "note": _BY_HISTOGRAM, "points": listed, "total": total}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,26 @@ if TYPE_CHECKING:
     from datapipe.engine.train_tokenizer import Trained
 
 
-def funnel(report: Mapping[str, Any]) -> list[RenderableType]:
-    """The tables of a report: documents, mixture, steps and tokenizer."""
+EVALUATION = "evaluation sets"
+
+
+def print_funnel(report: Mapping[str, Any], console: Console) -> None:
+    """Prints the tables of a report: documents, mixture, steps and tokenizer."""
     steps = report["total"]["steps"]
     slowest = max(steps, key=lambda name: steps[name]["seconds"], default="")
     work = number_table("time by step, summed over workers", work_table(report), {slowest: "bold yellow"})
     shown = [
         _documents(report),
         taken_down_text(report),
-        contamination_table(report["contamination"]) if report["contamination"] else "",
+        number_table(EVALUATION, evaluation_table(report["contamination"])) if report["contamination"] else "",
         _mixture(report["mixture"]) if report["mixture"] else "",
         work,
         starting_text(report),
         second_attempts_text(report),
         *tokenizer_tables(report["tokenizer"]),
     ]
-    return [harmless_text(each) if isinstance(each, str) else each for each in shown if each]
+    for each in filter(None, shown):
+        console.print(harmless_text(each) if isinstance(each, str) else each, crop=False)
 
 
 def _documents(report: Mapping[str, Any]) -> NumberTable:
@@ -121,12 +125,3 @@ def wide_console(*, to_stderr: bool = False) -> Console:
     console, columns = Screen(stderr=to_stderr), os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) else 120
     return console if console.is_terminal else Screen(stderr=to_stderr, width=width)
-
-
-def print_funnel(report: Mapping[str, Any], console: Console) -> None:
-    for shown in funnel(report):
-        console.print(shown, crop=False)
-
-
-def contamination_table(lists: Sequence[Mapping[str, Any]]) -> NumberTable:
-    return number_table("evaluation sets", evaluation_table(lists))

@@ -112,10 +112,10 @@ def print_lines(lines: Iterable[str], console: Console, style: str = "") -> None
         console.print(harmless_text(line, style), soft_wrap=True)
 
 
-def print_paragraphs(texts: Iterable[str], console: Console) -> None:
-    """Prints texts that are not empty, each after an empty line and wrapped at words, in a log too."""
+def print_wrapped(texts: Iterable[str], console: Console, style: str = "") -> None:
+    """Prints texts, each wrapped at words, in a log too."""
     width = min(console.width, MOST_COLUMNS)
-    print_lines([line for text in texts if text for line in ("", *wrapped(text, width))], console)
+    print_lines([line for text in texts for line in wrapped(text, width)], console, style)
 
 
 def wrapped(text: str, width: int, hanging: int = 2) -> list[str]:

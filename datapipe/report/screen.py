@@ -19,7 +19,7 @@ from rich.console import Console
 from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import print_funnel
-from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, wrapped
+from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, print_wrapped
 from datapipe.report.summary import taken_down_text
 from datapipe.report.tables import dropped_by_stage
 from datapipe.terminal import harmless
@@ -44,18 +44,15 @@ def print_screen(
         has_next: whether to name the next commands, and how to load the rows.
     """
     width = min(console.width, MOST_COLUMNS)
-    is_done = report["status"] == "done"
-    if not is_done:
-        print_lines(wrapped(_committed(report, output), width), console)
-    elif report["total"]["documents"]["read"]:
-        print_lines(wrapped(_heading(report), width), console, "bold")
-        print_lines(["", *_table(report, width), *wrapped(_dropped(report), width), *_thresholds(report, width)], console)
-    if is_done and report["taken"]:
-        print_lines(wrapped(_taken(report), width), console)
-    if is_done and (taken_down := taken_down_text(report)):
-        print_lines(wrapped(taken_down, width), console)
-    if is_done:
-        print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
+    if report["status"] != "done":
+        print_wrapped([_committed(report, output)], console)
+    else:
+        if report["total"]["documents"]["read"]:
+            print_wrapped([_heading(report)], console, "bold")
+            print_lines(["", *_table(report, width)], console)
+            print_wrapped([_dropped(report), *_thresholds(report)], console)
+        print_wrapped(filter(None, (_taken(report), taken_down_text(report))), console)
+        print_wrapped(["", *news] if news else [], console)
         print_lines(["", *_next(report, output, width)] if has_next else [], console)
     print_warnings(report, console, f"`datapipe report {quote(output)} --full` shows them")
 
@@ -72,16 +69,15 @@ def print_warnings(report: Mapping[str, Any], console: Console, look: str) -> No
     Args:
         look: where the others are, for the first ones of each kind; empty for all.
     """
-    width, shown = min(console.width, MOST_COLUMNS), list(_shown_warnings(report["warnings"], look))
-    lines = [line for text in shown for line in wrapped(f"warning: {text}", width)]
-    print_lines(["", *lines] if lines else [], console, "yellow")
+    shown = [f"warning: {text}" for text in _shown_warnings(report["warnings"], look)]
+    print_wrapped(["", *shown] if shown else [], console, "yellow")
 
 
 def print_problem(report: Mapping[str, Any], console: Console) -> None:
     """Prints why a run is not done."""
     if report["problem"]:
-        width, style = min(console.width, MOST_COLUMNS), "red" if report["status"] == "failed" else ""
-        print_lines(wrapped(masked(f"{report['status']}: {report['problem']}"), width), console, style)
+        style = "red" if report["status"] == "failed" else ""
+        print_wrapped([masked(f"{report['status']}: {report['problem']}")], console, style)
 
 
 def _shown_warnings(warnings: Sequence[Mapping[str, Any]], look: str) -> Iterator[str]:
@@ -110,7 +106,7 @@ def _taken(report: Mapping[str, Any]) -> str:
     """What other snapshots gave: "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
     taken = [f"{name} {counted(entry['tokens'], 'token')}" for name, entry in report["taken"].items()]
     more = [f"{len(taken) - _SHOWN_SOURCES} more"] if len(taken) > _SHOWN_SOURCES else []
-    return f"rows of other snapshots: {', '.join([*taken[:_SHOWN_SOURCES], *more])}"
+    return f"rows of other snapshots: {', '.join([*taken[:_SHOWN_SOURCES], *more])}" if taken else ""
 
 
 def _share(documents: Mapping[str, Any]) -> str:
@@ -175,13 +171,13 @@ def _number(number: int) -> str:
     return f"{value:,.0f}{unit}" if value >= 99.95 else f"{value:.1f}{unit}"
 
 
-def _thresholds(report: Mapping[str, Any], width: int) -> Iterator[str]:
+def _thresholds(report: Mapping[str, Any]) -> Iterator[str]:
     """A line for each share that a filter keeps: what it is of, and the threshold that makes it."""
     for source, stages in report["thresholds"].items():
         for stage, cut in stages.items():
             least = "nothing is left to keep" if cut["threshold"] is None else f"scores from {cut['threshold']:.4g} on"
             earlier = f", as in {masked(cut['from'])}" if cut["from"] else ""
-            yield from wrapped(f"{source}: {stage} keeps {cut['share']:.4g} of the {cut['of']}: {least}{earlier}", width)
+            yield f"{source}: {stage} keeps {cut['share']:.4g} of the {cut['of']}: {least}{earlier}"
 
 
 def _dropped(report: Mapping[str, Any]) -> str:

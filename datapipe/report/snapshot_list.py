@@ -16,7 +16,7 @@ from datapipe.engine.clean import Cleaning
 from datapipe.ledger.names import MIXTURE
 from datapipe.metrics import counted, size
 from datapipe.plan.reasons import flat, stage_changes, value_changes
-from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
+from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.snapshots import Pin, Publication, files_needed, pins, published_names
 from datapipe.storage import Root, parquet_table
@@ -42,11 +42,9 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
         own_pins = [] if is_again else [pin for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
-        lines = (f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *told] if line)
-        print_lines([part for line in lines for part in wrapped(line, width)], console)
+        print_wrapped((f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *told] if line), console)
     named = published_names(every)
-    others = [masked(pin_line(pin)) for pin in pinned if (pin.folder, pin.fingerprint) not in named]
-    print_lines([part for line in others for part in wrapped(line, width)], console)
+    print_wrapped((masked(pin_line(pin)) for pin in pinned if (pin.folder, pin.fingerprint) not in named), console)
 
 
 def _history(every: Sequence[Publication]) -> list[tuple[Publication, bool]]:

@@ -26,27 +26,15 @@ def summarize(
     name: str,
     plan: Plan,
     sources: Iterable[str],
-    status: str,
-    problem: str | None = None,
-    tokenizer: Mapping[str, Any] | None = None,
     snapshot: Manifest | None = None,
     warnings: Sequence[RunWarning] = (),
-    contamination: Sequence[Mapping[str, Any]] = (),
-    distributions: Mapping[str, Any] = _NO_DISTRIBUTIONS,
-    run: Mapping[str, Any] | None = None,
     before: str | None = None,
 ) -> dict[str, Any]:
-    """The report as plain data.
+    """The report of a run that is done, as plain data. Entries that its plan does not tell are empty.
 
     Args:
-        status: "done", "failed" or "stopped".
-        problem: why the run is not done; None when it is.
-        tokenizer: the tokenizer's entry, as `tokenizer_report` returns it; None before there is a tokenizer.
         snapshot: of the first sequence length; None before it is published.
         warnings: of the run; those about the epochs of the snapshot are added.
-        contamination: an entry for each list that filters searched for, of `inspect.contamination.list_counts`.
-        distributions: of `inspect.distributions`.
-        run: the command; None where nobody asks for it.
         before: fingerprint of the snapshot before this one.
     """
     counts_by_source = {source: source_counts(plan, source) for source in sources}
@@ -56,21 +44,21 @@ def summarize(
     told = [*warnings, *(epoch_warnings(mixture) if mixture else ())]
     return {
         "name": name,
-        "status": status,
-        "problem": problem,
+        "status": "done",
+        "problem": None,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(counts) for source, counts in counts_by_source.items()},
         "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
         "mixture": mixture,
-        "tokenizer": tokenizer,
+        "tokenizer": None,
         "warnings": [warning.to_json() for warning in told],
         "thresholds": thresholds(plan),
-        "contamination": list(contamination),
-        **distributions,
+        "contamination": [],
+        **_NO_DISTRIBUTIONS,
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "second_attempts": _second_attempts(plan),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
-        "run": run,
+        "run": None,
         "shards": None if snapshot is None else shards_entry(snapshot, before),
     }
 

@@ -226,6 +226,35 @@ def kept_table(heading: str, entries: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(headings=[heading, "documents", "text", "tokens", "tokens drawn"], rows=rows)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRule:
+    """A rule of the entry `measured` of a report, with what is known of it there."""
+
+    source: str
+    stage: str
+    name: str
+    facts: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}: {self.stage}:{self.name}"
+
+    @property
+    def failed_share(self) -> float | None:
+        counted = self.facts["passed"] + self.facts["failed"]
+        return self.facts["failed"] / counted if counted else None
+
+
+def measured_rules(report: Mapping[str, Any]) -> list[MeasuredRule]:
+    """The rules that measured documents, in the order of sources and stages."""
+    return [
+        MeasuredRule(source=source, stage=stage, name=name, facts=facts)
+        for source, stages in report.get("measured", {}).items()
+        for stage, rules in stages.items()
+        for name, facts in rules.items()
+    ]
+
+
 def evaluation_table(lists: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each evaluation set: its items, and how many of them are of each kind."""
     columns = ("name", "entries", "contaminated", "clean", "undetectable", "stage")

@@ -22,7 +22,6 @@ from datapipe.weights import (
     exact_integers,
     exact_number,
     integer_weights,
-    proportions,
 )
 
 FILES = {
@@ -242,7 +241,6 @@ def proportions_of(whole: dict[str, int]) -> dict[str, Fraction]:
 def test_integer_weights_are_the_smallest_in_proportion(weights: list[Fraction], expected: list[int]):
     whole = integer_weights(exact(weights))
     assert list(whole.values()) == expected
-    assert list(proportions(whole).values()) == [weight / sum(expected) for weight in expected]
     assert changed_shares(exact(weights), whole) == {}
 
 

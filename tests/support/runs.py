@@ -109,7 +109,7 @@ class Finished:
     @property
     def report(self) -> dict[str, Any]:
         sources, snapshot, warnings = self.mixture.sources, self.snapshot, self.warnings
-        report = summarize(self.mixture.name, self.plan, sources, "done", snapshot=snapshot, warnings=warnings)
+        report = summarize(self.mixture.name, self.plan, sources, snapshot=snapshot, warnings=warnings)
         return report | {"provenance": {}}
 
     @property

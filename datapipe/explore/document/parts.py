@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
-from datapipe.explore.differences import common_start
+from datapipe.explore.differences import common_ends
 
 Kind = Literal["kept", "cut", "replacement"]
 Edit = tuple[int, int, str]
@@ -141,8 +141,7 @@ def edits(before: str, after: str) -> list[Edit]:
     """Edits that turn one text into the other: by lines, and within lines that differ by words."""
     if before == after:
         return []
-    head = common_start(before, after)
-    tail = common_start(before[head:][::-1], after[head:][::-1])
+    head, tail = common_ends(before, after)
     middle, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(middle), len(new)) > _MOST_CHARS:
         return [(head, len(before) - tail, new)]
@@ -158,8 +157,7 @@ def _within(old: str, new: str) -> Iterator[Edit]:
     """Edits by words, without the signs that both have at their ends."""
     words = _TOKEN.findall(old), _TOKEN.findall(new)
     for start, gone, written in _differing(*words, _MOST_TOKENS):
-        head = common_start(gone, written)
-        tail = common_start(gone[head:][::-1], written[head:][::-1])
+        head, tail = common_ends(gone, written)
         yield start + head, start + len(gone) - tail, written[head : len(written) - tail]
 
 

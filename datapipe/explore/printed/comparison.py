@@ -11,64 +11,24 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.config.interpolation import parsed_yaml
-from datapipe.credentials import masked
-from datapipe.explore.comparison import rule_changes
-from datapipe.explore.documents import Inspector
 from datapipe.metrics import counted
-from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, wrapped
-from datapipe.report.snapshot_list import option_changes
+from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, print_wrapped, wrapped
 from datapipe.report.tables import cell
 
 _SHOWN_REASONS, _SHOWN_RULES = 6, 12
-_COUNTS = ("read", "kept")
-
-
-def comparison_json(
-    outputs: tuple[str, str],
-    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
-    inspectors: tuple[Inspector, Inspector],
-    membership: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The comparison as plain data.
-
-    outputs     of both, without credentials
-    runs        {status, problem} of both: numbers of a run that is not done count what it has committed
-    options     the stages and options of the mixtures that differ, a line each
-    sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
-    documents   as `membership` returns them
-    rules       as `rule_changes` returns them
-    """
-    mixtures = [parsed_yaml(inspector.mixture.resolved_yaml()) for inspector in inspectors]
-    names = dict.fromkeys(name for report in reports for name in report["sources"])
-    return {
-        "outputs": [masked(output) for output in outputs],
-        "runs": [{"status": report["status"], "problem": masked(report["problem"] or "") or None} for report in reports],
-        "options": option_changes(mixtures[0], mixtures[1]),
-        "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
-        "total": _numbers([report["total"] for report in reports]),
-        "documents": membership,
-        "rules": rule_changes(*reports),
-    }
-
-
-def _numbers(entries: Sequence[Mapping[str, Any] | None]) -> dict[str, list[int | None]]:
-    documents = {name: [None if entry is None else entry["documents"][name] for entry in entries] for name in _COUNTS}
-    return {**documents, "tokens": [None if entry is None else entry["tokens"] for entry in entries]}
 
 
 def print_comparison(comparison: Mapping[str, Any], console: Console, full: bool = False) -> None:
-    """Prints a comparison.
+    """Prints what `compare` returns.
 
     Args:
         full: whether to print all reasons and rules.
     """
     width = min(console.width, MOST_COLUMNS)
-    first, second = comparison["outputs"]
-    print_lines([line for text in (f"A  {first}", f"B  {second}") for line in wrapped(text, width)], console, "bold")
-    print_lines([line for text in _not_done(comparison["runs"]) for line in wrapped(text, width)], console, "red")
+    print_wrapped((f"{letter}  {output}" for letter, output in zip("AB", comparison["outputs"])), console, "bold")
+    print_wrapped(_not_done(comparison["runs"]), console, "red")
     options = comparison["options"] or ["the mixtures are the same, but for names and execution"]
-    print_lines(["", *(line for option in options for line in wrapped(f"  {option}", width)), ""], console)
+    print_wrapped(["", *(f"  {option}" for option in options), ""], console)
     console.print(_sources(comparison))
     documents = comparison["documents"]
     print_lines(["", f"{counted(documents['both'], 'document')} kept by both"], console, "bold")

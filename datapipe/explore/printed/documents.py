@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.rule import Rule
 
 from datapipe.metrics import counted, size
-from datapipe.report.funnel import contamination_table, number_table
+from datapipe.report.funnel import EVALUATION, number_table
 from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
-from datapipe.report.tables import Bytes, Table, share_of
+from datapipe.report.tables import Bytes, Table, evaluation_table, share_of
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
@@ -119,7 +119,7 @@ def print_contamination(found: Mapping[str, Any], console: Console, full: bool =
         found: as `contamination` returns it.
         full: whether all items and findings are printed.
     """
-    console.print(contamination_table(found["lists"]))
+    console.print(number_table(EVALUATION, evaluation_table(found["lists"])))
     for document in found["documents"]:
         print_text(f"{document['document']}  {document['outcome']} by {document['stage']}", console, "bold")
         findings = document["findings"]

@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from datapipe.report.html.drawing import Bin, Chart, Histogram, cut, short
-from datapipe.report.tables import Table
+from datapipe.report.tables import MeasuredRule, Table
 
 MOST_BARS = 60
 _LOG_RANGE = 20.0
 """Values whose largest is so many times their median stand on a logarithmic axis."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredRule:
-    """A rule of report.json `measured`.
-
-    Attributes:
-        facts: its entry.
-    """
-
-    source: str
-    stage: str
-    name: str
-    facts: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        return f"{self.source}: {self.stage}:{self.name}"
-
-    @property
-    def failed_share(self) -> float:
-        counted = self.facts["passed"] + self.facts["failed"]
-        return self.facts["failed"] / counted if counted else 0.0
-
-
-def measured_rules(report: Mapping[str, Any]) -> list[MeasuredRule]:
-    """The rules of a report, those that drop most documents first, then those that most fail."""
-    rules = [
-        MeasuredRule(source=source, stage=stage, name=name, facts=facts)
-        for source, stages in report["measured"].items()
-        for stage, names in stages.items()
-        for name, facts in names.items()
-    ]
-    return sorted(rules, key=lambda rule: (-rule.facts["dropped"], -rule.facts["failed"]))
 
 
 def rule_chart(rule: MeasuredRule) -> Chart:
@@ -55,7 +20,7 @@ def rule_chart(rule: MeasuredRule) -> Chart:
     bins = joined([Bin(low=low, high=high, passed=p, failed=f) for low, high, p, f in facts["bins"]])
     rows = [[_range(each), each.passed, each.failed] for each in bins]
     table = Table(headings=["measured", "pass", "fail"], rows=[*rows, ["all", facts["passed"], facts["failed"]]])
-    title = f"{cut(rule.label, 90)}: {rule.failed_share:.1%} of {facts['passed'] + facts['failed']:,} documents fail"
+    title = f"{cut(rule.label, 90)}: {rule.failed_share or 0.0:.1%} of {facts['passed'] + facts['failed']:,} documents fail"
     drawing = Histogram(bins=bins, threshold=facts["threshold"], is_log=is_log(bins)) if bins else None
     return Chart(title=title, table=table, drawing=drawing, note=" ".join(_notes(rule)))
 

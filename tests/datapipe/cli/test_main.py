@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from datapipe import catalogue
-from datapipe.cli.inspect import inspect
+from datapipe.cli.explore import inspect
 from datapipe.cli.options import command_line
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.cli.sql import sql
+from datapipe.cli.explore import sql
 from datapipe.errors import CorruptionError, UserError
 from datapipe.explore.database import Limits
 from datapipe.explore.documents import Inspector

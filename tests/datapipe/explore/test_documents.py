@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from datapipe.cli.inspect import inspect
+from datapipe.cli.explore import inspect
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination

@@ -1,0 +1,233 @@
+"""`datapipe inspect`, `sql` and `browse`: look at the documents of an output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import to_json
+
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
+from datapipe.errors import UserError
+
+_CHOICES = (
+    "--kept, --dropped REASON, --quarantined, --document NAME, --clusters STAGE, --sweep STAGE.THRESHOLD, --contamination"
+)
+
+
+def inspect(
+    output: OutputFolder,
+    kept: Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")] = False,
+    dropped: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Show documents that a STAGE or STAGE:RULE dropped; 'all' for any.")
+    ] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Show documents that could not be read or processed.")
+    ] = False,
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--document",
+            metavar="SOURCE/PATH:POSITION",
+            help="Show one document, by its name, its key or the id that its input has.",
+        ),
+    ] = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Show clusters of duplicates: the documents that a stage such as dedup.minhash dropped, beside the surviving "
+            "one, with the differences marked; 'all' for any stage.",
+        ),
+    ] = None,
+    source: Annotated[str, typer.Option(help="Only documents of this source; only clusters that lost documents of it.")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Number of documents or clusters.")] = 5,
+    full: Annotated[bool, typer.Option("--full", help="Print whole texts.")] = False,
+    members: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
+    ] = None,
+    least_alike: Annotated[
+        bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")
+    ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE.THRESHOLD", help="Count the documents that other thresholds of a filter with `mode: tag` would keep."
+        ),
+    ] = None,
+    thresholds: Annotated[
+        str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
+    ] = None,
+    contaminated: Annotated[
+        bool, typer.Option("--contamination", help="Show which items of evaluation sets the run found, and in which documents.")
+    ] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="With --contamination: search the kept documents for these evaluation files."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show documents: kept, dropped, quarantined, or duplicates.
+
+    Dropped documents have the measured value; what differs between duplicates is marked. The documents are a sample that is
+    the same each time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the
+    duplicates with the lowest similarity, then in a sample:
+
+    \b
+    datapipe inspect OUTPUT --clusters all --least-alike
+    datapipe inspect OUTPUT --clusters dedup.minhash -n 20
+
+    'measured' is the similarity that the stage computed; 'in common' is counted here from the two texts. A dropped document
+    that has little in common with the surviving one is similar to a third document of the cluster. Where pages with different
+    content share a template, raise min_similarity, or remove the template first (dedup.lines). To choose the threshold of a
+    filter, run it with `mode: tag` and count:
+
+    \b
+    datapipe inspect OUTPUT --at 20,50,80 \\
+      --sweep filter.gopher_quality.min_words
+
+    --contamination tells of each evaluation set how many items are contaminated, clean and undetectable. With --against
+    FILE.jsonl it searches what any run kept, as decontaminate.ngram would.
+
+    The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
+    """
+    from datapipe.explore.clusters import find_clusters
+    from datapipe.explore.contamination import contamination
+    from datapipe.explore.document.replay import as_judged
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.printed.clusters import print_clusters
+    from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
+    from datapipe.explore.sweep import sweep as count_sweep
+    from datapipe.report.funnel import wide_console
+
+    if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
+        raise UserError(f"expected one of {_CHOICES}")
+    _check_companions(sweep, thresholds, clusters, members, least_alike)
+    if against and not contaminated:
+        raise UserError("--against goes with --contamination")
+    at = _numbers(thresholds)
+    inspector = Inspector.open(output)
+    if contaminated:
+        found = contamination(inspector, source, count, against or ())
+        print_json({"contamination": found}) if as_json else print_contamination(found, wide_console(), full)
+    elif sweep is not None:
+        swept = count_sweep(inspector, sweep, source=source, thresholds=at)
+        print_json({"sweep": swept}) if as_json else print_sweep(swept, wide_console())
+    elif clusters is not None:
+        alike = find_clusters(inspector, clusters, source, count, members or 3, least_alike)
+        print_json({"clusters": list(alike)}) if as_json else print_clusters(alike, wide_console(), full)
+    else:
+        outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
+        reason = "" if dropped in (None, "all") else dropped
+        documents = inspector.find(outcome, source, reason, count) if named is None else [inspector.find_document(named)]
+        listed = as_judged(inspector, documents)
+        if as_json:
+            print_json({"documents": listed})
+        else:
+            print_documents(listed, wide_console(), full, f"no {outcome} documents")
+
+
+def _check_companions(
+    sweep: str | None, thresholds: str | None, clusters: str | None, members: int | None, least_alike: bool
+) -> None:
+    """Raises UserError for an option without the option that it belongs to."""
+    if thresholds is not None and sweep is None:
+        raise UserError("--at goes with --sweep STAGE.THRESHOLD")
+    if (members is not None or least_alike) and clusters is None:
+        raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
+
+
+def _numbers(listed: str | None) -> list[float]:
+    """The numbers of --at. Raises UserError."""
+    try:
+        numbers = [float(value) for value in listed.split(",")] if listed is not None else []
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5")
+    return numbers
+
+
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a query; what needs more spills to disk.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of a query.")]
+Spill = Annotated[str, typer.Option(metavar="FOLDER", help="Where queries spill; the machine's temporary folder by default.")]
+
+
+def sql(
+    output: OutputFolder,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT of DuckDB's SQL.")],
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 100,
+    memory: Memory = "1GiB",
+    threads: Threads = 2,
+    spill: Spill = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print every row as a line of JSON.")] = False,
+) -> None:
+    """Query what is known of every document, in SQL.
+
+    \b
+    datapipe sql OUTPUT "select fate, stage, rule, count(*) from documents group by all"
+    datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
+    datapipe sql OUTPUT "describe documents"
+
+    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are documents, clusters, borderlines,
+    findings and packed; mixtures/README.md lists their columns. A query reads the tables of this output alone: no other file,
+    no network, and it writes nothing.
+    """
+    from datapipe.explore.database import Limits
+    from datapipe.explore.documents import Inspector
+
+    names, found = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
+    if as_json:
+        for row in found:
+            line = dict(zip(names, row))
+            print(to_json(line, ensure_ascii=True, bytes_mode="hex", inf_nan_mode="null", fallback=str).decode())
+    else:
+        _print_table(names, found, rows)
+
+
+def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.layout import harmless_text, print_text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(harmless_text(name), overflow="fold")
+    for row in islice(found, most):
+        plain = ("·" if value is None else value.hex() if isinstance(value, bytes) else str(value) for value in row)
+        table.add_row(*map(harmless_text, plain))
+    console = wide_console()
+    console.print(table)
+    if next(found, None) is not None:
+        print_text(f"The first {most:,} rows; --rows N shows more, --json all.", console)
+
+
+def browse(
+    output: OutputFolder,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; a free one by default.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
+    memory: Memory = "1GiB",
+    threads: Threads = 2,
+    spill: Spill = "",
+) -> None:
+    """Look at the documents of an output in a browser.
+
+    \b
+    datapipe browse OUTPUT
+    datapipe browse OUTPUT --port 8080 --no-open
+
+    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and shows replacements instead of
+    what the redactions of a source replace. To see it from another machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C
+    ends the command.
+    """
+    from datapipe.explore.database import Limits
+    from datapipe.explore.endpoints import serve
+
+    end_by_signals()
+    limits = Limits(memory=memory, threads=threads, spill=spill)
+    serve(output, port, opens=not no_open, say=lambda line: print(line, flush=True), limits=limits)

@@ -353,7 +353,7 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
         rate = rate_mb_per_s(work.bytes, work.seconds)
         speed = "" if rate is None else f" at {rate:.1f} MB/s a core"
         text = (
-            f"`tokenizers` {tokenizer.library_version} encoded the text{speed}. fastokens, 30 to 100 times as fast, does not "
+            f"`tokenizers` {tokenizer.library_version} encoded the text{speed}. fastokens, 20 to 160 times as fast, does not "
             f"encode with this tokenizer: {tokenizer.fallback_reason}"
         )
         yield RunWarning(kind="slow_tokenizer", text=text)

@@ -119,8 +119,8 @@ class Encoder:
         return (Fastokens if choice.library == FASTOKENS else Reference)(self._tokenizer)
 
     def load(self) -> None:
-        """Loads the tokenizer of the library now; the first text would load it otherwise."""
-        self._engine.encode([""])
+        """Loads the tokenizer of the library now; the first word would load it otherwise."""
+        self._engine.encode(["a"])
 
     @property
     def _markers(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The two libraries that encode: fastokens, and Hugging Face `tokenizers`, which is the reference.
 
-    texts (list of str) ── Fastokens ──▶ two buffers: ids, offsets         30 to 100 times as fast, where proved (`proof.py`)
+    texts (list of str) ── Fastokens ──▶ two buffers: ids, offsets         20 to 160 times as fast, where proved (`proof.py`)
                         └─ Reference ──▶ an `Encoding` a text ──▶ ids        everywhere else
 
 Text goes in as `str`, the one exception to columns all the way down: neither library takes bytes. fastokens returns no

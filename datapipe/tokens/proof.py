@@ -69,7 +69,7 @@ class Choice:
     @property
     def words(self) -> str:
         """ "fastokens 0.3.5 encodes the text", or what does and why."""
-        why = f", 30 to 100 times slower than fastokens: {self.reason}" if self.reason else ""
+        why = f", 20 to 160 times slower than fastokens: {self.reason}" if self.reason else ""
         return f"{self.library} {self.version} encodes the text{why}"
 
 

@@ -101,7 +101,7 @@ def _peaks(tasks: FreshTasks, folder: Path, num_docs: int, stage: str, options: 
 )
 def test_task_memory_does_not_grow_with_the_corpus(tasks, tmp_path, stage, options, kinds):
     """The fewer documents fill buckets already. Rows that are written wait until `RUN_BYTES` of them are there."""
-    small = _peaks(tasks, tmp_path / "small", 8_000, stage, options)
+    small = _peaks(tasks, tmp_path / "small", 16_000, stage, options)
     large = _peaks(tasks, tmp_path / "large", 80_000, stage, options)
     assert set(large) == kinds | {"read", "decisions", f"apply-{stage}"}
     limits = {kind: small[kind] + ((24 if kind in kinds else 64) << 20) for kind in large}

@@ -93,7 +93,7 @@ class Outcome:
     def cells(self, documents: LabelledSet) -> tuple[str, ...]:
         folds = [documents.test(fold) for fold in range(NUM_FOLDS)]
         aucs = [ranking(documents.is_positive[rows], self.scores[rows]).auc.value for rows in folds]
-        best = ranking(documents.is_positive, self.scores).best
+        best = ranking(documents.is_positive, self.scores).best_f1
         assert best is not None
         size = f"{self.model_bytes / 1e6:.1f}" if self.model_bytes else ""
         num_bytes = sum(len(text.encode()) for text in documents.texts)

@@ -101,8 +101,7 @@ def _crawled(path: Path) -> Iterator[tuple[bytes, str]]:
     reader: Reader = Arc() if ".arc" in path.name else Warc()
     file = InputFile(url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression="gzip")
     for batch in reader.read(Split(file=file), FieldNames(keep=("charset",)), pa.OSFile):
-        assert batch.html is not None
-        yield from zip(batch.html.to_pylist(), (label or "" for label in batch.extra["charset"].to_pylist()))
+        yield from zip(batch.content.to_pylist(), (label or "" for label in batch.extra["charset"].to_pylist()))
 
 
 def score(articles: Sequence[Article], texts: Sequence[str]) -> Score:

@@ -110,10 +110,15 @@ class Fastokens:
 
 def _without_gaps(tokenizer: Tokenizer) -> str:
     """The file of a tokenizer, where fastokens finds a token for every id below the largest: it refuses a vocabulary with gaps,
-    as that of cl100k. The names of such tokens hold 128 random bits, so no text is encoded to them."""
+    as that of cl100k. The names of such tokens hold 128 random bits, so no text is encoded to them.
+
+    Raises EncodingError for more gaps than tokens: fastokens would take memory for the largest id."""
     file = tokenizer.to_str()
     taken = {*tokenizer.get_vocab(with_added_tokens=False).values()}
-    gaps = {*range(max(taken, default=0))} - taken
+    largest = max(taken, default=0)
+    if largest > 2 * len(taken):
+        raise EncodingError(f"its {len(taken)} ids go up to {largest}, and more than half of those below have no token")
+    gaps = {*range(largest)} - taken
     if not gaps:
         return file
     settings, name = json.loads(file), secrets.token_hex(16)

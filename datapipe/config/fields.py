@@ -54,6 +54,8 @@ COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
 SHARE_EXPECTED = "expected a share from 0 to 1 such as 0.001, or a percentage such as 0.1%"
 WEIGHT_EXPECTED = "expected a number of at least 0 such as 0.7, 70% or 1/3"
 
+_MOST_BITS = 64
+
 
 def parse_size(value: Any) -> int:
     """Whole bytes. KB, MB, GB, TB and PB are powers of 1000, KiB to PiB powers of 1024; case does not matter."""
@@ -141,9 +143,14 @@ class Record(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if problems := list(self.problems()):
+        if problems := [*self._large_numbers()] or list(self.problems()):
             raise ProblemsError(problems)
         return self
+
+    def _large_numbers(self) -> Iterable[Problem]:
+        for name, value in self:
+            if isinstance(value, int) and (num_bits := value.bit_length()) > _MOST_BITS:
+                yield (name,), f"found a number of {num_bits} bits, expected one of at most {_MOST_BITS}"
 
     def problems(self) -> Iterable[Problem]:
         """What is wrong with values that are right by themselves."""

@@ -48,7 +48,8 @@ def load_mixture(
             data, origins = apply_override(data, origins, override)
     if output is not None:
         option = "" if isinstance(overrides, Mapping) else "--output"
-        data, origins = data | {"output": str(output)}, origins.replaced(("output",), str(output), option)
+        folder = plain_data(str(output), option, ("output",))
+        data, origins = data | {"output": folder}, origins.replaced(("output",), folder, option)
     origins = replace(origins, references=references(data))
     data = interpolated(data, origins, keep_unset=keep_unset)
     try:

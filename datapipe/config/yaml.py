@@ -4,8 +4,8 @@
                                            └─▶ lines   {("sources", "web", "weight"): 14}
 
 As in YAML 1.2, `no` is text and `1e9` is a number. Keys are text, so 2024 is a valid name of a source; dates are text too.
-Anchors, aliases and merge keys work: a value that comes from one has the line where it is written. Repeated keys and tags
-other than YAML's own are refused.
+Anchors, aliases and merge keys work: a value that comes from one has the line where it is written. Refused: repeated keys,
+tags, other versions of YAML, text that no file can hold, more than 64 levels, and numbers of more than 300 digits.
 
 The walk reads the marks of ruamel's nodes. The `.lc` of its round-trip loader lacks the lines of merged values, and the loader
 makes numbers of keys (`0x10` is 16, `1e3` is 1000.0) and dates of text.
@@ -16,6 +16,7 @@ A mixture that a program builds becomes plain data too (`plain_data`), and is ch
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from shlex import quote
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.scanner import Scanner, ScannerError
 
 from datapipe.errors import UserError
 
@@ -35,9 +38,13 @@ KeyPath = tuple[str | int, ...]
 MAX_VALUES = 100_000
 """Limit on the number of values, because a few nested aliases can expand to billions."""
 
+MAX_LEVELS = 64
+LARGEST_NUMBER = 10**300
+"""A float can hold it, and Python prints it."""
+
 _TAG = "tag:yaml.org,2002:"
 _TYPED_SCALARS = (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null")
-_TEXT_SCALARS = (f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def dotted(path: KeyPath) -> str:
@@ -88,6 +95,7 @@ def parse_yaml(text: str, name: str) -> YamlText:
         name: the file or command-line option, for error messages.
     """
     loader = YAML(typ="safe", pure=True)
+    loader.Scanner = _Scanner
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML 1.2 lets a later anchor reuse the name
@@ -96,10 +104,9 @@ def parse_yaml(text: str, name: str) -> YamlText:
         data = None if root is None else walk.value(root, ())
     except MarkedYAMLError as error:
         raise UserError(f"{name}:{_line_of(error)}: invalid YAML: {_problem_of(error)}.") from error
-    except YAMLError as error:
-        raise UserError(f"{name}: invalid YAML: {str(error).splitlines()[0]}.") from error
-    except RecursionError as error:
-        raise UserError(f"{name}: invalid YAML: nested too deeply.") from error
+    except ReaderError as error:
+        line = len(f"{text[: error.position]}.".splitlines())
+        raise UserError(f"{name}:{line}: invalid YAML: {str(error).splitlines()[0]}.") from error
     return YamlText(data=data, lines=walk.lines)
 
 
@@ -110,9 +117,43 @@ def _line_of(error: MarkedYAMLError) -> int:
 
 def _problem_of(error: MarkedYAMLError) -> str:
     problem = " ".join(part for part in (error.context, error.problem) if part)
-    hint = " (indent with spaces)" if "'\\t'" in problem else ""
+    hint = " (separate and indent with spaces)" if "'\\t'" in problem else ""
     mark = error.problem_mark
     return problem + hint + ("" if mark is None else f", at column {mark.column + 1}")
+
+
+class _Scanner(Scanner):
+    """Refuses, with the line, what YAML has and no mixture needs. Takes tabs within plain text, which ruamel refuses."""
+
+    def fetch_more_tokens(self) -> Any:
+        if len(self.indents) + self.flow_level > MAX_LEVELS:
+            raise self._refusal(f"found more than {MAX_LEVELS} levels")
+        try:
+            return super().fetch_more_tokens()
+        except (ValueError, OverflowError) as error:  # of chr()
+            raise self._refusal("found an escape of no Unicode character") from error
+
+    def fetch_tag(self) -> Any:
+        raise self._refusal("found a tag, expected a value without one; quotes make text of it")
+
+    def scan_yaml_directive_value(self, start_mark: Any) -> Any:
+        version = super().scan_yaml_directive_value(start_mark)
+        if version != (1, 2):
+            raise self._refusal(f"found %YAML {version[0]}.{version[1]}, expected YAML 1.2. Remove the line")
+        return version
+
+    def scan_plain_spaces(self, indent: Any, start_mark: Any) -> Any:
+        num_blanks = 0
+        while self.reader.peek(num_blanks) in (" ", "\t"):
+            num_blanks += 1
+        blanks = self.reader.prefix(num_blanks)
+        if "\t" not in blanks:
+            return super().scan_plain_spaces(indent, start_mark)
+        self.reader.forward(num_blanks)
+        return super().scan_plain_spaces(indent, start_mark) if self.reader.peek() in "\r\n\x85\u2028\u2029" else [blanks]
+
+    def _refusal(self, problem: str) -> ScannerError:
+        return ScannerError(None, None, problem, self.reader.get_mark())
 
 
 class _Walk:
@@ -131,24 +172,27 @@ class _Walk:
             raise self._refusal(node, f"more than {MAX_VALUES} values, aliases counted each time")
         if id(node) in self._open:
             raise self._refusal(node, "an alias refers to a value that contains it")
+        if len(self._open) > MAX_LEVELS:
+            raise self._refusal(node, f"more than {MAX_LEVELS} levels, those of aliases included")
         if isinstance(node.value, str):
             return self._scalar(node)
-        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
-            raise self._refusal(node, f"the tag {node.tag} is not supported")
         self._open.add(id(node))
         data = self._mapping(node, path) if node.tag == f"{_TAG}map" else self._sequence(node, path)
         self._open.remove(id(node))
         return data
 
     def _scalar(self, node: Any) -> Any:
-        if node.tag in _TEXT_SCALARS:
-            return node.value
-        if node.tag not in _TYPED_SCALARS:
-            raise self._refusal(node, f"the tag {node.tag} is not supported")
         try:
-            return self.constructor.construct_object(node)
-        except (ValueError, KeyError) as error:
-            raise self._refusal(node, f"'{node.value}' is not a valid value of its tag {node.tag}") from error
+            value = self.constructor.construct_object(node) if node.tag in _TYPED_SCALARS else node.value
+        except ValueError as error:
+            problem = f"found '{node.value[:60]}', expected a number of at most 300 digits; quotes make text of it"
+            raise self._refusal(node, problem) from error
+        return self._checked(node, value)
+
+    def _checked(self, node: Any, value: Any) -> Any:
+        if problem := _problem_with(value):
+            raise self._refusal(node, problem)
+        return value
 
     def _sequence(self, node: Any, path: KeyPath) -> list[Any]:
         for index, item in enumerate(node.value):
@@ -166,7 +210,7 @@ class _Walk:
                 continue
             if not isinstance(key_node.value, str):
                 raise self._refusal(key_node, "a key is a list or a mapping, expected text")
-            key, line = key_node.value, key_node.start_mark.line + 1
+            key, line = self._checked(key_node, key_node.value), key_node.start_mark.line + 1
             if key in own_lines:
                 raise self._refusal(
                     key_node, f"{dotted((*path, key))}: found twice, first in line {own_lines[key]}. Remove one"
@@ -199,6 +243,15 @@ class _Walk:
         return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}.")
 
 
+def _problem_with(value: Any) -> str:
+    """Why no file can hold a text, or no message can show a number; "" for every other value."""
+    if isinstance(value, str) and (found := _NO_TEXT.search(value)):
+        return f"found the character U+{ord(found[0]):04X}, expected text without NUL and surrogates"
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        return "found a whole number of more than 300 digits, expected a smaller one"
+    return ""
+
+
 def plain_data(value: Any, where: str, path: KeyPath = ()) -> Any:
     """A value of Python as plain data, without anything of the original. Raises UserError for a value that no YAML has.
 
@@ -208,12 +261,13 @@ def plain_data(value: Any, where: str, path: KeyPath = ()) -> Any:
         where: the argument, for error messages.
         path: of the value in it.
     """
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if problem := _problem_with(value):
+        raise UserError(f"{_place(where, path)}: {problem}.")
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str | os.PathLike):
-        text = os.fspath(value)
-        if isinstance(text, str):
-            return str(text)
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real) and not isinstance(value, Rational):
@@ -230,7 +284,7 @@ def plain_data(value: Any, where: str, path: KeyPath = ()) -> Any:
 
 def _key(key: Any, where: str, path: KeyPath) -> str:
     if isinstance(key, str):
-        return str(key)
+        return plain_data(key, where, path)
     raise UserError(f"{_place(where, path)}: found a key of type {type(key).__name__}, expected text.")
 
 

@@ -36,6 +36,9 @@ _LONG_S = "'ſ"
 """For Unicode this is `'s` in another case, which `(?i:'s)` of cl100k and o200k matches. fastokens 0.3.5 splits by code of its
 own there, which takes it for the beginning of a word. No other text of 60,000 hard ones was split in another way (2026-11)."""
 
+_FILLED_IDS = 1 << 18
+"""fastokens loads as many in a second or two, whatever the number of tokens (2026-11)."""
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; also silences the warning after a fork
 os.environ.update(RAYON_NUM_THREADS="1", FASTOKENS_BPE_THREADS="1")  # read at the first call of fastokens
 
@@ -110,10 +113,15 @@ class Fastokens:
 
 def _without_gaps(tokenizer: Tokenizer) -> str:
     """The file of a tokenizer, where fastokens finds a token for every id below the largest: it refuses a vocabulary with gaps,
-    as that of cl100k. The names of such tokens hold 128 random bits, so no text is encoded to them."""
+    as that of cl100k. The names of such tokens hold 128 random bits, so no text is encoded to them.
+
+    Raises EncodingError for more gaps than tokens in a large vocabulary, whose largest id would set the time and the memory."""
     file = tokenizer.to_str()
     taken = {*tokenizer.get_vocab(with_added_tokens=False).values()}
-    gaps = {*range(max(taken, default=0))} - taken
+    largest = max(taken, default=0)
+    if largest > max(2 * len(taken), _FILLED_IDS):
+        raise EncodingError(f"its {len(taken)} ids go up to {largest}, and more than half of those below have no token")
+    gaps = {*range(largest)} - taken
     if not gaps:
         return file
     settings, name = json.loads(file), secrets.token_hex(16)

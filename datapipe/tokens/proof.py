@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
 from datapipe.errors import EncodingError
@@ -81,6 +82,9 @@ class Proof:
     mb_per_s: float
 
 
+_KEPT = TypeAdapter(Proof)
+
+
 def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> Proof:
     """The proof of a tokenizer: that of the machine's cache, or a new one.
 
@@ -92,10 +96,8 @@ def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> P
     versions = {library: installed_version(library) for library in (FASTOKENS, TOKENIZERS)}
     key = xxhash.xxh3_128_hexdigest(identity + json.dumps([BATTERY, versions]).encode())
     path = cache_home() / "encoders" / f"{key}.json"
-    kept = read_checked(path)
-    if kept is not None:
-        found = json.loads(kept)
-        return Proof(choice=Choice(**found["choice"]), mb_per_s=found["mb_per_s"])
+    with suppress(ValueError):  # of another form, or none: the tokenizer is proved again
+        return _KEPT.validate_json(read_checked(path) or b"")
     proof = _prove([*battery(settings)], tokenizer)
     with suppress(OSError):  # a cache that cannot be written: each process proves
         write_checked(path, json.dumps(asdict(proof)).encode())

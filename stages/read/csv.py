@@ -32,6 +32,7 @@ from stages.read._json.lines import undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
 _NO_QUOTE = "none"
+_EXPECTED_OTHER = "Expected another character, or another `delimiter`: the default is a tab for .tsv files, else a comma"
 _LISTED_CHARS = 300
 _BATCH_ROWS = 8192
 
@@ -79,10 +80,11 @@ class Csv(ContentReader):
     def check_options(self) -> None:
         if self.delimiter == _NO_QUOTE:
             raise ValueError("delimiter: expected one ASCII character that ends no line")
-        if self.delimiter == self.quote:
-            raise ValueError("delimiter and quote are the same character. Expected two characters")
-        if self.escape is not None and self.escape in (self.delimiter or ",", self.quote) and self.escape != _NO_QUOTE:
-            raise ValueError("escape is the quote or the delimiter. Expected another character; quotes may always be doubled")
+        delimiters = self.delimiter or ",\t"
+        if self.quote in delimiters:
+            raise ValueError(f"quote is the delimiter. {_EXPECTED_OTHER}")
+        if self.escape is not None and self.escape in (*delimiters, self.quote) and self.escape != _NO_QUOTE:
+            raise ValueError(f"escape is the quote or the delimiter. {_EXPECTED_OTHER}. Quotes may always be doubled")
         if self.column_names is not None and len(set(self.column_names)) < len(self.column_names):
             raise ValueError("column_names: expected each name once")
 

@@ -26,7 +26,9 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
+from datapipe.stage.field_types import parsed_json
 from stages.read._column_files import BATCH_ROWS, damaged
+from stages.read._json.values import as_json
 from stages.read._parquet_columns import documents
 
 _MOST_SAMPLES = 1 << 26
@@ -345,10 +347,10 @@ def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarra
 def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
     """The value at a path of JSON as a string; null where there is none."""
     try:
-        value = json.loads(content, parse_int=str, parse_float=str, parse_constant=str)
+        value = parsed_json(content)
         for part in path:
             value = value.get(part) if isinstance(value, dict) else None
-        text = value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) or value is None else as_json(value)
         return None if text is None else text.encode().decode()
     except (ValueError, RecursionError):
         return None

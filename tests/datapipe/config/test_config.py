@@ -39,6 +39,10 @@ def test_scalars_follow_yaml_1_2():
     assert parse_yaml(text, "m.yaml").data == ["no", "yes", 1e9, 2.5, 15, 17, "12:30", "2024-01-01", None, True, "=", 10]
 
 
+def test_tabs_within_a_line_of_text_are_text():
+    assert parse_yaml("%YAML 1.2\n---\na: b\tc \t# d\ne\t: [f \tg\t, h]\n", "m.yaml").data == {"a": "b\tc", "e": ["f \tg", "h"]}
+
+
 def test_lines_of_keys_and_items_count_from_one():
     parsed = parse_yaml("# head\na: 1\nb:\n  c:\n    - x\n    - y: 2\n", "m.yaml")
     assert parsed.data == {"a": 1, "b": {"c": ["x", {"y": 2}]}}
@@ -71,14 +75,26 @@ def test_merge_key_gives_what_is_not_written():
         ("a: [1,\n", "m.yaml:2", "at column 1"),
         ("a: *x\n", "m.yaml:1", "undefined alias 'x'"),
         ("a: 1\n---\nb: 2\n", "m.yaml:2", "single document"),
-        ("a: \x01", "m.yaml", "#x0001"),
-        ("\na: !!python/object:os.system x", "m.yaml:2", "os.system is not supported"),
-        ("a: !mine {b: 1}", "m.yaml:1", "!mine is not supported"),
-        ("a: !!int x", "m.yaml:1", "'x' is not a valid value"),
+        ("b: 1\na: \x01", "m.yaml:2", "#x0001"),
+        ("\na: !!python/object:os.system x", "m.yaml:2", "found a tag"),
+        ("a: !mine {b: 1}", "m.yaml:1", "found a tag"),
+        ("a: !!int ''", "m.yaml:1", "found a tag"),
+        ("a: !!seq {b: 1}", "m.yaml:1", "found a tag"),
+        ("\na: -_", "m.yaml:2", "'-_', expected a number"),
+        ("\na: 0x" + "f" * 5000, "m.yaml:2", "more than 300 digits"),
+        ("\na: " + "9" * 4000, "m.yaml:2", "more than 300 digits"),
+        ("%YAML 1.1\n---\na: no", "m.yaml:1", "expected YAML 1.2"),
+        ('\na: "\\ud83d\\ude00"', "m.yaml:2", "U+D83D"),
+        ('\n"\\ud800": 1', "m.yaml:2", "U+D800"),
+        ('\na: "b\\0c"', "m.yaml:2", "U+0000"),
+        ('\na: "\\UFFFFFFFF"', "m.yaml:2", "no Unicode character"),
+        ('\na: "\\U00110000"', "m.yaml:2", "no Unicode character"),
         ("a: 1\n? [1, 2]\n: 3", "m.yaml:2", "expected text"),
         ("a: 1\n<<: 3", "m.yaml:2", "<<"),
         ("a: &x\n  - *x\n", "m.yaml:1", "a value that contains it"),
-        ("[" * 520, "m.yaml", "nested too deeply"),
+        ("\n" + "[" * 100_000, "m.yaml:2", "more than 64 levels"),
+        ("".join(f"{' ' * level}a:\n" for level in range(99)), "m.yaml:65", "more than 64 levels"),
+        (f"a: &a {'[' * 40}1{']' * 40}\nb: {'[' * 40}*a{']' * 40}", "m.yaml:1", "more than 64 levels"),
     ],
 )
 def test_bad_yaml_is_refused_with_its_line(text: str, place: str, told: str):

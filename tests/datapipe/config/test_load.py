@@ -113,6 +113,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
     ("before", "after", "place"),
     [
         ("seed: 17", "seed: 17\nseed: 18", "3: seed"),
+        ("tokens: 100B", f"tokens: {'9' * 400}B", "30: mixture.tokens"),
         ("seed: 17", "licenses: [cc0-1.0]", "12: sources.web.license"),
         ("path: data/web/*.jsonl.zst", "path: ${DATAPIPE_NOT_SET}/x", "8: sources.web.path"),
         ("format: arrow", "format: megatron", "28: shards.format"),
@@ -153,6 +154,15 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
 def test_keys_that_do_not_go_together_are_refused_with_their_lines(tmp_path: Path, before: str, after: str, place: str):
     assert before in GOOD
     assert refusal(tmp_path, GOOD.replace(before, after, 1)).startswith(f"{place}: ")
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800", Path("a\0b"), 10**301])
+def test_value_of_a_program_that_no_file_holds_is_refused_with_its_key(value: object):
+    for arguments in [{"mixture": {"name": value}}, {"mixture": {"name": "a"}, "overrides": {"name": value}}]:
+        with pytest.raises(UserError, match="name: found "):
+            load_mixture(**arguments)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="output: found "):
+        load_mixture({"name": "a"}, {}, "a\0b")
 
 
 def test_weights_that_a_weighting_computes_are_refused_for_each_source(tmp_path: Path):

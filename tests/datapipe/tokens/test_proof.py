@@ -16,6 +16,7 @@ import zstandard
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from datapipe.errors import EncodingError, UserError
+from datapipe.machine_cache import write_checked
 from datapipe.tokens import Encoder, engines, proof, tiktoken
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS
 from datapipe.tokens.patterns import PATTERNS
@@ -72,9 +73,9 @@ def with_model(**changes: Any) -> dict[str, Any]:
     return {**settings, "model": {**settings["model"], **changes}}
 
 
-def with_gap() -> dict[str, Any]:
+def with_gap(num_ids: int = 7) -> dict[str, Any]:
     settings = with_model(ignore_merges=True)
-    settings["model"]["vocab"]["Ġpeople"] = len(settings["model"]["vocab"]) + 7
+    settings["model"]["vocab"]["Ġpeople"] = len(settings["model"]["vocab"]) + num_ids
     return settings
 
 
@@ -126,6 +127,7 @@ def possessive() -> dict[str, Any]:
         ),
         (tokenizer_files.unigram(), "cannot load the tokenizer"),
         (tokenizer_files.words(), "cannot load the tokenizer"),
+        (json.dumps(with_gap(4_000_000)).encode(), "go up to 4000"),
         (json.dumps(json.loads(trained()) | {"normalizer": {"type": "NFKC"}}).encode(), "normalizer type: NFKC"),
     ],
 )
@@ -166,6 +168,9 @@ def test_battery_holds_every_code_point_of_the_planes_with_most_scripts_and_is_t
     assert texts == [*proof.battery(json.loads(trained()))]
 
 
+NO_PROOFS = [b"{", b"null", b"{}", b'{"choice": null, "mb_per_s": 1}', b'{"choice": {"library": "tokenizers"}, "mb_per_s": 1}']
+
+
 def test_proof_is_kept_for_the_tokenizer_its_markers_and_the_versions(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     content = tokenizer_files.byte_level()
@@ -175,6 +180,9 @@ def test_proof_is_kept_for_the_tokenizer_its_markers_and_the_versions(tmp_path, 
     [kept] = (tmp_path / "datapipe" / "encoders").iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
     assert Encoder(content).proof.choice.battery != first.choice.battery
+    for data in NO_PROOFS:
+        write_checked(kept, data)
+        assert Encoder(content).proof.choice.battery != first.choice.battery
     others = [Encoder(content, bos="<s>"), Encoder(trained())]
     assert all(other.proof.choice.battery != first.choice.battery for other in others)
     monkeypatch.setattr(proof, "installed_version", lambda library: "9.9")

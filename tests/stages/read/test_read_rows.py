@@ -180,6 +180,8 @@ def test_csv_duplicate_columns_that_nothing_reads_are_no_damage(tmp_path: Path) 
         {"delimiter": '"'},
         {"escape": '"'},
         {"escape": ","},
+        {"escape": "\t"},
+        {"quote": "\t"},
         {"column_names": []},
         {"column_names": ["a", "a"]},
         {"max_row_bytes": 1},

@@ -207,18 +207,18 @@ TEXTS = {"text": "str"}
 
 def test_mds_samples_are_documents_at_their_numbers(tmp_path: Path) -> None:
     columns = {"text": "str", "id": "int", "score": "float32", "n": "uint8", "meta": "json", "raw": "bytes", "big": "str_int"}
-    more = {"raw": b"r", "big": 10**30}
+    more, meta = {"raw": b"r", "big": 10**30}, {"x": 1.5, "y": {"b": [1, 1e30, "1", True]}}
     rows = [
-        {"text": f"text {n} é", "id": n - 1, "score": n / 2, "n": n, "meta": {"url": f"u{n}", "x": 1.5}, **more}
-        for n in range(5)
+        {"text": f"text {n} é", "id": n - 1, "score": n / 2, "n": n, "meta": {"url": f"u{n}", **meta}, **more} for n in range(5)
     ]
-    keep = ("score", "n", "meta", "meta.url", "meta.none", "big", "none")
+    keep = ("score", "n", "meta", "meta.url", "meta.y", "meta.y.b", "meta.none", "big", "none")
     found = read_file(Mds(), _file(tmp_path, mds(columns, rows)), FieldNames(keep=keep))
     assert found.documents == [(n, f"text {n} é", str(n - 1)) for n in range(5)]
     assert found.rejected == []
     assert found.extra["score"] == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert (found.extra["n"], found.extra["big"]) == ([0, 1, 2, 3, 4], [str(10**30)] * 5)
-    assert found.extra["meta"][1] == '{"url": "u1", "x": 1.5}'
+    assert json.loads(found.extra["meta"][1]) == rows[1]["meta"]
+    assert (found.extra["meta.y"][1], found.extra["meta.y.b"][1]) == ('{"b":[1,1e+30,"1",true]}', '[1,1e+30,"1",true]')
     assert (found.extra["meta.url"], found.extra["meta.none"]) == ([f"u{n}" for n in range(5)], [None] * 5)
 
 

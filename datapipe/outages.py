@@ -175,6 +175,13 @@ def free_bytes(path: str) -> int | None:
             return status.f_bavail * status.f_frsize if status.f_favail or not status.f_files else 0
 
 
+def may_write(path: str) -> bool:
+    """Whether this user may write into a folder, or into the nearest one above it that exists, and its disk has room."""
+    while not os.path.exists(path):
+        path = os.path.dirname(os.path.abspath(path))
+    return os.access(path, os.W_OK | os.X_OK) and free_bytes(path) != 0
+
+
 def _paths(error: BaseException, url: str) -> Iterator[str]:
     """The folder of the file that an error names, or where it may be: in `url`, if local, or among temporary files."""
     if isinstance(error, OSError) and isinstance(error.filename, str):

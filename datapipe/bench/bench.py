@@ -153,7 +153,7 @@ class _Measuring:
             "estimated_text_bytes": sample.estimated_text_bytes,
             "estimated_core_hours": seconds * sample.estimated_text_bytes / sample.text_bytes / 3600,
             "bottleneck": slowest.name,
-            "advice": advice(slowest, compressions),
+            "advice": advice(slowest, compressions, len(sample.limits)),
             "rows": [{**asdict(row), "share": share, "mb_per_s": row.mb_per_s} for row, share in zip(rows, shares)],
         }
 

@@ -172,14 +172,18 @@ _BY_KIND = {
     "files": "Keep fewer columns; documents.format: parquet is written faster than jsonl.zst.",
     "other": "Many small tasks have a fixed cost: raise execution.split_bytes.",
 }
+_ONE_TASK = "These are fixed costs of one task: they do not grow with its text, and no setting lowers them."
 
 
-def advice(row: Row, compressions: Collection[str]) -> str:
+def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
     """How to relieve a bottleneck.
 
     Args:
         compressions: of the source's files: "gzip", "zstd" or "" for none.
+        num_tasks: tasks that read the sample.
     """
+    if row.kind == "other" and num_tasks == 1:
+        return _ONE_TASK
     if row.kind == "read":
         return next(text for name, text in _BY_COMPRESSION.items() if name in compressions)
     if ":" in row.uses and row.kind in ("stage", "emit"):

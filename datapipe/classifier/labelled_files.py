@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from datapipe import catalogue, columns
 from datapipe.columns import compute as pc
+from datapipe.engine.fields import lacking_fields
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import PlannedInput
@@ -90,20 +91,25 @@ class LabelledFiles:
     num_rejected: int = field(default=0, init=False)
 
     def read(self) -> Iterator[LabelledBatch]:
-        """The documents in the order of the patterns and paths. Raises UserError where no document has a label."""
-        num_labelled = 0
-        for file, reader in self._files():
+        """The documents in the order of the patterns and paths. Raises UserError where no document has a label, or none has
+        one of the other fields."""
+        num_labelled, valueless, files = 0, set(self.other_fields), self._files()
+        for file, reader in files:
             for batch in self._read_file(file, reader):
                 labelled = self._labelled(file, batch)
                 num_labelled += len(labelled.texts)
+                valueless -= {name for name in valueless if labelled.others[name].null_count < len(labelled.texts)}
                 if len(labelled.texts):
                     yield labelled
+        if num_labelled and not valueless:
+            return
+        lacks = lacking_fields(files, FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields)))
         if not num_labelled:
             num_docs = self.num_unlabelled + self.num_rejected
-            raise UserError(
-                f"{', '.join(self.patterns)}: none of {num_docs:,} documents has a label in the field "
-                f"'{self.label_field}' and text in '{self.text_field}'. Name the fields: --label FIELD --text FIELD"
-            )
+            lack = f"none of {num_docs:,} documents has a label in the field '{self.label_field}' and text in "
+            lacks = [f"{lack}'{self.text_field}'. Name the fields: --label FIELD --text FIELD", *lacks]
+        if lacks:
+            raise UserError("\n".join(f"{', '.join(self.patterns)}: {lack}" for lack in lacks))
 
     def _files(self) -> list[tuple[InputFile, Reader]]:
         """Each file once, in the order of the patterns."""

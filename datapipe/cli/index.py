@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import say
+from datapipe.cli.options import no_mixture, say
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def index(
-    outputs: Annotated[list[str], typer.Argument(metavar="OUTPUT...", help="Outputs of runs, or indexes: paths or URLs.")],
+    outputs: Annotated[
+        list[str],
+        typer.Argument(metavar="OUTPUT...", help="Outputs of runs, or indexes: paths or URLs.", callback=no_mixture),
+    ],
     to: Annotated[str, typer.Option("--to", metavar="INDEX", help="Folder of the new index: a path or URL, new or empty.")],
 ) -> None:
     """Store the rows of dedup stages, for later runs to compare.
@@ -50,7 +53,10 @@ def index(
 
 def takedown(
     output: Annotated[
-        str, typer.Argument(metavar="OUTPUT|INDEX", help="The output of a run, or an index that `datapipe index` made.")
+        str,
+        typer.Argument(
+            metavar="OUTPUT|INDEX", help="The output of a run, or an index that `datapipe index` made.", callback=no_mixture
+        ),
     ],
     documents: Annotated[
         list[str] | None,

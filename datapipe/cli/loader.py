@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, size_of
 from datapipe.errors import SnapshotError, UserError
 
 
@@ -185,7 +185,10 @@ def loader_bench(
 
 
 def serve(
-    outputs: Annotated[list[str], typer.Argument(metavar="OUTPUT", help="Outputs of runs: paths or URLs, or NAME=OUTPUT.")],
+    outputs: Annotated[
+        list[str],
+        typer.Argument(metavar="OUTPUT", help="Outputs of runs: paths or URLs, or NAME=OUTPUT.", callback=no_mixture),
+    ],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8815,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates in PEM; read again on change.")] = None,

@@ -16,7 +16,22 @@ import typer
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
-OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
+
+def no_mixture(outputs: Any) -> Any:
+    """The outputs that a command names. Raises UserError where one is a mixture, with the output of its run."""
+    for url in [outputs] if isinstance(outputs, str) else outputs or ():
+        if url.endswith((".yaml", ".yml")) and Path(url).is_file():
+            from datapipe.config import load_mixture
+
+            try:
+                output = load_mixture(url, keep_unset=True).output
+            except UserError:  # of a mixture with a mistake: the command tells what it expects
+                continue
+            raise UserError(f"{url}: a mixture. Expected the output of its run: {output}")
+    return outputs
+
+
+OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.", callback=no_mixture)]
 MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
 Settings = Annotated[
     list[str] | None,

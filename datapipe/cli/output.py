@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, say, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, say, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def report(
     output: OutputFolder,
-    other: Annotated[str | None, typer.Argument(metavar="OTHER", help="Another output to compare with.")] = None,
+    other: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="Another output to compare with.", callback=no_mixture)
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every reason of drops, the mixture, the time of each step, the tokenizer.")
     ] = False,

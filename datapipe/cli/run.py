@@ -248,14 +248,15 @@ def plan(
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line says about how much would be written, and in which time. The document of --json has `steps`,
-    `sources`, `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
+    Nothing runs. The last line says about how much would be written, and in which time, without that of compiling the kernels,
+    once on a machine. The document of --json has `steps`, `sources`, `estimate` and `warnings`. `tasks` of a step is null until
+    the step before is committed.
     """
     from datapipe.config import load_mixture
     from datapipe.engine.history import estimated, why
     from datapipe.engine.local import usable_cores
     from datapipe.engine.run import planned
-    from datapipe.outages import free_bytes
+    from datapipe.outages import free_bytes, may_write
     from datapipe.report.funnel import wide_console
     from datapipe.report.layout import print_wrapped
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
@@ -265,6 +266,13 @@ def plan(
     request, plan = planned(mixture, limit, lambda line: say(line, to_stderr=True))
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
+    if root.local is not None and not may_write(str(root.local)):
+        say(
+            f"warning: output: {root.url}: this user cannot write there, or its disk has no room, so a run would fail. Give "
+            f"this user access, or another --output",
+            "yellow",
+            to_stderr=True,
+        )
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:

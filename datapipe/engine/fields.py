@@ -41,6 +41,7 @@ from datapipe.storage import open_input
 MOST_SPLITS = 16
 """Splits that are looked at before a field counts as missing."""
 
+_STRATA = "strata.by"
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
 _LISTED_VALUES, _SHOWN_CHARS = 1000, 40
@@ -199,7 +200,7 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
         more = _written_by(bound)
         written = None if more is None or written is None else written | more
     if source.strata is not None:
-        ask(source.strata.by, f"sources.{name}.strata.by")
+        ask(source.strata.by, _STRATA)
     return needed, absent
 
 
@@ -224,7 +225,9 @@ def _written_by(bound: BoundStage) -> set[str] | None:
 
 def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen) -> str:
     """The error about a column that a stage decides by, and that the source does not keep and no stage before writes."""
-    problem = f"{mixture.where('sources', name, 'keep')}: {asked_by}: documents have no column '{column}'."
+    of_strata = asked_by == _STRATA
+    where = mixture.where("sources", name, *(_STRATA.split(".") if of_strata else ["keep"]))
+    problem = f"{where}: {'' if of_strata else f'{asked_by}: '}documents have no column '{column}'."
     if column in seen.found:
         return f"{problem} The input has the field: name it under `keep`."
     known = dict.fromkeys([*mixture.sources[name].kept_fields, *seen.names])
@@ -294,6 +297,12 @@ def _look(files: Files, fields: FieldNames) -> _Seen:
             known = fields.types.keys() & part.types.keys()
             seen.types.append({field: FoundType(kind=part.types[field], path=split.file.path) for field in known})
     return seen
+
+
+def lacking_fields(files: Files, fields: FieldNames) -> list[str]:
+    """A sentence for each field that none of the records looked at has, with the nearest name and those that there are."""
+    seen = _look(files, fields)
+    return [seen.lack(name) for name in (fields.text, *fields.keep) if seen.num_records and name not in seen.found]
 
 
 def first_splits(files: Files) -> Iterator[tuple[Split, Reader]]:

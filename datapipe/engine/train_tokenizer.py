@@ -95,7 +95,7 @@ def train_tokenizer_from_files(
         train_s=reading.count_s + perf_counter() - started,
         rejected=reading.rejected,
         unreadable_files=by_file(reading.unreadable_files),
-        tokenizer=_measured(content, eos, {name: texts for name, texts in held_out.items() if len(texts)}, say),
+        tokenizer=_measured(content, eos, {reading.shown(name): texts for name, texts in held_out.items() if len(texts)}, say),
     )
 
 
@@ -135,13 +135,18 @@ class _Reading:
         self.unreadable_files: list[UnreadableFile] = []
         self.read_s = self.count_s = 0.0
 
+    def shown(self, name: str) -> str:
+        """The folder of a source; of a single file its own path."""
+        files = self.sources[name]
+        return files[0][0].url if len(files) == 1 else name
+
     def read(self) -> None:
         started = perf_counter()
         for name, files in self.sources.items():
             for file, reader in files:
                 self._read_file(name, file, reader)
                 self.read_s = perf_counter() - started - self.count_s
-                self.say(f"reading {name}: {_amount(self.read_bytes, self.read_s)}")
+                self.say(f"reading {self.shown(name)}: {_amount(self.read_bytes, self.read_s)}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
         if reader.gives != "text":

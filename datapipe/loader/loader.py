@@ -302,7 +302,11 @@ class Loader:
                 f"{error} The output still has the snapshot of the state, and goes on with it: "
                 f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
             )
-        return SnapshotError(f"{error} The output has no snapshot {fingerprint[:12]}: `datapipe snapshots` lists what it has.")
+        return SnapshotError(
+            f"the output has no snapshot {fingerprint[:12]}, which the state was saved with: the state is of another output, "
+            f"or the snapshot was deleted. Open the output of the state; `datapipe snapshots` lists what an output has. The "
+            f"first difference: {error}"
+        )
 
     def advance(self, snapshot: str | None = None) -> str:
         """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.

@@ -134,10 +134,15 @@ class LoaderStats:
         lost = f"{self.lost_share:.2%} of the time was spent waiting"
         if self.diagnosis == "compute-bound":
             return f"{lost}; {rates}"
-        if self.num_workers:
+        if self.compute_s < HANDOVER_S * self.num_waits:
+            remedy = (
+                f"the loop spends less than {HANDOVER_S * 1e3:g} ms between batches, so it trains nothing and can only wait. "
+                f"Measure with the training step in the loop"
+            )
+        elif self.num_workers:
             remedy = f"num_workers={self.num_workers} are too few. Raise num_workers, or ask for fewer fields"
         elif self.pipeline_rate < self.compute_rate:
-            remedy = "more prefetch will not help. Ask for fewer fields, use DataLoader workers, or read from faster storage"
+            remedy = "more prefetch will not help. Ask for fewer fields, or read from faster storage"
         elif self.depth == 0:
             remedy = "nothing is built ahead. Set prefetch=2"
         elif 2 * self.buffer_mean >= self.depth and self.wait_per_step_s < HANDOVER_S:

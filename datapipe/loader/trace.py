@@ -178,9 +178,9 @@ def open_run(
         found = read_snapshot(root, snapshot)
         return TracedRun(root, found, saved_order(saved, lineage, found), saved.step)
     if global_batch_size is None or global_batch_size < 1:
+        given = "no global batch size" if global_batch_size is None else f"global batch size {global_batch_size}"
         raise UserError(
-            f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
-            f"loader's state (--state FILE)."
+            f"{given}: give the rows of a step, at least 1 (--global-batch-size N), or the loader's state (--state FILE)."
         )
     found = read_snapshot(root, snapshot)
     inventory = Inventory(found, split, found.seed if seed is None else seed, found.window_shards)

@@ -68,7 +68,7 @@ def _findings(source: Mapping[str, Any], cores: int) -> list[tuple[str, str]]:
     if source["quarantined"]:
         hint = "To see them, run `datapipe run --limit` and then `datapipe inspect --quarantined`."
         lines.append((f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}", ""))
-    if source["text_bytes"] < _SMALL_BYTES:
+    if source["text_bytes"] < _SMALL_BYTES and not source["is_whole"]:
         lines.append(("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample", ""))
     if source["cpu_share"] < _BUSY:
         share = f"{source['cpu_share']:.0%} of its core"

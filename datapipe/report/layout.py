@@ -232,10 +232,22 @@ class NumberTable:
         for column in shown[1:]:
             table.add_column(Text(headings[column]), justify="right", no_wrap=True)
         for number, (cells, (_, style)) in enumerate(zip(rows, self._rows)):
-            table.add_row(*(Text(cells[column]) for column in shown), style=style, end_section=number in self._sections)
+            name = cells[0] if name_width is None else _name_lines(cells[0], name_width)
+            others = (Text(cells[column]) for column in shown[1:])
+            table.add_row(Text(name), *others, style=style, end_section=number in self._sections)
         if self.caption:
             table.caption, table.caption_justify = self.caption, "left"
         return table
+
+
+def _name_lines(name: str, width: int) -> str:
+    """A name in lines of at most `width` cells, broken behind a sign or a space; rich folds a longer word."""
+    lines = [""]
+    for part in re.findall(r"[^\s.:/_-]*[\s.:/_-]?", name):
+        if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _folded(heading: str, most: int) -> str:

@@ -30,7 +30,7 @@ from datapipe.figures import DriverFigures, Figures
 from datapipe.libraries import require
 from datapipe.machine_cache import cache_home, read_checked, write_checked
 from datapipe.metrics import TaskMetrics, counted
-from datapipe.outages import Outage, OutageError, free_bytes, outage_of, refusal_of
+from datapipe.outages import Outage, OutageError, free_bytes, may_write, outage_of, refusal_of
 from datapipe.storage import Root, resolve
 
 # ------------------------------------------------------------------------------------------------ columns
@@ -313,6 +313,11 @@ def test_peak_memory_of_a_process_is_its_own_and_not_its_parents() -> None:
 
 def _error(number: int, filename: str | None = None) -> OSError:
     return OSError(number, os.strerror(number), filename) if filename else OSError(number, os.strerror(number))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="/proc is a disk without room")
+def test_may_write_asks_the_nearest_folder_that_exists(tmp_path):
+    assert [may_write(path) for path in (str(tmp_path / "a/b"), "/proc/none/out")] == [True, False]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

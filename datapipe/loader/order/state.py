@@ -31,13 +31,14 @@ from datapipe.shards.manifest import Snapshot
 VERSION = 4
 
 _ADVICE = {
+    "tokenizer": "Open the output that this state was saved with: tokens of two tokenizers cannot be mixed.",
+    "sequence_length": "Open the output that this state was saved with: rows of another length are other rows.",
     "split": "Open the loader with that split.",
     "seed": "Open the loader with that seed.",
     "window_shards": "Open the loader with that `window`: it is part of the order.",
     "order": "Open the loader with that `shuffle`: False for the stored order, True for the shuffled one.",
-    "tokenizer": "Open the output that this state was saved with: tokens of two tokenizers cannot be mixed.",
-    "sequence_length": "Open the output that this state was saved with: rows of another length are other rows.",
 }
+"""The data first: with other tokens, no argument of the loader helps."""
 
 
 class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):

@@ -205,6 +205,10 @@ def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
 
 
 def test_advice_goes_by_the_compression_of_files_and_by_whose_stage_it_is():
-    assert advice(_row("read", "read", 1), ["", "gzip"]) != advice(_row("read", "read", 1), [""])
-    own = advice(_row("mine", "stage", 1, "my_module:Slow"), [])
-    assert "NumPy" in own and own != advice(_row("filter.length", "stage", 1, "filter.length"), [])
+    assert advice(_row("read", "read", 1), ["", "gzip"], 1) != advice(_row("read", "read", 1), [""], 1)
+    own = advice(_row("mine", "stage", 1, "my_module:Slow"), [], 1)
+    assert "NumPy" in own and own != advice(_row("filter.length", "stage", 1, "filter.length"), [], 1)
+
+
+def test_advice_about_fixed_costs_names_a_setting_only_where_there_are_several_tasks():
+    assert ["split_bytes" in advice(_row("other", "other", 1), [], tasks) for tasks in (1, 2)] == [False, True]

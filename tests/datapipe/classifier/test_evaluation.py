@@ -276,6 +276,8 @@ def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.Mon
     [
         (["two", "--label", "domain"], "--rename web="),
         (["two", "--label", "none"], "none of 80 documents"),
+        (["two", "--label", "lable"], "Did you mean 'label'? They have the fields "),
+        (["two", "--group-by", "domian"], "Did you mean 'domain'? They have the fields "),
         (["two", "three"], "a, b, c"),
         (["two", "number"], "number"),
         (["number"], "data.jsonl"),

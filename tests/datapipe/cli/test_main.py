@@ -234,6 +234,9 @@ def test_cli_init_writes_a_mixture_that_plans_and_commands_that_a_shell_reads(tm
 _MISTAKE = "name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n"
 
 
+_WITH_OUTPUT = [["report", "whole.yaml"], ["report", "nowhere", "whole.yaml"], ["serve", "nowhere", "whole.yaml"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -250,6 +253,8 @@ _MISTAKE = "name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n"
         (["loader-bench", "nowhere", "--step-ms", "1"], "nowhere: no snapshot.json here"),
         (["trace", "nowhere", "--step", "0", "--global-batch-size", "1"], "nowhere: no snapshot.json here"),
         (["stages", "filter.gopher_qualty"], "filter.gopher_quality"),
+        *((command, "whole.yaml: a mixture. Expected the output of its run: out") for command in _WITH_OUTPUT),
+        (["trace", "nowhere", "--step", "0"], "no global batch size: give the rows"),
         (["verify", "m.yaml"], "m.yaml: no "),
         (["report", "m.yaml"], "m.yaml: no "),
         (["export", "m.yaml", "--format", "arrow", "--to", "new"], "m.yaml: no "),
@@ -259,6 +264,7 @@ def test_cli_wrong_input_is_a_plain_line_and_status_2(tmp_path, arguments, messa
     (tmp_path / "folder").mkdir()
     (tmp_path / "own_needy.py").write_text("import not_installed_at_all\n")
     (tmp_path / "none.yaml").write_text(_MISTAKE)
+    (tmp_path / "whole.yaml").write_text(f"{_MISTAKE}tokenizer: none\n")
     (tmp_path / "m.yaml").write_text(f"{_MISTAKE}    wieght: 1\n")
     done = datapipe(arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -85,7 +85,7 @@ STRATA = "strata: {by: %s, bounds: [2]}"
         ("id: id", _URL, ["filter.url (field)", "no column 'url'"]),
         ("keep: [url]", "dedup.exact: {by: field, field: urll}", ["dedup.exact (field)", "no column 'urll'", "'url'?"]),
         (f"keep: [date], {STRATA % 'date'}", "", ["sources.web.keep", "'date'"]),
-        (f"keep: [url], {STRATA % 'urls'}", "", ["sources.web.strata.by", "no column 'urls'", "'url'?"]),
+        (f"keep: [url], {STRATA % 'urls'}", "", [":5: sources.web.strata.by: documents have no column 'urls'", "'url'?"]),
         (f"keep: [url], {STRATA % 'url'}", "", ["sources.web.strata.by", "'a.org/0'"]),
         ("id: id", "{TAGGED}, dedup.exact: {keep: {highest: len.words}}", ["no column 'len.words'"]),
         (STRATA % "copies", "dedup.exact: {size_column: sizes}", ["no column 'copies'"]),

@@ -118,14 +118,14 @@ def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **
 
 
 @pytest.mark.medium
-def test_train_tokenizer_from_files_of_several_formats_in_any_order_measures_each_folder(folder):
+def test_train_tokenizer_from_files_of_several_formats_in_any_order_measures_each_folder_or_single_file(folder):
     inputs = [f"{folder}/web/a.jsonl.gz", f"{folder}/web/b.jsonl.zst", f"{folder}/books/c.parquet"]
     trained, other = train(*inputs), train(*reversed(inputs))
     assert (trained.content, trained.tokenizer) == (other.content, other.tokenizer)
     assert Encoder(trained.content).vocab_size == 400
     assert 25_000 < trained.sample_bytes < 75_000 < trained.read_bytes
     assert trained.tokenizer is not None
-    assert list(trained.tokenizer["sources"]) == [f"{folder}/web", f"{folder}/books"]
+    assert list(trained.tokenizer["sources"]) == [f"{folder}/web", f"{folder}/books/c.parquet"]
     assert all(1 < source["bytes_per_token"] < 10 for source in trained.tokenizer["sources"].values())
 
 

@@ -303,6 +303,7 @@ def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> No
         ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", ["longest wait 2 s", "Raise prefetch"]),
         ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", ["prefetch=2"]),
         ([(0.0005, 0.01)] * 9, 0.001, 2, "data-bound", ["0.50 ms"]),  # batches are ready
+        ([(1.0, 0.00001)] * 9, 1.0, 2, "data-bound", ["less than 1 ms between batches", "trains nothing"]),
         ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", ["0.10% of the time", "2.0 batches/s"]),
         ([(1.0, 1.0)], 0.5, 2, "unknown", []),
         ([], 0.5, 2, "unknown", []),

@@ -23,7 +23,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.plan.weighting import BYTES_PER_TOKEN
 from datapipe.report.funnel import print_funnel, print_training
-from datapipe.report.layout import NO_BREAK, print_text, wrapped
+from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.plan_view import plan_view
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
@@ -220,6 +220,14 @@ def test_funnel_is_complete_at_any_width(width: int, num_tables: int) -> None:
     long = [*_REASONS, "filter.length:seen"] if width >= 80 else []
     for label in ("read", *long, "kept", "text read", "tokens"):
         assert sum(line[1:].lstrip().startswith(f"{label} ") for line in lines) == num_tables
+
+
+def test_name_that_is_wider_than_its_column_is_broken_behind_signs() -> None:
+    stream = io.StringIO()
+    table = NumberTable("", ["", "documents"], [["extract.html:by_resiliparse_unmarked", "123,456,789"]])
+    Console(file=stream, width=52).print(table)
+    lines = [line.split("│")[1].strip() for line in stream.getvalue().splitlines() if line.startswith("│")]
+    assert lines == ["extract.html:by_resiliparse_", "unmarked"]
 
 
 def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:

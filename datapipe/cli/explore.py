@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic_core import to_json
 
-from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, in_background, print_json
 from datapipe.errors import UserError
 
 _CHOICES = (
@@ -152,14 +152,14 @@ def _numbers(listed: str | None) -> list[float]:
 
 
 Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a query; what needs more spills to disk.")]
-Threads = Annotated[int, typer.Option(min=1, help="Threads of a query.")]
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads of a query.")]
 Spill = Annotated[str, typer.Option(metavar="FOLDER", help="Where queries spill; the machine's temporary folder by default.")]
 
 
 def sql(
     output: OutputFolder,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT of DuckDB's SQL.")],
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 100,
+    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rows of the printed table.")] = 100,
     memory: Memory = "1GiB",
     threads: Threads = 2,
     spill: Spill = "",
@@ -179,13 +179,18 @@ def sql(
     from datapipe.explore.database import Limits
     from datapipe.explore.documents import Inspector
 
-    names, found = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
-    if as_json:
-        for row in found:
-            line = dict(zip(names, row))
-            print(to_json(line, ensure_ascii=True, bytes_mode="hex", inf_nan_mode="null", fallback=str).decode())
-    else:
-        _print_table(names, found, rows)
+    database = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database
+
+    def answer() -> None:
+        names, found = database.ask(query)
+        if as_json:
+            for row in found:
+                line = dict(zip(names, row))
+                print(to_json(line, ensure_ascii=True, bytes_mode="hex", inf_nan_mode="null", fallback=str).decode())
+        else:
+            _print_table(names, found, rows)
+
+    in_background(answer)
 
 
 def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -93,6 +94,23 @@ def end_by_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Calls `work` in another thread and raises its error, so that Ctrl-C ends even a call of C++ that never looks for it."""
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
 
 
 def ignore_signals() -> None:

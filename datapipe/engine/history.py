@@ -13,9 +13,9 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,13 @@ class RunHistory:
         steps: with the records that are still there, and without tasks; a step that had none has ().
         files: by file hash, the source, the file and its reader.
         earlier: URLs of the outputs and indexes that the run was compared with.
+        lost: by step, a file of each committed task that has lost one.
     """
 
     steps: tuple[Step, ...]
     files: dict[int, tuple[str, InputFile, Reader]]
     earlier: tuple[str, ...] = ()
+    lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] = ()) -> None:
@@ -184,13 +186,14 @@ def read_history(root: Root) -> RunHistory:
     run["against"], inputs = _with_credentials(root, run["against"], inputs)
     ledger = Ledger(root)
     ledger.load()
-    steps = []
+    steps, lost = [], dict[str, list[str]]()
     for entry in run["steps"]:
+        lost[entry["id"]] = [path for path in map(ledger.lost_output, entry["tasks"]) if path is not None]
         records = [ledger.look_up(fingerprint) for fingerprint in entry["tasks"]]
         committed = tuple(record for record in records if record is not None)
         known = {name: entry[name] for name in ("id", "kind", "source")}
         steps.append(Step(**known, label="", tasks=None if records else (), records=committed))
-    return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]))
+    return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
 
 
 def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:

@@ -36,9 +36,9 @@ MOST_CHARS = 1000
 
 FACT_COLUMNS = (
     *("source", "fate", "key", "id", "path", "position", "name", "stage", "rule", "value", "threshold"),
-    *("survivor", "bytes", "error", "excerpt", "shard", "row", "tokens"),
+    *("survivor", "bytes", "error", "excerpt", "shard", "row", "tokens", "place", "filename", "file_row_number"),
 )
-"""Columns with a meaning of their own: a document's column of such a name is `kept.NAME`."""
+"""Columns of facts, of their views, and those that DuckDB adds to the rows of a file. See `_fact_names`."""
 
 _FEW_VALUES = ("source", "fate", "stage", "rule", "path", "list", "shard")
 _PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
@@ -84,10 +84,23 @@ def kept_facts(batch: DocumentBatch) -> pa.RecordBatch:
     """A row for each document: key, id, bytes of its text, and its plain columns."""
     record = batch.record
     columns = {"key": batch.keys, "id": record.column("id"), "bytes": pa.array(text_lengths(record.column("text")))}
-    for field, column in zip(record.schema, record.columns):
-        if field.name not in OWN_COLUMNS and any(is_plain(field.type) for is_plain in _PLAIN):
-            columns[f"kept.{field.name}" if field.name in FACT_COLUMNS else field.name] = _short(column)
+    plain = [field for field in record.schema if any(is_plain(field.type) for is_plain in _PLAIN)]
+    kept = [field.name for field in plain if field.name not in OWN_COLUMNS]
+    columns |= {fact: _short(record.column(name)) for name, fact in _fact_names(kept).items()}
     return pa.record_batch(columns)
+
+
+def _fact_names(names: Sequence[str]) -> dict[str, str]:
+    """The names in SQL of columns of documents. SQL ignores case, so a column with the name of a fact, or of a column before
+    it, gets `kept.` in front, until no other has the name: value → kept.value; a, A → a, kept.A."""
+    taken, facts = set(FACT_COLUMNS), dict[str, str]()
+    for name in names:
+        fact = name
+        while fact.lower() in taken:
+            fact = f"kept.{fact}"
+        taken.add(fact.lower())
+        facts[name] = fact
+    return facts
 
 
 def shard_of_task(fingerprint: str, path: str) -> str:

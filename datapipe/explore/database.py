@@ -11,8 +11,10 @@
 | packed | part of a document in a row of a shard |
 | facts, near, found, parts | the rows behind them, as tasks wrote them; in `facts` too, a key stands once |
 
-Files of an object store are copied to a temporary folder. Then DuckDB can open these files and nothing else, its settings are
-locked, and a statement must be a SELECT. Memory is bounded by an option; larger sorts and joins spill to a temporary folder.
+Files of an object store are copied to a temporary folder. Then DuckDB can open these files and nothing else, and its settings
+are locked. A WITH clause of a SELECT can hold COPY, INSERT, UPDATE and DELETE, though only at the top of a statement. So a
+user's query runs inside a query of ours (`ask`), where DuckDB refuses them. Memory is bounded by an option; larger sorts and
+joins spill to a temporary folder.
 Queries of this package order by a key that is unique, so that equal runs give equal answers.
 """
 
@@ -25,6 +27,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,13 @@ _COLUMNS: Mapping[str, str] = {
 }
 """Columns that a view always has, with their types; VARCHAR is not written."""
 _HIDDEN = ("path", "place")
-_MEMORY = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", re.IGNORECASE)
+
+_MEMORY = re.compile(r"0*[1-9]\d{0,5}(\.\d+)?\s*[KMGT]i?B|0*([1-9]\d?(\.\d+)?|100)\s*%", re.IGNORECASE)
+_RUNS_SQL = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
+"""In the tree of a query as JSON: functions that run a text as SQL. No quote in a text of the query is without a backslash."""
+
+_FETCHED_ROWS = 32
+"""Rows of an answer as Python objects, beside the 2,048 that DuckDB computes at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +89,7 @@ class Limits:
     def check(self) -> None:
         """Raises UserError for a limit that DuckDB does not know."""
         if not _MEMORY.fullmatch(self.memory):
-            raise UserError(f"--memory {self.memory}: expected a size such as 512MiB or 4GiB.")
+            raise UserError(f"--memory {self.memory}: expected a size such as 512MiB or 4GiB, above 0 and at most 100%.")
         if self.spill and not Path(self.spill).is_dir():
             raise UserError(f"--spill {self.spill}: expected an existing folder.")
 
@@ -107,7 +116,11 @@ class Database:
 
     def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = Limits()) -> None:
         limits.check()
-        self._folder = Path(tempfile.mkdtemp(prefix="datapipe-explore-", dir=limits.spill or None))
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="datapipe-explore-", dir=limits.spill or None))
+        except OSError as error:
+            where = f"--spill {limits.spill}" if limits.spill else "The temporary folder"
+            raise UserError(f"{where}: {error.strerror}. Expected a folder to write to; --spill names it.") from None
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._paths: dict[str, TableFile] = {}
         self._connection = duckdb.connect(
@@ -125,7 +138,7 @@ class Database:
             self._connection.execute(f"create schema if not exists {name}; set schema = '{name}'")
             self._attach(facts)
         self._connection.execute(
-            f"set schema = '{next(iter(outputs))}'; set allowed_paths = {_listed(self._paths)}; "
+            f"set schema = '{next(iter(outputs))}'; set allowed_paths = {_listed({*self._paths, *map(escape, self._paths)})}; "
             f"set enable_external_access = false; set lock_configuration = true"
         )
 
@@ -146,12 +159,23 @@ class Database:
             return [dict(zip(names, row)) for row in answer.fetchall()]
 
     def ask(self, query: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors."""
+        """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors.
+
+        The query stands inside one of ours, as a text: `query` takes one SELECT, changes nothing and renames equal columns.
+        """
+        cursor = self._connection.cursor()
         try:
+            query.encode()
             statements = list(self._connection.extract_statements(query) or ())
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:  # EXPLAIN ANALYZE may write
                 raise UserError('Expected one query that reads, such as "select fate, count(*) from documents group by fate".')
-            found = self._connection.cursor().execute(statements[0])
+            [(tree,)] = cursor.execute("select json_serialize_sql($1::varchar)", [query]).fetchall()
+            runs = _RUNS_SQL.search(tree)
+            if runs or not tree.startswith('{"error":false'):
+                raise UserError(f"{runs[1] if runs else tree}: not available here. Write its query as a sub-query.")
+            found = cursor.execute(f"from query({quoted_text(query)})")
+        except UnicodeEncodeError:
+            raise UserError("The query holds bytes that are not UTF-8. Expected text in UTF-8.") from None
         except duckdb.Error as error:
             raise UserError(f"{error}") from None
         return [column[0] for column in found.description or ()], _fetched(found)
@@ -199,14 +223,26 @@ class Database:
         """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
         known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
         known |= {"filename": "VARCHAR", "file_row_number": "BIGINT"}
-        query = f"select {', '.join(f'null::{kind} as {quoted(column)}' for column, kind in known.items())} where false"
+        query, columns = (
+            f"select {', '.join(f'null::{kind} as {quoted(column)}' for column, kind in known.items())} where false",
+            [],
+        )
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
-        if paths:
-            located = "union_by_name = true, filename = true, file_row_number = true"
-            query += f" union all by name select * from read_parquet({_listed(paths)}, {located})"
-        self._connection.execute(f"create view {name} as {query}")
-        columns = [row[0] for row in self._connection.execute(f"describe {name}").fetchall()]
-        return [column for column in columns if column not in known and column not in _HIDDEN]
+        try:
+            if paths:
+                located = "union_by_name = true, filename = true, file_row_number = true"
+                stored = f"select * from read_parquet({_listed(map(escape, paths))}, {located})"
+                columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
+                query += f" union all by name {stored}"
+            self._connection.execute(f"create view {name} as {query}")
+        except duckdb.BinderException as error:  # of an output that an earlier version made; see `exchange.facts`
+            cause = str(error).partition("\n")[0]
+            raise UserError(
+                f"{facts.root.url}: a kept column has the name of a column of the views: {cause}. Give it another name under "
+                f"`keep:`, as in `keep: [{{other: filename}}]`, and run the mixture again."
+            ) from None
+        shown = {*known, *_HIDDEN}.difference(URL_COLUMNS[1:])
+        return [column for column in columns if column.lower() not in shown]
 
     def _local(self, root: Root, file: TableFile) -> str:
         """The path of a file on this machine, once its checksum is compared."""
@@ -283,11 +319,13 @@ def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tupl
 
 
 def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-    """The rows of an answer, a thousand in memory at a time."""
+    """The rows of an answer, a few in memory at a time."""
     try:
-        while rows := found.fetchmany(1000):
+        while rows := found.fetchmany(_FETCHED_ROWS):
             yield from rows
     except duckdb.Error as error:
         raise UserError(f"{error}") from None
+    except (OverflowError, ValueError) as error:
+        raise UserError(f"A value of the answer is too large for Python: {error}. Cast it to text: column::varchar.") from None
     finally:
         found.close()

@@ -60,6 +60,7 @@ class Inspector:
         mixture: as resolved when the run started.
         locator: finds the documents of the inputs.
         limits: of queries.
+        lost: by step, files of committed tasks that are gone or cut.
     """
 
     root: Root
@@ -67,6 +68,7 @@ class Inspector:
     mixture: Mixture
     locator: DocumentLocator
     limits: Limits = field(default_factory=Limits)
+    lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, output: str, limits: Limits | None = None) -> Self:
@@ -74,7 +76,8 @@ class Inspector:
         root = Root(output)
         history, mixture = read_history(root), read_mixture(root)
         locator = DocumentLocator(root, history, mixture)
-        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits or Limits())
+        limits = limits or Limits()
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits, lost=history.lost)
 
     @cached_property
     def sources(self) -> list[str]:
@@ -99,8 +102,15 @@ class Inspector:
 
     @cached_property
     def facts(self) -> FactFiles:
-        """The facts of the run."""
+        """The facts of the run. Raises UserError where a task has lost one of its files: without its documents, every count
+        is wrong."""
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
+        lost = [path for step in steps for path in self.lost.get(step.id, ())]
+        if lost:
+            raise UserError(
+                f"{self.root.url}: files under work/ were deleted or cut, of {len(lost):,} tasks. The first: {lost[0]}. Run "
+                f"its mixture again with `datapipe run MIXTURE.yaml`: these tasks run again."
+            )
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         snapshot = self.snapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.ledger.commit_files import (
@@ -27,6 +27,7 @@ from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
 from datapipe.memory import without_collection
 from datapipe.plan.work import Record
+from datapipe.records.outputs import OutputFile
 from datapipe.shards.manifest import SNAPSHOTS, below, length_folders
 from datapipe.storage import UNFINISHED, Root
 
@@ -79,6 +80,13 @@ class Ledger:
             records = (line.record() for line in self._lines.get(fingerprint, ()) if line.attempt not in self._condemned)
             self._records[fingerprint] = next((record for record in records if self._has_outputs(record)), None)
         return self._records[fingerprint]
+
+    def lost_output(self, fingerprint: str) -> str | None:
+        """The first file that a record of a task names and that is gone, or cut; None where the task has all, or no record."""
+        if self.look_up(fingerprint) is not None:
+            return None
+        records = [line.record() for line in self._lines.get(fingerprint, ())]
+        return next((output.path for record in records for output in self._lost(record)), None)
 
     def commit(self, records: Sequence[Record]) -> list[Record]:
         """Makes records durable, together. Where a task has a record already, that one stays.
@@ -155,8 +163,11 @@ class Ledger:
         return left
 
     def _has_outputs(self, record: Record) -> bool:
-        outputs = [output for group in record.outputs.values() for output in group]
-        return all(self._sizes.get(output.path) == output.bytes for output in outputs)
+        return next(self._lost(record), None) is None
+
+    def _lost(self, record: Record) -> Iterator[OutputFile]:
+        outputs = (output for group in record.outputs.values() for output in group)
+        return (output for output in outputs if self._sizes.get(output.path) != output.bytes)
 
 
 LONGEST_WAIT_S = 0.1

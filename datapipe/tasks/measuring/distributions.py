@@ -13,6 +13,7 @@ it as a step of its own.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ class Distributions:
 
     def __init__(self, root: Root, folder: str, source: str) -> None:
         self._root, self._folder, self._source = root, folder, source
-        self._rules: dict[tuple[str, str], _Distribution] = {}
+        self._rules = defaultdict[tuple[str, str], _Distribution](_Distribution)
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
         self._lengths: dict[str, np.ndarray] = {}  # by part (LAST_BIN + 1, 2) int64: documents and bytes
         self._seconds = 0.0
@@ -95,7 +96,7 @@ class Distributions:
         known = facts.setdefault(rule.name, _facts(stage, rule, float(limits[0])))
         if len(limits) > 1 and (limits[result.rule == index] != known["threshold"]).any():
             known["threshold"] = None
-        distribution = self._rules.setdefault((bound.name, rule.name), _Distribution())
+        distribution = self._rules[bound.name, rule.name]
         values = np.ascontiguousarray(result.measured[index], np.float64)
         side = _SIDES[rule.side]
         distribution.num_nan += measure(values, limits, documents, index, side, distribution.counts, distribution.nearest)

@@ -30,7 +30,6 @@ from datapipe.engine.driver import Observer
 from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
-from datapipe.explore.contamination import list_counts
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.compile import Plan
@@ -44,6 +43,7 @@ from datapipe.report.summary import report_bytes, summarize, tokenizer_report, w
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
+from datapipe.tasks.measuring.findings import list_counts
 from datapipe.watching.state import Observers, RunState
 from datapipe.watching.status import StatusFile
 

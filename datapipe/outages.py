@@ -52,6 +52,9 @@ _STORE_REFUSALS = (
 _BAD_REQUEST = "(HTTP status 400) during Head"
 """The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
 
+_NO_ROOM = "Failed to flush response stream"
+"""Of the SDK of S3, which reads an answer into room for the bytes that it asked for. An error is longer than a small file."""
+
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
 _MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
@@ -115,7 +118,8 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
         path = min(_paths(error, url), key=lambda path: free_bytes(path) or 0, default=os.sep)  # the first one on a disk
         return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
     if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
-        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}"))
+        hint = " (the store's answer is an error, as of credentials that have expired)" if _NO_ROOM in str(error) else ""
+        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}{hint}"))
     return None
 
 

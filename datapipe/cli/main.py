@@ -57,6 +57,10 @@ COMMANDS = (
 CLASSIFIER_COMMANDS = (train, annotate, evaluate)
 
 
+_NOT_LOADED = "failed to map segment from shared object"
+"""Of the ImportError of a library that finds no room in memory."""
+
+
 class _Command(TyperCommand):
     """A command of which the list of commands shows the whole first sentence, on two lines where one is too short."""
 
@@ -123,7 +127,9 @@ def _unexpected(error: Exception) -> str:
     outage = outage_of(error, "")
     if outage is not None:
         return _out_of_order(outage)
-    cause = "The operating system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
+    lacks_memory = isinstance(error, MemoryError) or _NOT_LOADED in str(error)
+    refused = "Memory does not suffice" if lacks_memory else "The operating system refused it"
+    cause = refused if lacks_memory or isinstance(error, OSError) else "This is a defect of datapipe"
     text = masked("".join(traceback.format_exception(error)))
     try:
         with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:

@@ -9,8 +9,7 @@ through the same stage, which writes nothing. Memory holds one batch, the entrie
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,45 +19,13 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
-from datapipe.plan.compile import Step
-from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
-from datapipe.storage import Root
+from datapipe.tasks.measuring.findings import counts_of, entries_of, list_counts
 
 SCAN = "decontaminate.ngram"
 """The stage that scans outputs."""
-
-Entry = tuple[str, str, str]
-"""Stage, list and entry."""
-
-
-def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """The lists that filters of the map steps searched for: {stage, name, entries, contaminated, undetectable, clean}. Entries
-    are contaminated where some document holds them, undetectable where they cannot be found, and clean otherwise."""
-    known = [step for step in steps if step.kind == "map"]
-    searched: dict[str, dict[str, list[int]]] = {}
-    for record in (record for step in known for record in step.records):
-        for stage, lists in record.metrics.searched.items():
-            searched.setdefault(stage, {}).update(lists)
-    files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
-    found = {entry for file in files for rows in read_table(root, file) for entry in _entries(rows)}
-    return _counts(searched, found)
-
-
-def _counts(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[dict[str, Any]]:
-    by_list, counts = Counter((stage, name) for stage, name, _ in found), []
-    for stage, lists in searched.items():
-        for name, (entries, lost) in lists.items():
-            hit = by_list[stage, name]
-            kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
-            counts.append({"stage": stage, "name": name, "entries": entries, **kinds})
-    return counts
-
-
-def _entries(rows: pa.RecordBatch) -> Iterator[Entry]:
-    return zip(*(rows.column(name).to_pylist() for name in ("stage", "list", "entry")))
 
 
 def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> dict[str, Any]:
@@ -146,7 +113,7 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
     searched: Sequence[SearchedList] = stage.searched_lists()
     tables = [rows for name in sources for rows in _found_in(inspector, stage, name)]
     numbers_of = {SCAN: {each.name: (each.entries, len(each.undetectable)) for each in searched}}
-    lists = _counts(numbers_of, {entry for rows in tables for entry in _entries(rows)})
+    lists = counts_of(numbers_of, {entry for rows in tables for entry in entries_of(rows)})
     scanned = pa.Table.from_batches(tables, FINDINGS.append(pa.field("source", pa.string())))
     return _summary(inspector, sources, count, lists, {each.name: list(each.undetectable) for each in searched}, scanned)
 

@@ -358,6 +358,11 @@ def test_store_that_does_not_answer_is_an_outage(error):
     assert "no answer" in str(outage) and "secret" not in str(outage)
 
 
+def test_outage_of_a_small_file_says_that_the_answer_may_be_a_refusal():
+    error = OSError("AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush response stream (eof: 0, bad: 1)")
+    assert "credentials that have expired" in str(outage_of(error, "s3://bucket/out"))
+
+
 def test_hub_that_does_not_answer_is_an_outage_and_one_that_refuses_a_name_is_none():
     httpx, utils = pytest.importorskip("httpx2"), pytest.importorskip("huggingface_hub.utils")
     error = httpx.ConnectError("refused", request=httpx.Request("GET", "https://user:secret@hub.example/api/models"))

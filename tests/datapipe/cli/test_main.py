@@ -324,3 +324,13 @@ def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(t
     assert errors.startswith("datapipe: stopped: the program that read what it prints has ended")
     assert len(errors.splitlines()) == 1
     assert datapipe(arguments).returncode == 0
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")], ids=str)
+def test_cli_without_memory_says_so_and_calls_it_no_defect(plain, monkeypatch, error):
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("datapipe.watching.status.read_status", fails)
+    ended = datapipe(["status", str(plain / "out")])
+    assert ended.returncode == 1 and "Memory does not suffice" in ended.stderr

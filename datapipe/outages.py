@@ -49,8 +49,9 @@ _STORE_REFUSALS = (
 )
 """Parts of the text of a store's answer that waiting does not change."""
 
-_BAD_REQUEST = "(HTTP status 400) during Head"
-"""The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
+_BAD_REQUESTS = ("UNKNOWN (HTTP status 400) during Head", "UNKNOWN (HTTP status 400) during GetObject")
+"""The answers of S3 to requests with credentials that expired, without the name of the error: that to HEAD has no body, and
+that to GET is cut where it is longer than the bytes that were asked for."""
 
 _NO_ROOM = "Failed to flush response stream"
 """Of the SDK of S3, which reads an answer into room for the bytes that it asked for. An error is longer than a small file."""
@@ -140,10 +141,10 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
         return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
     if not _is_of_store(error):
         return None
-    if _BAD_REQUEST in str(error):
-        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
     is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
+    if not is_refused and any(mark in str(error) for mark in _BAD_REQUESTS):
+        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
     return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
 

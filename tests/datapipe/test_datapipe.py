@@ -382,6 +382,7 @@ _BAD_REQUEST = "AWS Error UNKNOWN (HTTP status 400) during HeadObject operation:
         (OSError("AWS Error ACCESS_DENIED during PutObject operation: no"), "ACCESS_DENIED"),
         (OSError("AWS Error UNKNOWN (HTTP status 400) during GetObject operation: ExpiredToken"), "ExpiredToken"),
         (OSError(f"When reading information for key 'a' in bucket 'b': {_BAD_REQUEST}"), "Renew the credentials"),
+        (OSError("AWS Error UNKNOWN (HTTP status 400) during GetObject operation: "), "Renew the credentials"),
         (OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: none"), "NO_SUCH_BUCKET"),
         (_error(errno.EACCES, "/data/out/work"), "/data/out/work"),
         (_error(errno.EROFS), "/data/out: Read-only file system"),  # fsync and write raise errors without a name

@@ -49,12 +49,12 @@ _STORE_REFUSALS = (
 )
 """Parts of the text of a store's answer that waiting does not change."""
 
-_BAD_REQUESTS = ("UNKNOWN (HTTP status 400) during Head", "UNKNOWN (HTTP status 400) during GetObject")
-"""The answers of S3 to requests with credentials that expired, without the name of the error: that to HEAD has no body, and
-that to GET is cut where it is longer than the bytes that were asked for."""
+_BAD_REQUEST = "(HTTP status 400) during Head"
+"""The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
 
-_NO_ROOM = "Failed to flush response stream"
-"""Of the SDK of S3, which reads an answer into room for the bytes that it asked for. An error is longer than a small file."""
+_CUT_ANSWERS = ("UNKNOWN (HTTP status 400) during GetObject", "Failed to flush response stream")
+"""Of the SDK of S3, which reads an answer into room for the bytes that it asked for: an error is longer than a small file. It
+may pass, where the network damaged the request."""
 
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
@@ -119,7 +119,8 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
         path = min(_paths(error, url), key=lambda path: free_bytes(path) or 0, default=os.sep)  # the first one on a disk
         return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
     if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
-        hint = " (the store's answer is an error, as of credentials that have expired)" if _NO_ROOM in str(error) else ""
+        is_cut = any(mark in str(error) for mark in _CUT_ANSWERS)
+        hint = " (the store's answer is an error, as of credentials that have expired)" if is_cut else ""
         return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}{hint}"))
     return None
 
@@ -141,10 +142,10 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
         return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
     if not _is_of_store(error):
         return None
+    if _BAD_REQUEST in str(error):
+        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
     is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
-    if not is_refused and any(mark in str(error) for mark in _BAD_REQUESTS):
-        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
     return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
 

@@ -69,7 +69,7 @@ def test_resolved_yaml_of_rows_of_other_snapshots_is_read_back(tmp_path: Path, t
         ),
         max_size=4,
     ),
-    seed=st.integers(min_value=0),
+    seed=st.integers(0, 2**64 - 1),
     share=st.floats(0, 0.99),
 )
 def test_any_option_is_read_back_from_the_resolved_yaml(tmp_path: Path, options: dict[str, Any], seed: int, share: float):

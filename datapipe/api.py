@@ -36,6 +36,7 @@ from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning, run_warnings
+from datapipe.report.contamination import list_counts
 from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
@@ -43,7 +44,6 @@ from datapipe.report.summary import report_bytes, summarize, tokenizer_report, w
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
-from datapipe.tasks.measuring.findings import list_counts
 from datapipe.watching.state import Observers, RunState
 from datapipe.watching.status import StatusFile
 

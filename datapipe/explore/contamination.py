@@ -19,10 +19,10 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
+from datapipe.report.contamination import counts_of, entries_of, list_counts
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
-from datapipe.tasks.measuring.findings import counts_of, entries_of, list_counts
 
 SCAN = "decontaminate.ngram"
 """The stage that scans outputs."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.facts import FactWriter
-from datapipe.exchange.partitions import read_table
-from datapipe.plan.steps import Step
 from datapipe.plan.work import BoundStage
 from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, FilterResult
@@ -20,9 +16,6 @@ from datapipe.stage.clusters import first_of_group
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
 from datapipe.storage import Root
-
-Entry = tuple[str, str, str]
-"""Stage, list and entry."""
 
 
 def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
@@ -68,31 +61,3 @@ class FindingsWriter:
 
     def finish(self) -> tuple[TableFile, ...]:
         return self._writer.finish()
-
-
-def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """The lists that filters of the map steps searched for: {stage, name, entries, contaminated, undetectable, clean}. Entries
-    are contaminated where some document holds them, undetectable where they cannot be found, and clean otherwise."""
-    known = [step for step in steps if step.kind == "map"]
-    searched: dict[str, dict[str, list[int]]] = {}
-    for record in (record for step in known for record in step.records):
-        for stage, lists in record.metrics.searched.items():
-            searched.setdefault(stage, {}).update(lists)
-    files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
-    found = {entry for file in files for rows in read_table(root, file) for entry in entries_of(rows)}
-    return counts_of(searched, found)
-
-
-def counts_of(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[dict[str, Any]]:
-    """As `list_counts`, of the numbers of entries by list that `searched` gives, and of the entries that were found."""
-    by_list, counts = Counter((stage, name) for stage, name, _ in found), []
-    for stage, lists in searched.items():
-        for name, (entries, lost) in lists.items():
-            hit = by_list[stage, name]
-            kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
-            counts.append({"stage": stage, "name": name, "entries": entries, **kinds})
-    return counts
-
-
-def entries_of(rows: pa.RecordBatch) -> Iterator[Entry]:
-    return zip(*(rows.column(name).to_pylist() for name in ("stage", "list", "entry")))

@@ -223,10 +223,8 @@ class Database:
         """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
         known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
         known |= {"filename": "VARCHAR", "file_row_number": "BIGINT"}
-        query, columns = (
-            f"select {', '.join(f'null::{kind} as {quoted(column)}' for column, kind in known.items())} where false",
-            [],
-        )
+        nulls = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in known.items())
+        query, columns = f"select {nulls} where false", list[str]()
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
         try:
             if paths:

@@ -153,6 +153,8 @@ class Where(_Record, frozen=True):
         files: the folder of the output, told to clients on the server's own machine; empty for others.
     """
 
+    most_bytes = 1 << 20
+
     snapshot: _Fingerprint
     files: str = ""
 

@@ -33,7 +33,7 @@ from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.outputs import ServedOutput, batch_bytes
-from datapipe.service.sockets import is_loopback, peer_of, receive_slowly
+from datapipe.service.sockets import is_loopback, peer_of
 
 Say = Callable[..., None]
 
@@ -214,7 +214,6 @@ class Service(flight.FlightServerBase):
         self._streams: dict[int, weakref.ref[RowStream]] = {}
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
-        receive_slowly(self.port)
 
     # -------------------------------------------------------------------------------------------- requests
 

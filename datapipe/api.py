@@ -19,23 +19,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from datapipe import activity
-from datapipe.card.provenance import provenance
-from datapipe.card.write import write_card
-from datapipe.catalogue import is_importing
 from datapipe.config import Mixture, load_mixture
+from datapipe.config.catalogue import is_importing
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.driver import Observer
 from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
+from datapipe.engine.watching.state import Observers, RunState
+from datapipe.engine.watching.status import StatusFile
 from datapipe.errors import DatapipeError, UserError
-from datapipe.ledger.hold import LeaseLostError
-from datapipe.outages import OutageError, outage_of, refusal_of
-from datapipe.plan.compile import Plan
-from datapipe.plan.request import Request
-from datapipe.plan.splits import file_hash
-from datapipe.plan.warnings import RunWarning, run_warnings
+from datapipe.machine import activity
+from datapipe.report.card.provenance import provenance
+from datapipe.report.card.write import write_card
 from datapipe.report.contamination import list_counts
 from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
@@ -43,9 +39,13 @@ from datapipe.report.plan_view import plan_json
 from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
-from datapipe.storage import Root
-from datapipe.watching.state import Observers, RunState
-from datapipe.watching.status import StatusFile
+from datapipe.steps.compile import Plan
+from datapipe.steps.request import Request
+from datapipe.steps.splits import file_hash
+from datapipe.steps.warnings import RunWarning, run_warnings
+from datapipe.storage.hold import LeaseLostError
+from datapipe.storage.outages import OutageError, outage_of, refusal_of
+from datapipe.storage.root import Root
 
 _log = logging.getLogger("datapipe")
 
@@ -251,8 +251,8 @@ def _watcher(progress: bool, state: RunState) -> Any:
     """What watches the run, as a context manager: the live display, or the logger."""
     if not progress:
         return nullcontext(_Logger())
+    from datapipe.engine.watching.progress import Progress
     from datapipe.report.funnel import wide_console
-    from datapipe.watching.progress import Progress
 
     return Progress(wide_console(), state)
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
+from datapipe.machine.activity import doing, work_clock
 from datapipe.token_counts import CountsByName, Fertility, Sums
 
 MAX_QUARANTINE_REASONS = 20
@@ -143,7 +143,7 @@ class TaskMetrics:
         licenses: tokens by the licences of documents; of tokenize and write tasks of sources with a `license_field`.
         unreadable_files: in the order of the input, one for each damage; of map tasks.
         unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
-            no outputs and no counts, and the plan reads these files whole instead (`plan/request.py`).
+            no outputs and no counts, and the plan reads these files whole instead (`steps/request.py`).
         wider_types: by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`). Such a task
             has no outputs and no counts, and the plan reads the source with wider types instead.
         cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
@@ -237,29 +237,3 @@ def by_file(unreadable: Iterable[UnreadableFile]) -> tuple[UnreadableFile, ...]:
     for file in sorted(unreadable, key=lambda file: (file.path, file.position)):
         first.setdefault(file.path, file)
     return tuple(first.values())
-
-
-def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
-    """Millions of bytes per second, or None where nothing was timed."""
-    return num_bytes / 1e6 / seconds if seconds > 0 else None
-
-
-def size(num_bytes: float) -> str:
-    """Bytes with a unit, in steps of 1,000: "1.2 MB"."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError
-
-
-def duration(seconds: float) -> str:
-    """1:05, or 2:03:04."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -31,15 +31,16 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import no_exit
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
-from datapipe.memory import peak_bytes
-from datapipe.metrics import counted, rate_mb_per_s
-from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import source_counts
-from datapipe.plan.request import Request
-from datapipe.plan.work import MapTask, Record, Task
+from datapipe.machine.memory import peak_bytes
+from datapipe.quantities import counted, rate_mb_per_s
+from datapipe.records.record import Record
 from datapipe.stage.global_stage import Global
-from datapipe.storage import Root
-from datapipe.tasks.run_task import run_task
+from datapipe.steps.compile import Plan, compile_plan
+from datapipe.steps.counts import source_counts
+from datapipe.steps.request import Request
+from datapipe.steps.run_task import run_task
+from datapipe.steps.work import MapTask, Task
+from datapipe.storage.root import Root
 
 VERSION = 1
 

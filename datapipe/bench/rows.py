@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from datapipe.metrics import rate_mb_per_s, total_by_name
-from datapipe.plan.compile import Plan, Step
-from datapipe.plan.work import Record
+from datapipe.metrics import total_by_name
+from datapipe.quantities import rate_mb_per_s
+from datapipe.records.record import Record
+from datapipe.steps.compile import Plan, Step
 
 OTHER = "other"
 """Time outside of any named work: opening and closing files, writing drops, joining batches."""

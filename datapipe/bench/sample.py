@@ -16,11 +16,10 @@ import numpy as np
 import xxhash
 
 from datapipe.columns import text_lengths
-from datapipe.plan.request import PlannedSource
-from datapipe.plan.splits import TEXT_PER_ARCHIVE_BYTE
 from datapipe.rng import seed_for
-from datapipe.stage.reader import FieldNames, ReadBatch, Split
-from datapipe.storage import open_input
+from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE, FieldNames, ReadBatch, Split
+from datapipe.steps.request import PlannedSource
+from datapipe.storage.root import open_input
 
 SPREAD = 16
 """Groups that are read in turn: enough that one unusual file does not decide the result."""

@@ -74,10 +74,10 @@ def train(
     datapipe classifier train MIXTURE.yaml --output hq.model \\
       --positive books --negative web
     """
-    from datapipe.classifier.documents import DocumentInput, is_of_runs
-    from datapipe.classifier.examples import Labelling, Limits
-    from datapipe.classifier.train import TrainingJob
-    from datapipe.classifier.train import train as train_model
+    from datapipe.models.documents import DocumentInput, is_of_runs
+    from datapipe.models.examples import Labelling, Limits
+    from datapipe.models.train import TrainingJob
+    from datapipe.models.train import train as train_model
     from datapipe.report.funnel import wide_console
 
     is_run = is_of_runs(inputs)
@@ -161,11 +161,11 @@ def annotate(
       --endpoint http://127.0.0.1:8000/v1 --model NAME \\
       --output runs/annotated
     """
-    from datapipe.classifier.annotation.annotate import Job, annotate_documents
-    from datapipe.classifier.annotation.endpoint import endpoint_of
-    from datapipe.classifier.annotation.outcomes import Prices, Questions
-    from datapipe.classifier.annotation.rubric import read_rubric
-    from datapipe.classifier.documents import DocumentInput
+    from datapipe.language_model.endpoint import endpoint_of
+    from datapipe.models.annotation.annotate import Job, annotate_documents
+    from datapipe.models.annotation.outcomes import Prices, Questions
+    from datapipe.models.annotation.rubric import read_rubric
+    from datapipe.models.documents import DocumentInput
     from datapipe.report.funnel import wide_console
 
     prices = Prices(prompt=input_price, completion=output_price)
@@ -244,9 +244,9 @@ def evaluate(
     datapipe classifier evaluate hq.model dclm.bin \\
       --data "test/*.jsonl" --group-by domain
     """
-    from datapipe.classifier import evaluation
-    from datapipe.classifier.evaluation_tables import print_evaluation, to_json
-    from datapipe.classifier.labelled_files import LabelledFiles
+    from datapipe.models import evaluation
+    from datapipe.models.evaluation_tables import print_evaluation, to_json
+    from datapipe.models.labelled_files import LabelledFiles
     from datapipe.report.funnel import wide_console
 
     files = LabelledFiles(patterns=data, text_field=text, label_field=label, other_fields=tuple(group_by or ()))

@@ -12,7 +12,7 @@ from datapipe.credentials import masked
 from datapipe.errors import UserError
 
 if TYPE_CHECKING:
-    from datapipe.storage import Root
+    from datapipe.storage.root import Root
 
 
 def index(
@@ -37,10 +37,10 @@ def index(
     \b
     - dedup.minhash: {against: indexes/crawls}
     """
-    from datapipe.index.takedown import make_index
-    from datapipe.index.write import INDEX
-    from datapipe.metrics import counted, size
-    from datapipe.storage import Root
+    from datapipe.quantities import counted, size
+    from datapipe.snapshots.index.takedown import make_index
+    from datapipe.snapshots.index.write import INDEX
+    from datapipe.storage.root import Root
 
     was_there = Root(to.rstrip("/")).exists(INDEX)
     made = make_index(outputs, to)
@@ -87,9 +87,9 @@ def takedown(
     datapipe takedown runs/web web/part-0.jsonl:123
     datapipe takedown indexes/crawls --from requests.txt
     """
-    from datapipe.composing.takedown import named_in
-    from datapipe.shards.manifest import SNAPSHOT
-    from datapipe.storage import Root
+    from datapipe.records.names import SNAPSHOT
+    from datapipe.snapshots.takedown import named_in
+    from datapipe.storage.root import Root
 
     named = [*(documents or []), *named_in(None if from_file is None else str(from_file))]
     if not named:
@@ -102,9 +102,9 @@ def takedown(
 
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
-    from datapipe.card.write import complete_about
-    from datapipe.composing.takedown import take_down
-    from datapipe.metrics import counted
+    from datapipe.quantities import counted
+    from datapipe.report.card.write import complete_about
+    from datapipe.snapshots.takedown import take_down
 
     snapshot, done = take_down(root, named)
     told = complete_about(root, snapshot)
@@ -124,8 +124,8 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
 
 
 def _take_down_from_index(index: str, named: list[str]) -> None:
-    from datapipe.index.takedown import take_down
-    from datapipe.metrics import counted
+    from datapipe.quantities import counted
+    from datapipe.snapshots.index.takedown import take_down
 
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():

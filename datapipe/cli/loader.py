@@ -228,10 +228,10 @@ def serve(
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
     a step, and their clients go on elsewhere.
     """
+    from datapipe.engine.watching.events import EventLog
     from datapipe.service.serve import serve as serve_outputs
     from datapipe.service.server import ServeOptions
     from datapipe.service.sockets import is_loopback
-    from datapipe.watching.events import EventLog
 
     options = ServeOptions(
         host=host,

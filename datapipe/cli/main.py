@@ -38,8 +38,8 @@ from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, exit_status_of
-from datapipe.outages import Outage, OutageError, outage_of, refusal_of
-from datapipe.terminal import prepare_process
+from datapipe.machine.terminal import prepare_process
+from datapipe.storage.outages import Outage, OutageError, outage_of, refusal_of
 
 app = typer.Typer(
     name="datapipe",

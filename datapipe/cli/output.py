@@ -18,9 +18,9 @@ from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
-    from datapipe.shards.export import ExportedSplit, ExportRequest
     from datapipe.shards.manifest import Manifest
-    from datapipe.storage import Root
+    from datapipe.snapshots.export.export import ExportedSplit, ExportRequest
+    from datapipe.storage.root import Root
 
 
 def report(
@@ -75,9 +75,9 @@ def report(
 def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """The content of report.json, and as it is read. Raises UserError where there is none, and where it, or what the block does
     with it, shows that another version wrote it."""
-    from datapipe.ledger.names import MIXTURE, REPORT
+    from datapipe.records.names import MIXTURE, REPORT
     from datapipe.report.summary import parse_report
-    from datapipe.storage import Root
+    from datapipe.storage.root import Root
 
     try:
         content = Root(output).read_bytes(REPORT)
@@ -96,7 +96,7 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _write_page(output: str, file: Path) -> None:
-    from datapipe.metrics import size
+    from datapipe.quantities import size
     from datapipe.report.html.page import report_html
 
     if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
@@ -130,11 +130,12 @@ def verify(
     Every file is read, and compared with the manifest too. The snapshots of all sequence lengths are read, unless one snapshot
     is named.
     """
-    from datapipe.metrics import counted
+    from datapipe.quantities import counted
+    from datapipe.records.names import SNAPSHOT, length_folders
     from datapipe.report.snapshot_list import amount
-    from datapipe.shards.manifest import SNAPSHOT, Snapshot, fingerprints, length_folders, read_manifest
-    from datapipe.shards.verify import verify_snapshot
-    from datapipe.storage import Root
+    from datapipe.shards.manifest import Snapshot, fingerprints, read_manifest
+    from datapipe.snapshots.verify import verify_snapshot
+    from datapipe.storage.root import Root
 
     root = Root(output)
     problems: list[str] = []
@@ -217,9 +218,9 @@ def export(
     An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
     is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
     """
-    from datapipe.shards.export import ExportRequest
     from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot
-    from datapipe.storage import Root
+    from datapipe.snapshots.export.export import ExportRequest
+    from datapipe.storage.root import Root
 
     if split not in (None, "train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
@@ -256,7 +257,7 @@ def export(
 
 
 def _write_card(root: Root, manifest: Manifest) -> None:
-    from datapipe.card.write import report_of, write_card
+    from datapipe.report.card.write import report_of, write_card
 
     told = write_card(root, manifest, report_of(root, manifest))
     say(masked(told or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
@@ -265,8 +266,8 @@ def _write_card(root: Root, manifest: Manifest) -> None:
 def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_private: bool) -> None:
     from dataclasses import asdict
 
-    from datapipe.card.hub import hub_target, staged, upload
-    from datapipe.metrics import counted, size
+    from datapipe.quantities import counted, size
+    from datapipe.report.card.hub import hub_target, staged, upload
 
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint}
@@ -280,14 +281,14 @@ def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_
 
 def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
     """Writes an export, with the card where it is told where a reader loads it from, and prints what it has."""
-    from datapipe.card.data_files import data_files, exported_files
-    from datapipe.card.write import card_maker
-    from datapipe.composing.text_export import parts_of_text
-    from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
-    from datapipe.shards.datasets.write import write_dataset
-    from datapipe.shards.export import export_snapshot
-    from datapipe.shards.export_folder import is_whole
+    from datapipe.report.card.data_files import data_files, exported_files
+    from datapipe.report.card.write import card_maker
     from datapipe.shards.manifest import Snapshot
+    from datapipe.snapshots.export.export import export_snapshot
+    from datapipe.snapshots.export.folder import is_whole
+    from datapipe.snapshots.export.parts import parts_of_documents, parts_of_rows
+    from datapipe.snapshots.export.text import parts_of_text
+    from datapipe.snapshots.export.write import write_dataset
 
     make = None if card_for is None else card_maker(root, manifest, card_for, wanted.source)
     was_whole = is_whole(target)
@@ -308,9 +309,9 @@ def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest,
 
 
 def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSplit], was_whole: bool) -> None:
-    from datapipe.metrics import counted, size
-    from datapipe.shards.datasets.write import loading_line
-    from datapipe.shards.export_folder import RECORD
+    from datapipe.quantities import counted, size
+    from datapipe.snapshots.export.folder import RECORD
+    from datapipe.snapshots.export.write import loading_line
 
     url, noun = (
         masked(target.url),

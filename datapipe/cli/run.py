@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from datapipe.config.mixture import Mixture
     from datapipe.engine.driver import Observer
+    from datapipe.engine.following.follow import RunOne
     from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run
-    from datapipe.following.follow import RunOne
+    from datapipe.engine.watching.events import EventLog
+    from datapipe.engine.watching.state import CommandFigures
     from datapipe.shards.manifest import Manifest
-    from datapipe.watching.events import EventLog
-    from datapipe.watching.state import CommandFigures
 
 
 _SHOWN_SOURCES = 10
@@ -96,8 +96,8 @@ def run(
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
-    from datapipe.watching.events import EventLog
-    from datapipe.watching.state import CommandFigures
+    from datapipe.engine.watching.events import EventLog
+    from datapipe.engine.watching.state import CommandFigures
 
     end_by_signals()
     try:
@@ -126,7 +126,7 @@ def run(
 
 
 def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
-    from datapipe.following.follow import Follower
+    from datapipe.engine.following.follow import Follower
 
     def tell(line: str) -> None:
         say(line, to_stderr=log is not None and log.is_on_stdout)
@@ -146,9 +146,9 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
 def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.api import execute
+    from datapipe.engine.watching.progress import Progress
+    from datapipe.engine.watching.state import Observers, RunState
     from datapipe.report.funnel import wide_console
-    from datapipe.watching.progress import Progress
-    from datapipe.watching.state import Observers, RunState
 
     console = wide_console(to_stderr=log is not None and log.is_on_stdout)
     state = RunState()
@@ -187,8 +187,8 @@ def _read_to_its_end() -> Iterator[None]:
 
 def _serve(figures: CommandFigures, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
     """Serves figures where Prometheus can read them, until the command ends."""
-    from datapipe.storage import Root
-    from datapipe.watching.metrics import serve_runs
+    from datapipe.engine.watching.metrics import serve_runs
+    from datapipe.storage.root import Root
 
     output = masked(Root(mixture.output).url)
     about = {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
@@ -212,10 +212,10 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
 
 def _news(run: Run) -> list[str]:
     """What there is to tell of the new snapshot; nothing where there is none, and of an addition, which others publish."""
-    from datapipe.engine.clean import work_bytes
     from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
     from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
+    from datapipe.snapshots.clean import work_bytes
 
     if run.snapshot is None or run.is_addition:
         return []
@@ -228,7 +228,7 @@ def _news(run: Run) -> list[str]:
 
 def _documents(run: Run) -> list[str]:
     """Where the documents of each source are."""
-    from datapipe.metrics import counted
+    from datapipe.quantities import counted
     from datapipe.shards.manifest import DocumentsSnapshot
 
     assert isinstance(run.snapshot, DocumentsSnapshot)
@@ -256,11 +256,11 @@ def plan(
     from datapipe.engine.history import estimated, why
     from datapipe.engine.local import usable_cores
     from datapipe.engine.run import planned
-    from datapipe.outages import free_bytes, may_write
     from datapipe.report.funnel import wide_console
     from datapipe.report.layout import print_wrapped
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
-    from datapipe.storage import Root
+    from datapipe.storage.outages import free_bytes, may_write
+    from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     request, plan = planned(mixture, limit, lambda line: say(line, to_stderr=True))

@@ -30,10 +30,10 @@ def status(
     \b
     datapipe status runs/trial --watch 10
     """
+    from datapipe.engine.watching.screen import status_lines, watch
+    from datapipe.engine.watching.status import read_status
     from datapipe.report.layout import Screen
-    from datapipe.storage import Root
-    from datapipe.watching.screen import status_lines, watch
-    from datapipe.watching.status import read_status
+    from datapipe.storage.root import Root
 
     if seconds is not None and not watches:
         raise UserError(f"{seconds:g}: expected --watch before the seconds between two looks, or OUTPUT alone")
@@ -78,7 +78,7 @@ def snapshots(
     from datapipe.report.snapshot_list import print_snapshots
     from datapipe.shards.manifest import Snapshot
     from datapipe.shards.snapshots import pin_snapshot, publications, unpin_snapshot
-    from datapipe.storage import Root
+    from datapipe.storage.root import Root
 
     if pin is not None and unpin is not None:
         raise UserError("--pin --unpin: expected one of them")
@@ -108,11 +108,11 @@ def clean(
     That is older snapshots, their shards, and files of their tasks under work/. Loaders of the snapshots that stay go on. Tasks
     of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`.
     """
-    from datapipe.engine.clean import clean, plan_cleaning
-    from datapipe.ledger.lock import exclusive
-    from datapipe.metrics import counted, size
+    from datapipe.quantities import counted, size
     from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line
-    from datapipe.storage import Root
+    from datapipe.snapshots.clean import clean, plan_cleaning
+    from datapipe.storage.lock import exclusive
+    from datapipe.storage.root import Root
 
     root = Root(output)
     end_by_signals()

@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from datapipe.catalogue import StageDescription
+    from datapipe.config.catalogue import StageDescription
     from datapipe.stage.base import Stage
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) ")
@@ -37,7 +37,7 @@ def stages(
 
 def _print_list(console: Console) -> None:
     """Prints the name, the kind and the first sentence of each: below the name on a terminal, in a pipe in one line."""
-    from datapipe import catalogue
+    from datapipe.config import catalogue
     from datapipe.report.layout import print_text
 
     described = [catalogue.describe(name) for name in catalogue.stage_names()]
@@ -63,7 +63,7 @@ def _print_names(named: list[tuple[str, StageDescription]], console: Console) ->
 
 def _print_stage(name: str, console: Console) -> None:
     """Prints a stage: its summary, the docstring of its module, and its options. What it has not takes no line."""
-    from datapipe import catalogue
+    from datapipe.config import catalogue
     from datapipe.report.layout import print_text
 
     described = catalogue.describe(f"read.{name}" if name in catalogue.formats() else name)
@@ -114,8 +114,8 @@ _USER_STAGE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
 def mixture_schema() -> dict[str, Any]:
     """The JSON Schema of the mixture file with the options of every stage. Editors use it to complete and check a mixture."""
-    from datapipe.catalogue import readers, stage_class, stage_names
     from datapipe.config import Mixture
+    from datapipe.config.catalogue import readers, stage_class, stage_names
 
     schema = Mixture.model_json_schema()
     definitions = schema["$defs"]

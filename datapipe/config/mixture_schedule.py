@@ -1,7 +1,7 @@
 """The schedule of the mixture: the `mixture:` section of a mixture file and the `strata:` of a source, as frozen models.
 
     phases, schedules ─▶ phases of constant weights      a linear schedule becomes a staircase of equal steps
-    weighting         ─▶ weights from token counts       `plan/weighting.py`, after packing
+    weighting         ─▶ weights from token counts       `steps/weighting.py`, after packing
     exhausted, window ─▶ the snapshot, unchanged
 
 A linear schedule moves in a straight line from the shares of the previous phase to its own shares. Its staircase has n = 64
@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple, plain_number
 from datapipe.config.problems import Problem
-from datapipe.own_columns import OWN_COLUMNS
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.weights import integer_weights
 
 STAIRS = 64

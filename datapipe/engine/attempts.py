@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from datapipe.engine.protocol import Attempt, Engine, Message
-from datapipe.plan.splits import text_bytes
-from datapipe.plan.work import (
+from datapipe.records.outputs import OutputFile
+from datapipe.steps.work import (
     HASH_SPACE,
     MapTask,
     PackTask,
@@ -30,7 +30,6 @@ from datapipe.plan.work import (
     TrainTask,
     WriteTask,
 )
-from datapipe.records.outputs import OutputFile
 
 SILENCE_S = 45.0
 """Silence of an attempt that the user is told of, and after which a second one may start."""
@@ -174,7 +173,7 @@ def input_bytes(task: Task) -> float:
 def _input_bytes(task: Task) -> float:
     match task:
         case MapTask():
-            return sum(text_bytes(split.file) * split.share for split in task.splits) + _file_bytes(task.documents)
+            return sum(split.file.text_bytes * split.share for split in task.splits) + _file_bytes(task.documents)
         case RangeTask():
             files = (file for table in task.tables.values() for file in table)
             return _file_bytes(files) * (task.stop - task.start) / HASH_SPACE

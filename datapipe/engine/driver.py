@@ -19,21 +19,22 @@ from typing import TypeVar
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
+from datapipe.engine.figures import DriverFigures
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Patience, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.figures import DriverFigures
-from datapipe.inputs.planned_input import changed_inputs, inputs_of
-from datapipe.ledger.hold import Hold
-from datapipe.ledger.ledger import Ledger, Pending
-from datapipe.ledger.names import FAILURE
-from datapipe.memory import without_collection
-from datapipe.metrics import counted, quarantine_reason, total_counts
-from datapipe.outages import Outage, outage_of
-from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import (
+from datapipe.inputs.planned_input import changed_inputs
+from datapipe.machine.memory import without_collection
+from datapipe.metrics import quarantine_reason, total_counts
+from datapipe.quantities import counted
+from datapipe.records.ledger import Ledger, Pending
+from datapipe.records.names import FAILURE
+from datapipe.records.outputs import TableFile
+from datapipe.records.record import Record
+from datapipe.steps.compile import Plan, compile_plan
+from datapipe.steps.counts import (
     FirstTasks,
     SourceCounts,
     excess_drops,
@@ -44,10 +45,11 @@ from datapipe.plan.counts import (
     steps_of_documents,
     unreadable_text,
 )
-from datapipe.plan.request import Request
-from datapipe.plan.splits import name_of_key
-from datapipe.plan.work import Record, Task
-from datapipe.records.outputs import TableFile
+from datapipe.steps.request import Request
+from datapipe.steps.splits import name_of_key
+from datapipe.steps.work import Task
+from datapipe.storage.hold import Hold
+from datapipe.storage.outages import Outage, outage_of
 
 _TICK_S = 0.25
 _LOOK_EVERY_S = 0.1
@@ -257,12 +259,12 @@ class Driver:
         If the next plan could not see the change, what other tasks have read of the file is forgotten, so that documents of
         two contents are never mixed.
         """
-        changed = changed_inputs(task)
+        changed = changed_inputs(task.input_files.values())
         if not changed:
             return
         unseen = {error.file.url for error in changed if error.looks_planned}
         maps = self.plan.of_kind("map") if self.plan is not None else ()
-        tasks = [other for step in maps for other in step.tasks or () if not unseen.isdisjoint(inputs_of(other))]
+        tasks = [other for step in maps for other in step.tasks or () if not unseen.isdisjoint(other.input_files)]
         self.ledger.forget({other.fingerprint for other in tasks})
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 

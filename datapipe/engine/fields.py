@@ -27,16 +27,16 @@ import pyarrow as pa
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
 from datapipe.errors import UserError, suggest
-from datapipe.metrics import counted
-from datapipe.own_columns import OWN_COLUMNS
-from datapipe.plan.request import joined_types
-from datapipe.plan.warnings import RunWarning
-from datapipe.plan.work import BoundStage
+from datapipe.quantities import counted
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import PHONE_REGIONS, Filter
 from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
-from datapipe.storage import open_input
+from datapipe.steps.request import joined_types
+from datapipe.steps.warnings import RunWarning
+from datapipe.steps.work import BoundStage
+from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16
 """Splits that are looked at before a field counts as missing."""

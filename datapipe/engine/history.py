@@ -22,23 +22,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe import catalogue
-from datapipe.config import Mixture, load_mixture
+from datapipe.config import Mixture, catalogue, load_mixture
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
-from datapipe.ledger.ledger import RECORD_VERSION, Ledger
-from datapipe.ledger.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
-from datapipe.plan.compile import Plan, Step
-from datapipe.plan.estimate import Estimate, KeptShares, estimate, kept_shares
-from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
-from datapipe.plan.request import Request
-from datapipe.plan.splits import file_hash
+from datapipe.records.ledger import RECORD_VERSION, Ledger
+from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.storage import Root, parquet_table
+from datapipe.steps.compile import Plan, Step
+from datapipe.steps.estimate import Estimate, KeptShares, estimate, kept_shares
+from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
+from datapipe.steps.request import Request
+from datapipe.steps.splits import file_hash
+from datapipe.storage.root import Root, parquet_table
 
 _INPUTS = pa.schema(
     [

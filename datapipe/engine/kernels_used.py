@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datapipe import catalogue
-from datapipe.config import Mixture
+from datapipe.config import Mixture, catalogue
 from datapipe.errors import UserError
 from datapipe.kernels import kernels_named
-from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, code_of
 from datapipe.stage.base import Stage
+from datapipe.steps.fingerprint import KINDS, KINDS_OF_TOKENS, code_of
 
 COMPILED_WHEN_CALLED = frozenset(
     f"datapipe.kernels.{name}"

@@ -15,41 +15,41 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from datapipe import catalogue
-from datapipe.composing.snapshot_sources import check_tokenizer, with_snapshot_sources
-from datapipe.composing.takedown import named_in
+from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
-from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, look_into, would_take
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.same_files import same_files
-from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile
-from datapipe.plan.counts import unreadable_text
-from datapipe.plan.request import PlannedSource, Request
-from datapipe.plan.splits import check_hashes, group_splits
-from datapipe.plan.stage_order import order_warnings
-from datapipe.plan.warnings import (
-    RunWarning,
-    files_warning,
-    normalized_warning,
-    same_file_warning,
-    unreadable_warning,
-)
-from datapipe.plan.work import BoundStage
+from datapipe.records.names import OWN_FILES, REPORT
+from datapipe.snapshots.index.reference_rows import find_reference_rows
+from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
+from datapipe.snapshots.takedown import named_in
 from datapipe.stage.base import Filter, Stage
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
-from datapipe.storage import Root, is_remote, resolve
-from datapipe.stores.http import is_http
+from datapipe.steps.counts import unreadable_text
+from datapipe.steps.request import PlannedSource, Request
+from datapipe.steps.splits import check_hashes, group_splits
+from datapipe.steps.stage_order import order_warnings
+from datapipe.steps.warnings import (
+    RunWarning,
+    files_warning,
+    normalized_warning,
+    same_file_warning,
+    unreadable_warning,
+)
+from datapipe.steps.work import BoundStage
+from datapipe.storage.http import is_http
+from datapipe.storage.root import Root, is_remote, resolve
 from datapipe.weights import changes_in_words
 
 Say = Callable[[str], None]
@@ -59,7 +59,7 @@ Only = Mapping[str, Collection[str]]
 def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, only: Only | None = None) -> Request:
     """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
-    Its mixture has the sources of other snapshots in their place, see `composing/snapshot_sources.py`.
+    Its mixture has the sources of other snapshots in their place, see `snapshots/snapshot_sources.py`.
 
     Args:
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from datapipe.activity import Activity
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError, DatapipeError, StageError, StageMemoryError, UserError, is_retryable
-from datapipe.outages import Outage, OutageError
-from datapipe.plan.work import Record, Task
+from datapipe.machine.activity import Activity
+from datapipe.records.record import Record
+from datapipe.steps.work import Task
+from datapipe.storage.outages import Outage, OutageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

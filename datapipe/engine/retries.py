@@ -29,14 +29,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
-from datapipe.metrics import counted, size
-from datapipe.outages import Outage, outage_of, refusal_of
-from datapipe.plan.work import MapTask, RangeTask, Task
+from datapipe.machine.activity import Activity
+from datapipe.quantities import counted, size
+from datapipe.steps.work import MapTask, RangeTask, Task
+from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""

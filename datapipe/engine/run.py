@@ -14,37 +14,37 @@ from shlex import quote
 from time import perf_counter
 from typing import Any
 
-from datapipe.composing.takedown import delete_from_indexes
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
+from datapipe.engine.figures import DriverFigures
 from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import Only, Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
-from datapipe.engine.publish import Report, publish
 from datapipe.engine.retries import stopped_by
 from datapipe.errors import DatapipeError, UserError
-from datapipe.figures import DriverFigures
-from datapipe.index.reference_rows import earlier_runs
-from datapipe.index.write import index_of_run, write_index
 from datapipe.kernels.compiling import Compilation
-from datapipe.ledger.hold import LeaseLostError
-from datapipe.ledger.ledger import Ledger
-from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import MIXTURE, TOKENIZER
-from datapipe.memory import without_collection
-from datapipe.metrics import counted, size
-from datapipe.outages import free_bytes
-from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.estimate import KeptShares, StepCost, step_costs
-from datapipe.plan.request import Request
-from datapipe.plan.warnings import RunWarning
+from datapipe.machine.memory import without_collection
+from datapipe.quantities import counted, size
+from datapipe.records.ledger import Ledger
+from datapipe.records.names import MIXTURE, TOKENIZER
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.storage import Root
+from datapipe.snapshots.index.reference_rows import earlier_runs
+from datapipe.snapshots.index.write import index_of_run, write_index
+from datapipe.snapshots.publish import Report, publish
+from datapipe.snapshots.takedown import delete_from_indexes
+from datapipe.steps.compile import Plan, compile_plan
+from datapipe.steps.estimate import KeptShares, StepCost, step_costs
+from datapipe.steps.request import Request
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.hold import LeaseLostError
+from datapipe.storage.lock import exclusive
+from datapipe.storage.outages import free_bytes
+from datapipe.storage.root import Root
 
 EngineFactory = Callable[[Root, Request], Engine]
 

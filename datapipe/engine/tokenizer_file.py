@@ -19,9 +19,9 @@ from typing import Any
 from datapipe.config.mixture import Mixture
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import UserError
-from datapipe.outages import input_error, outage_of
-from datapipe.plan.warnings import RunWarning
-from datapipe.storage import open_input, split_query
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.outages import input_error, outage_of
+from datapipe.storage.root import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
 from datapipe.tokens.proof import Proof
 from datapipe.tokens.tiktoken import convert, is_rank_file

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,20 +20,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datapipe import catalogue
 from datapipe.columns import text_lengths
+from datapipe.config import catalogue
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import PlannedInput
-from datapipe.metrics import UnreadableFile, by_file, rate_mb_per_s
-from datapipe.plan.splits import file_hash, text_bytes
+from datapipe.metrics import UnreadableFile, by_file
+from datapipe.quantities import rate_mb_per_s
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
+from datapipe.steps.splits import file_hash
 from datapipe.token_counts import Fertility
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
-from datapipe.tokens.training import check_training, train_on_words
+from datapipe.tokens.training import Trained, check_training, train_on_words
 from datapipe.tokens.word_counts import WordCounts, counted_words
 
 HELD_OUT = 0.05
@@ -43,29 +43,6 @@ _SLICE_BYTES = 4 << 20
 _SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """A tokenizer, and the numbers of its training.
-
-    Attributes:
-        content: the tokenizer.json.
-        read_bytes, read_s: text of all documents, and the time that reading them took.
-        sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
-        rejected: documents that could not be read.
-        unreadable_files: damaged files, each with its first damage.
-        tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
-    """
-
-    content: bytes
-    read_bytes: int
-    read_s: float
-    sample_bytes: int
-    train_s: float
-    rejected: int
-    unreadable_files: tuple[UnreadableFile, ...]
-    tokenizer: dict[str, Any] | None
 
 
 def train_tokenizer_from_files(
@@ -128,7 +105,7 @@ class _Reading:
         say: Say,
     ) -> None:
         self.sources, self.fields, self.pattern, self.say = sources, FieldNames(text=text_field), pattern, say
-        self.share = min(1.0, sample_bytes / sum(text_bytes(file) for files in sources.values() for file, _ in files))
+        self.share = min(1.0, sample_bytes / sum(file.text_bytes for files in sources.values() for file, _ in files))
         self.words = WordCounts()
         self.held_out: dict[str, list[pa.Array]] = {name: [] for name in sources}
         self.read_bytes = self.sample_bytes = self.rejected = 0

@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from datapipe.exchange.files import Bound, num_words, sort_words, sorted_rows
 from datapipe.exchange.ranges import Parts, before, in_slices, position, read_portion, read_rows, read_slices, words_at
-from datapipe.plan.work import Tables
-from datapipe.records.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile, Tables
 from datapipe.stage.tables import Bucket, Exchange
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 LEAST_BYTES = 16 << 10
 """A table may always hold so much, so that a small table beside a large one is not read row by row."""

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 
 from datapipe.columns import compute, numbers, text_lengths
 from datapipe.exchange.partitions import TableWriter
-from datapipe.own_columns import OWN_COLUMNS
 from datapipe.records.outputs import TableFile
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.documents import DocumentBatch
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 16 << 20
 MOST_CHARS = 1000

@@ -27,14 +27,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from datapipe.activity import progress
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, DatapipeError, UserError
+from datapipe.machine.activity import progress
+from datapipe.records.checksum import intact
 from datapipe.records.outputs import ExchangeFile, OutputFile
-from datapipe.shards.checksum import intact
 from datapipe.stage.tables import RANK, as_reference, new_bit
-from datapipe.storage import Root, open_input
-from datapipe.stores.written import OutputStream
+from datapipe.storage.root import Root, open_input
+from datapipe.storage.written import OutputStream
 
 RUN_BYTES = 64 << 20
 """Rows held by a writer before they are sorted and written."""

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
+from datapipe.records.checksum import bytes_checksum, file_checksum, intact
 from datapipe.records.outputs import OutputFile, TableFile
-from datapipe.shards.checksum import bytes_checksum, file_checksum, intact
 from datapipe.stage.documents import DocumentBatch
-from datapipe.storage import Root
-from datapipe.stores.written import OutputStream
+from datapipe.storage.root import Root
+from datapipe.storage.written import OutputStream
 
 _CODEC = "zstd"
 _PARQUET_ROWS = 1 << 14

@@ -30,7 +30,7 @@ from datapipe.exchange.files import (
     sorted_rows,
 )
 from datapipe.records.outputs import ExchangeFile
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 SLICE_BYTES = 8 << 20
 """About the size of a slice: small beside a bucket, and large beside the cost of a call on it."""

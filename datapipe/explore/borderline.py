@@ -15,7 +15,7 @@ from itertools import zip_longest
 from time import monotonic
 from typing import Any
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError

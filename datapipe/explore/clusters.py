@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
@@ -23,10 +23,10 @@ from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
 from datapipe.explore.located import LocatedDocument
 from datapipe.explore.rows import MOST_LISTED
-from datapipe.ledger.names import RUN
+from datapipe.records.names import RUN
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import drops_for_others
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 ALL = "all"
 MOST_MEMBERS = 50

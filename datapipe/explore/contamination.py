@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table

@@ -36,9 +36,9 @@ import pyarrow as pa
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import committed_bytes
+from datapipe.records.checksum import file_checksum
 from datapipe.records.outputs import TableFile
-from datapipe.shards.checksum import file_checksum
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 URL_COLUMNS = ("url", "uri", "link")
 """Names of the kept column with the URL of a document, the first that there is."""

@@ -28,15 +28,15 @@ from datapipe.exchange.facts import shard_of_task
 from datapipe.exchange.partitions import read_row
 from datapipe.explore.database import KINDS, Database, FactFiles, Limits
 from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
-from datapipe.ledger.names import REPORT
-from datapipe.own_columns import OWN_COLUMNS
-from datapipe.plan.compile import Step
+from datapipe.records.names import REPORT
 from datapipe.records.outputs import ShardFile, TableFile
 from datapipe.report.tables import MeasuredRule, measured_rules
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.storage import Root
+from datapipe.steps.compile import Step
+from datapipe.storage.root import Root
 
 Fate = Literal["kept", "dropped", "quarantined"]
 FATES: tuple[Fate, ...] = get_args(Fate)

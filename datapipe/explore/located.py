@@ -26,14 +26,14 @@ from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.history import RunHistory, read_history, read_mixture, read_types
 from datapipe.errors import DatapipeError, UserError
-from datapipe.index.write import open_index
 from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
 from datapipe.inputs.planned_input import PlannedInput
+from datapipe.snapshots.index.write import open_index
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile
-from datapipe.storage import Root, split_query
-from datapipe.tasks.read_batches import conformed, with_keys
+from datapipe.steps.read_batches import conformed, with_keys
+from datapipe.storage.root import Root, split_query
 
 GONE = "(a file that no longer exists)"
 NOT_FOUND = "(a file of an earlier run that is not at its old path)"

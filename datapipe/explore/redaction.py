@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe import catalogue
 from datapipe.columns import make_keys
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from datapipe.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, RequestError
+from datapipe.machine.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, RequestError
 
 HOST = "127.0.0.1"
 

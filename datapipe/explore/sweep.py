@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError, create_model
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text

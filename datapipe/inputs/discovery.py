@@ -29,15 +29,14 @@ from datapipe.errors import DamagedInputError, UserError, suggest
 from datapipe.inputs.entries import FOLDER, Entry, Notes
 from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
-from datapipe.metrics import counted
-from datapipe.outages import input_error, right_url
-from datapipe.plan.splits import text_bytes
-from datapipe.shards.checksum import intact
+from datapipe.quantities import counted
+from datapipe.records.checksum import intact
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.storage import is_remote, open_input, resolve, split_query
-from datapipe.stores.http import is_http, state_of
-from datapipe.stores.hub import is_hub, pinned, without_revision
+from datapipe.storage.http import is_http, state_of
+from datapipe.storage.hub import is_hub, pinned, without_revision
+from datapipe.storage.outages import input_error, right_url
+from datapipe.storage.root import is_remote, open_input, resolve, split_query
 
 _WILD = re.compile(r"[*?\[]")
 _NOTHING_LIKE_IT = (
@@ -121,7 +120,7 @@ def look_into(
         where: file, line and key of the patterns, for errors.
         on_file: gets how many files are looked into, and of how many, after each one.
     """
-    large = [(file, reader) for file, reader in files if not file.damage and text_bytes(file) > split_bytes]
+    large = [(file, reader) for file, reader in files if not file.damage and file.text_bytes > split_bytes]
     known: dict[str, InputFile] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
         for file in threads.map(lambda each: _looked_into(each[0], each[1], where), large):

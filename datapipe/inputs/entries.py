@@ -13,10 +13,10 @@ import pyarrow.fs as pafs
 
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
-from datapipe.storage import is_remote, resolve
-from datapipe.stores.file_state import FileState
-from datapipe.stores.http import is_http, state_of
-from datapipe.stores.hub import commit_of
+from datapipe.storage.file_state import FileState
+from datapipe.storage.http import is_http, state_of
+from datapipe.storage.hub import commit_of
+from datapipe.storage.root import is_remote, resolve
 
 FOLDER = "a folder"
 ETAG = "etag:"

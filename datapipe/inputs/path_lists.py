@@ -29,12 +29,12 @@ from time import sleep
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Entry, Notes, entry_at
-from datapipe.metrics import counted
-from datapipe.outages import input_error, outage_of
+from datapipe.quantities import counted
 from datapipe.stage.decoding import BOM, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.reader import InputFile
-from datapipe.storage import is_remote, open_input, split_query
-from datapipe.stores.http import is_http
+from datapipe.storage.http import is_http
+from datapipe.storage.outages import input_error, outage_of
+from datapipe.storage.root import is_remote, open_input, split_query
 
 SIGN = "@"
 _MOST_BYTES = 512 << 20
@@ -44,7 +44,7 @@ _STORES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
 
 _THREADS = 16
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Between attempts to ask an object store. Each has attempts of its own (`stores/s3.py`); those of web servers are enough."""
+"""Between attempts to ask an object store. Each has attempts of its own (`storage/s3.py`); those of web servers are enough."""
 
 
 @dataclass(frozen=True, slots=True)

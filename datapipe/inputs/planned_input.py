@@ -32,11 +32,10 @@ import pyarrow as pa
 from datapipe.errors import UserError
 from datapipe.inputs.entries import ETAG
 from datapipe.metrics import UnreadableFile
-from datapipe.outages import OutageError, outage_of, refusal_of
-from datapipe.plan.work import MapTask, Task
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader, Rejected
-from datapipe.storage import current_state, file_state, is_remote, open_input, whole_seconds
-from datapipe.stores.file_state import FileState
+from datapipe.storage.file_state import FileState
+from datapipe.storage.outages import OutageError, outage_of, refusal_of
+from datapipe.storage.root import current_state, file_state, is_remote, open_input, whole_seconds
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
 """Errors of opening a file that no further attempt corrects."""
@@ -149,17 +148,17 @@ class PlannedInput:
             return
 
 
-def changed_inputs(task: Task) -> list[ChangedInputError]:
-    """The errors of a task's local input files that are not the planned ones any more.
+def changed_inputs(files: Iterable[InputFile]) -> list[ChangedInputError]:
+    """The errors of local input files that are not the planned ones any more.
 
     For an attempt that failed for any reason, by a signal too, which leaves no word of it. A file on an object store is left to
     the task that reads it: one request a file is too slow for the driver, and a store's times cannot be set back.
     """
     changed: list[ChangedInputError] = []
-    for url, file in inputs_of(task).items():
+    for file in files:
         with suppress(OSError):  # no change but a failing disk, of which the attempt tells
             try:
-                if not is_remote(url):
+                if not is_remote(file.url):
                     PlannedInput(file).compare()
             except ChangedInputError as error:
                 changed.append(error)
@@ -173,11 +172,6 @@ def damages(file: InputFile, rejected: Iterable[Rejected]) -> list[UnreadableFil
         for record in rejected
         if record.is_file_damage
     ]
-
-
-def inputs_of(task: Task) -> dict[str, InputFile]:
-    """The input files that a task reads, by URL."""
-    return {split.file.url: split.file for split in task.splits} if isinstance(task, MapTask) else {}
 
 
 # ---------------------------------------------------------------------------------------------------- in words

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from datapipe.stage.reader import InputFile
-from datapipe.storage import is_remote, split_query
-from datapipe.stores.http import is_http
+from datapipe.storage.http import is_http
+from datapipe.storage.root import is_remote, split_query
 
 Reading = tuple[str, InputFile]
 """Name of a source, and a file that it reads."""

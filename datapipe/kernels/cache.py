@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.kernels.keys import version_key
-from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, remove_older
+from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, remove_older
 
 
 def kernels_folder() -> Path:

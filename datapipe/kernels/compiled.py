@@ -17,12 +17,12 @@ import numpy as np
 from numba.core import caching, compiler, compiler_lock, errors, registry, serialize, types
 from numba.core.typing import templates
 
-from datapipe.activity import doing, starting
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
-from datapipe.machine_cache import read_checked, write_checked
+from datapipe.machine.activity import doing, starting
+from datapipe.machine.cache import read_checked, write_checked
 
 
 class _KernelCache(caching._Cache):

@@ -16,8 +16,8 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.http_server import MetricsServer
 from datapipe.loader.stats import LoaderStats
+from datapipe.machine.http_server import MetricsServer
 
 _LABELS = ("rank", "split")
 

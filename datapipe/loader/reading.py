@@ -33,7 +33,7 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.schemas import token_type
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 MAX_OPEN_SHARDS = 256
 """Of Parquet and of object stores. Each may hold a file descriptor, and the usual limit is 1,024 for a process."""

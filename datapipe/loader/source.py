@@ -24,7 +24,7 @@ from datapipe.loader.prefetch import MAX_THREADS, Prefetcher, Successor
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 KERNELS = (
     "datapipe.kernels.tokens.batch:shifted_labels_int64",

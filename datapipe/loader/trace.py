@@ -35,7 +35,7 @@ from datapipe.shards.document_files import committed_file, document_files, docum
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

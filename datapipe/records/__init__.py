@@ -1,1 +1,1 @@
-"""What tasks hand to each other and to other rooms."""
+"""What is durable of tasks: their outputs, the commit files and the ledger; names in OUTPUT, checksums, digests of code."""

@@ -153,3 +153,7 @@ def output_to_json(output: OutputFile) -> dict[str, Any]:
 def output_from_json(data: Mapping[str, Any]) -> OutputFile:
     known = dict(data)
     return _TYPES[known.pop("type")](**known)
+
+
+Tables = Mapping[str, tuple[ExchangeFile, ...]]
+"""Exchange files by the table that their rows belong to."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.metrics import counted, size
+from datapipe.quantities import counted, size
 from datapipe.report.funnel import number_table
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.tables import Cell, Share, Table

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.exchange.partitions import read_table
-from datapipe.plan.steps import Step
 from datapipe.records.outputs import TableFile
-from datapipe.storage import Root
+from datapipe.steps.steps import Step
+from datapipe.storage.root import Root
 
 Entry = tuple[str, str, str]
 """Stage, list and entry."""

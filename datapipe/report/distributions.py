@@ -21,11 +21,11 @@ import pyarrow as pa
 from datapipe.columns import numbers
 from datapipe.exchange.partitions import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
-from datapipe.plan.compile import Step
 from datapipe.records.outputs import TableFile
-from datapipe.storage import Root
-from datapipe.tasks.measuring.clusters import ClusterSample, read_samples
-from datapipe.tasks.measuring.distributions import LENGTH, rules_of
+from datapipe.steps.compile import Step
+from datapipe.steps.measuring.clusters import ClusterSample, read_samples
+from datapipe.steps.measuring.distributions import LENGTH, rules_of
+from datapipe.storage.root import Root
 
 NameOf = Callable[[bytes], str]
 """The name of a document by its key."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, RenderableType
 
-from datapipe.metrics import counted, size
+from datapipe.quantities import counted, size
 from datapipe.report.layout import NumberTable, Screen, harmless_text, print_text
 from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
 from datapipe.report.tables import Table, cell, evaluation_table, fertility_table, funnel_table, mixture_table, work_table
-
-if TYPE_CHECKING:
-    from datapipe.engine.train_tokenizer import Trained
-
+from datapipe.tokens.training import Trained
 
 EVALUATION = "evaluation sets"
 

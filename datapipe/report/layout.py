@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.terminal import harmless, unfiltered
+from datapipe.machine.terminal import harmless, unfiltered
 
 MOST_COLUMNS = 80
 """Of a line of prose. Tables and the texts of documents are as wide as the terminal."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
-from datapipe.plan.warnings import RunWarning
-from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.shards.provenance import Provenance
+from datapipe.steps.warnings import RunWarning
+from datapipe.steps.weighting import drawn_shares, epoch_tokens
 
 MOST_EPOCHS = 4
 """Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,

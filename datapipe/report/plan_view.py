@@ -15,17 +15,17 @@ from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
-from datapipe.metrics import counted, size
-from datapipe.plan.compile import Plan, Step
-from datapipe.plan.counts import SourceCounts, source_counts
-from datapipe.plan.estimate import Estimate
-from datapipe.plan.request import Request, TakenSource
-from datapipe.plan.steps import GlobalStep
-from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
+from datapipe.machine.terminal import harmless
+from datapipe.quantities import counted, size
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
-from datapipe.tasks.encoding import choice_of
-from datapipe.terminal import harmless
+from datapipe.steps.compile import Plan, Step
+from datapipe.steps.counts import SourceCounts, source_counts
+from datapipe.steps.encoding import choice_of
+from datapipe.steps.estimate import Estimate
+from datapipe.steps.request import Request, TakenSource
+from datapipe.steps.steps import GlobalStep
+from datapipe.steps.weighting import BYTES_PER_TOKEN, shares_of
 
 Reasons = Mapping[str, Sequence[str]]
 """Why each step would run, by its id; as `engine.history.why` tells it."""

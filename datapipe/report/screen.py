@@ -17,12 +17,12 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.credentials import masked
-from datapipe.metrics import counted, size
+from datapipe.machine.terminal import harmless
+from datapipe.quantities import counted, size
 from datapipe.report.funnel import print_funnel
 from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, print_wrapped
 from datapipe.report.summary import taken_down_text
 from datapipe.report.tables import dropped_by_stage
-from datapipe.terminal import harmless
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3

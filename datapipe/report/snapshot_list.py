@@ -12,14 +12,14 @@ from rich.console import Console
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
-from datapipe.engine.clean import Cleaning
-from datapipe.ledger.names import MIXTURE
-from datapipe.metrics import counted, size
-from datapipe.plan.reasons import flat, stage_changes, value_changes
+from datapipe.quantities import counted, size
+from datapipe.records.names import MIXTURE
 from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.snapshots import Pin, Publication, files_needed, pins, published_names
-from datapipe.storage import Root, parquet_table
+from datapipe.snapshots.clean import Cleaning
+from datapipe.steps.reasons import flat, stage_changes, value_changes
+from datapipe.storage.root import Root, parquet_table
 
 NAME_DIGITS = 12
 _LISTED_CHANGES = 8

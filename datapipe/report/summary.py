@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from datapipe.ledger.names import REPORT
-from datapipe.metrics import counted, rate_mb_per_s, total_by_name, total_counts
-from datapipe.plan.counts import SourceCounts, shared_work, source_counts, thresholds
-from datapipe.plan.steps import EXCHANGES, Plan, Step
-from datapipe.plan.warnings import RunWarning
+from datapipe.metrics import total_by_name, total_counts
+from datapipe.quantities import counted, rate_mb_per_s
+from datapipe.records.names import REPORT
 from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Manifest, Snapshot
-from datapipe.storage import Root
+from datapipe.steps.counts import SourceCounts, shared_work, source_counts, thresholds
+from datapipe.steps.steps import EXCHANGES, Plan, Step
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.root import Root
 from datapipe.token_counts import Fertility
 
 _LEAST_STARTING_S = 0.5

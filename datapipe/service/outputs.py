@@ -33,7 +33,7 @@ from datapipe.loader.remote.protocol import (
 from datapipe.loader.source import open_rows, plan_run, resumed
 from datapipe.shards.manifest import Snapshot, find_snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
-from datapipe.storage import Root, is_remote
+from datapipe.storage.root import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
 

@@ -23,9 +23,9 @@ import pyarrow as pa
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
-from datapipe.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
+from datapipe.machine.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.service.access import stamp_of
 from datapipe.service.outputs import ServedOutput, named_outputs
 from datapipe.service.server import Say, ServeOptions, Service, Serving

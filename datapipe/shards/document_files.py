@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from datapipe.document_name import FORMS, InputFiles
 from datapipe.errors import CorruptionError, UserError
-from datapipe.shards.checksum import bytes_checksum, intact
+from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
-from datapipe.storage import Root, parquet_table
+from datapipe.storage.root import Root, parquet_table
 
 
 def committed_file(root: Root, snapshot: Manifest, path: str, checksum: str) -> bytes:

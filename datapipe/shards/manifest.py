@@ -44,16 +44,14 @@ from pydantic import (
 from pydantic_core import from_json
 
 from datapipe.errors import SnapshotError
-from datapipe.memory import without_collection
-from datapipe.shards.checksum import intact
+from datapipe.machine.memory import without_collection
+from datapipe.records.checksum import intact
+from datapipe.records.names import SNAPSHOT, SNAPSHOTS
 from datapipe.shards.provenance import Provenance
 from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
-SNAPSHOT = "snapshot.json"
-SNAPSHOTS = "snapshots"
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-_LENGTH_FOLDER = re.compile(r"length-\d+")
 _MOST_EPOCHS = 1 << 40
 _SHOWN_CHARACTERS = 300
 DOCUMENTS_FORMAT = "datapipe-documents"
@@ -379,13 +377,3 @@ def _parsed(content: bytes, url: str) -> Manifest:
             f"Run the mixture again to rewrite it."
         )
     return _read.setdefault(key, snapshot)
-
-
-def length_folders(root: Root) -> list[str]:
-    """Folders of an output that hold snapshots: "", itself, for the first sequence length, "length-8192" for a further one."""
-    return ["", *(folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder))]
-
-
-def below(folder: str, path: str) -> str:
-    """The path from the output of one in a folder of `length_folders`."""
-    return f"{folder}/{path}" if folder else path

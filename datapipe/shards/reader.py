@@ -23,11 +23,11 @@ import numpy as np
 
 from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
+from datapipe.records.checksum import intact
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
-from datapipe.shards.checksum import intact
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 CACHE_BYTES = 256 << 20
 """Limit of the blocks that all readers of Parquet or of object stores in this process cache together."""

@@ -22,10 +22,10 @@ import xxhash
 from datapipe import columns
 from datapipe.columns import KEY_BYTES, KEY_TYPE
 from datapipe.errors import SnapshotError
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.document_files import committed_file
 from datapipe.shards.manifest import Manifest, RemovedEntry, Snapshot
-from datapipe.storage import Root, parquet_table
+from datapipe.storage.root import Root, parquet_table
 
 _KEY = f"S{KEY_BYTES}"
 _ODD = np.uint64(0x9E3779B97F4A7C15)

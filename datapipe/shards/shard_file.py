@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.errors import CorruptionError, CutShortError, SnapshotError
+from datapipe.records.checksum import intact, rows_checksum
 from datapipe.shards import schemas
 from datapipe.shards.blocks import CUT
-from datapipe.shards.checksum import intact, rows_checksum
 from datapipe.shards.shard_table import RowForm, ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"

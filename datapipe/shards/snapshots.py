@@ -22,17 +22,9 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.shards.manifest import (
-    SNAPSHOT,
-    Manifest,
-    find_snapshot,
-    fingerprints,
-    has_snapshot,
-    length_folders,
-    read_manifest,
-    snapshot_folder,
-)
-from datapipe.storage import Root
+from datapipe.records.names import SNAPSHOT, length_folders
+from datapipe.shards.manifest import Manifest, find_snapshot, fingerprints, has_snapshot, read_manifest, snapshot_folder
+from datapipe.storage.root import Root
 
 PUBLICATION = "publication.json"
 PIN = "pin.json"

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import columns
+from datapipe.records.checksum import rows_checksum
 from datapipe.records.outputs import ShardFile
 from datapipe.shards import schemas
-from datapipe.shards.checksum import rows_checksum
 from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, PIECE_KEY, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 ShardFormat = Literal["arrow", "parquet"]
 

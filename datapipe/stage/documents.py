@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import StageError, UserError, suggest
-from datapipe.own_columns import OWN_COLUMNS
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
 if TYPE_CHECKING:

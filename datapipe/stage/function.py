@@ -38,7 +38,7 @@ from pydantic import ConfigDict, PydanticUserError, create_model
 from pydantic_core import SchemaError
 
 from datapipe.errors import StageError, UserError
-from datapipe.own_columns import OWN_COLUMNS
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from datapipe.own_columns import OWN_COLUMNS
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import Share, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import Bucket, Exchange

@@ -21,6 +21,12 @@ OFFSET_BITS = 24
 the number of the record in it."""
 
 
+TEXT_PER_ARCHIVE_BYTE = 4
+"""Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
+
+_LEAST_FILE_BYTES = 4096
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
     """An input file as planning sees it: facts that are gathered before the plan is made.
@@ -52,6 +58,13 @@ class InputFile:
     damage: str = ""
     mtime_ns: int | None = None
     ctime_ns: int | None = None
+
+    @property
+    def text_bytes(self) -> int:
+        """The estimated bytes of text. Small files count as much as the work of opening them."""
+        unpacked = sum(num_bytes for _, num_bytes in self.row_groups)
+        stored = self.num_bytes * (TEXT_PER_ARCHIVE_BYTE if self.compression else 1)
+        return max(unpacked or stored, _LEAST_FILE_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from datapipe import columns
 from datapipe.errors import EncodingError, UserError, suggest
-from datapipe.libraries import installed_version
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.machine.libraries import installed_version
+from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved

@@ -27,7 +27,7 @@ import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
 from datapipe.errors import EncodingError
-from datapipe.libraries import installed_version
+from datapipe.machine.libraries import installed_version
 from datapipe.tokens.patterns import splitter
 
 FASTOKENS, TOKENIZERS = "fastokens", "tokenizers"

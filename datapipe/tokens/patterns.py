@@ -33,7 +33,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.tokens.pretokens import CL100K, GPT2, LETTER, LOWER, NEWLINE, NUMBER, O200K, SIGN, SPACE, cut_words
-from datapipe.machine_cache import cache_home, read_checked, write_checked
+from datapipe.machine.cache import cache_home, read_checked, write_checked
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

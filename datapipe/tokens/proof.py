@@ -27,8 +27,8 @@ from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
 from datapipe.errors import EncodingError
-from datapipe.libraries import installed_version
-from datapipe.machine_cache import UNUSED_S, cache_home, read_checked, remove_older, write_checked
+from datapipe.machine.cache import UNUSED_S, cache_home, read_checked, remove_older, write_checked
+from datapipe.machine.libraries import installed_version
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference
 from datapipe.tokens.special_tokens import is_in_brackets
 from datapipe.tokens.vocabulary import pieces_of

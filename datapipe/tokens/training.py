@@ -12,6 +12,9 @@ that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer, decoders, models
@@ -19,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.bpe_training import join_pairs
+from datapipe.metrics import UnreadableFile
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
@@ -28,6 +32,29 @@ SMALLEST_VOCABULARY = 257
 
 _MIN_COUNT = 2
 """A pair that occurs once teaches nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A tokenizer, and the numbers of its training.
+
+    Attributes:
+        content: the tokenizer.json.
+        read_bytes, read_s: text of all documents, and the time that reading them took.
+        sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
+        rejected: documents that could not be read.
+        unreadable_files: damaged files, each with its first damage.
+        tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
+    """
+
+    content: bytes
+    read_bytes: int
+    read_s: float
+    sample_bytes: int
+    train_s: float
+    rejected: int
+    unreadable_files: tuple[UnreadableFile, ...]
+    tokenizer: dict[str, Any] | None
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:

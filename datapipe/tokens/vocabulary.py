@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from datapipe.metrics import counted
+from datapipe.quantities import counted
 
 _NEVER_IN_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
 _TYPED = frozenset({ord("\t"), ord("\n"), *range(0x20, 0x7F)})

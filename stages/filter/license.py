@@ -4,7 +4,7 @@
                                   └─▶ in `allowed`? else dropped       rules `unknown` (none), `not_allowed`
 
 `A OR B` is allowed if one of the two is, `A AND B` and a list in JSON only if all are. Text that is no licence of SPDX is
-compared as a name of its own: "Public Domain" is LicenseRef-public-domain. `datapipe/licenses.py` has the rules.
+compared as a name of its own: "Public Domain" is LicenseRef-public-domain. `datapipe/stage/licenses.py` has the rules.
 
 A mixture with `licenses` puts this stage first in each source with a `license_field`. A source whose documents get their
 licence from another stage, such as extract.html, names it behind that stage, without options.
@@ -18,10 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from datapipe.licenses import UNKNOWN, allowed_name, is_allowed
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.licenses import license_codes
+from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed, license_codes
 
 
 class License(Filter):

@@ -21,7 +21,7 @@ import numpy as np
 
 from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.spans import FoundSpans
-from datapipe.libraries import require
+from datapipe.machine.libraries import require
 
 _REPLACED = re.compile(rb"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
 """What replaces secrets: found again, it would be counted again."""

@@ -21,23 +21,24 @@ from typing import Any
 import numpy as np
 
 from datapipe.api import engine_factory, execute
-from datapipe.composing.additions import begin_addition
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
+from datapipe.engine.following.additions import mixture_of, publish_addition
 from datapipe.engine.prepare import Only, prepare
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run
-from datapipe.following.additions import mixture_of, publish_addition
-from datapipe.ledger.hold import Hold
-from datapipe.ledger.ledger import Ledger
-from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import ATTEMPTS
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.splits import weight
-from datapipe.plan.work import MapTask, Record, Task, WriteTask
+from datapipe.records.ledger import Ledger
+from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import TableFile
+from datapipe.records.record import Record
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots.additions import begin_addition
+from datapipe.steps.splits import weight
+from datapipe.steps.work import MapTask, Task, WriteTask
+from datapipe.storage.hold import Hold
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root
 from tests.benchmarks.tables import Bound, Settings, Table
 from tests.support import corpora, runs
 

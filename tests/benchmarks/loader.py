@@ -28,11 +28,12 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
+from datapipe.records.names import SNAPSHOT
 from datapipe.records.outputs import ShardFile
-from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
 
 _BATCH_SIZES, _LENGTHS, _SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)

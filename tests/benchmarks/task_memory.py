@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.benchmarks.tables import Settings, Table
 from tests.support.full_buckets import Case, cases
 from tests.support.task_processes import FreshTasks, Measured, fresh_tasks

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe import catalogue
-from datapipe.config import StageUse
-from datapipe.plan import fingerprint, runs
-from datapipe.plan.work import MapTask, MergeTask, ReduceTask, Task
+from datapipe.config import StageUse, catalogue
 from datapipe.stage import Filter, Map, Stage, StageContext
 from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.tasks.run_task import run_task
+from datapipe.steps import fingerprint, runs
+from datapipe.steps.run_task import run_task
+from datapipe.steps.work import MapTask, MergeTask, ReduceTask, Task
 from stages.filter.language import bundled_model
 from tests.support.executed import executed
 from tests.support.global_stages import batch_of, reduce_all

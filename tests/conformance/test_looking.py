@@ -25,8 +25,8 @@ from datapipe.explore import search
 from datapipe.explore.clusters import find_clusters
 from datapipe.explore.documents import Fate, Inspector
 from datapipe.explore.rows import SORTS
-from datapipe.plan.splits import file_hash
 from datapipe.records.outputs import TableFile
+from datapipe.steps.splits import file_hash
 from tests.support import browsed
 from tests.support.browsed import Browsed
 from tests.support.finished import deduplicated, plain  # noqa: F401

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.catalogue import formats
+from datapipe.config.catalogue import formats
 from datapipe.stage import FieldNames, Split
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read.arc import Arc
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
 from tests.support.reader_results import ReadResult, broken_storage, in_ranges, read_file, read_splits, text_at

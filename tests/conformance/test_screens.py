@@ -16,17 +16,18 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from datapipe.activity import Activity
 from datapipe.cli.main import CLASSIFIER_COMMANDS, app
 from datapipe.engine.protocol import Message
+from datapipe.engine.watching.progress import Progress
+from datapipe.engine.watching.state import RunState
+from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.compile import Plan, Step
-from datapipe.plan.steps import lay_out
-from datapipe.plan.work import MapTask, Record
+from datapipe.records.record import Record
 from datapipe.report.funnel import print_funnel
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
-from datapipe.watching.progress import Progress
-from datapipe.watching.state import RunState
+from datapipe.steps.compile import Plan, Step
+from datapipe.steps.steps import lay_out
+from datapipe.steps.work import MapTask
 from tests.support.command_line import datapipe
 from tests.support.finished import composed, deduplicated, documents, grown, lengths, plain  # noqa: F401
 from tests.support.reports import report

@@ -23,7 +23,7 @@ from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, DocumentBatch
 from datapipe.stage.function import function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import DROP_SCHEMA
-from datapipe.tasks.reduce import table_schemas
+from datapipe.steps.reduce import table_schemas
 from stages.filter.language import bundled_model
 from tests.support import function_stages, global_stages
 

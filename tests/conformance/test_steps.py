@@ -17,13 +17,14 @@ import pytest
 
 from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import ATTEMPTS
-from datapipe.outages import OutageError
-from datapipe.plan.fingerprint import KINDS
-from datapipe.plan.work import Record, Task
+from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import OutputFile
-from datapipe.storage import Root
-from datapipe.tasks.run_task import run_task
+from datapipe.records.record import Record
+from datapipe.steps.fingerprint import KINDS
+from datapipe.steps.run_task import run_task
+from datapipe.steps.work import Task
+from datapipe.storage.outages import OutageError
+from datapipe.storage.root import Root
 from tests.support import corpora, runs, scale_corpus
 from tests.support.fasttext_files import Recipe
 from tests.support.ledger_files import stored_records
@@ -41,7 +42,7 @@ execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
 """
 
 
-MOST_RUNS = "datapipe.plan.runs.MOST_RUNS"
+MOST_RUNS = "datapipe.steps.runs.MOST_RUNS"
 
 
 class Recorded(runs.LastFirst):
@@ -136,7 +137,7 @@ def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_th
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("datapipe.tasks.run_task.sync_file", full)
+        patch.setattr("datapipe.steps.run_task.sync_file", full)
         if any(record.outputs.values()):
             with pytest.raises(OutageError, match="the disk is full"):
                 run_task(task, root, "failed")

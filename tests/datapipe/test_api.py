@@ -23,7 +23,7 @@ import datapipe.engine.run  # `datapipe.run` must stay the function
 from datapipe.api import engine_factory
 from datapipe.loader import Loader
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.ledger_files import stored_records
 

@@ -21,17 +21,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe import activity, catalogue
-from datapipe.activity import PAGE_BYTES, Activity, Page
 from datapipe.columns import read_only, text_buffers
-from datapipe.config import StageUse
+from datapipe.config import StageUse, catalogue
+from datapipe.engine.figures import DriverFigures, Figures
 from datapipe.errors import UserError
-from datapipe.figures import DriverFigures, Figures
-from datapipe.libraries import require
-from datapipe.machine_cache import cache_home, read_checked, write_checked
-from datapipe.metrics import TaskMetrics, counted
-from datapipe.outages import Outage, OutageError, free_bytes, may_write, outage_of, refusal_of
-from datapipe.storage import Root, resolve
+from datapipe.machine import activity
+from datapipe.machine.activity import PAGE_BYTES, Activity, Page
+from datapipe.machine.cache import cache_home, read_checked, write_checked
+from datapipe.machine.libraries import require
+from datapipe.metrics import TaskMetrics
+from datapipe.quantities import counted
+from datapipe.storage.outages import Outage, OutageError, free_bytes, may_write, outage_of, refusal_of
+from datapipe.storage.root import Root, resolve
 
 # ------------------------------------------------------------------------------------------------ columns
 
@@ -305,7 +306,7 @@ def test_work_is_not_charged_for_what_only_its_first_call_takes(monkeypatch: pyt
 @pytest.mark.slow
 def test_peak_memory_of_a_process_is_its_own_and_not_its_parents() -> None:
     ballast = np.ones(60_000_000)  # 480 MB in this process, which starts the other
-    code = "from datapipe.memory import peak_bytes; print(peak_bytes())"
+    code = "from datapipe.machine.memory import peak_bytes; print(peak_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ballast.sum() > 0
     assert 2_000_000 < int(done.stdout) < 400_000_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datapipe.document_name import InputFiles, document_name
 from datapipe.errors import UserError
-from datapipe.licenses import allowed_name, is_allowed, named, single_licenses, spdx
+from datapipe.stage.licenses import allowed_name, is_allowed, named, single_licenses, spdx
 from datapipe.weights import (
     MAX_WEIGHT_SUM,
     ROUNDED_SUM,

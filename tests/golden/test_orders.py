@@ -8,8 +8,8 @@ import numpy as np
 from datapipe.columns import key_halves, key_matrix, make_keys
 from datapipe.kernels.tokens.permute import permute
 from datapipe.loader import Loader
-from datapipe.plan.splits import file_hash
 from datapipe.rng import keyed_hash, seed_for
+from datapipe.steps.splits import file_hash
 from tests.support.snapshots import make_snapshot
 
 

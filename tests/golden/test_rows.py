@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.exchange.files import sorted_rows
 from datapipe.stage.global_stage import Global

@@ -11,8 +11,9 @@ import pytest
 
 from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
-from datapipe.shards.manifest import SNAPSHOT, read_snapshot
-from datapipe.storage import Root
+from datapipe.records.names import SNAPSHOT
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage.root import Root
 
 MANIFEST = """
 {"format": "datapipe-snapshot", "version": 2, "name": "web-and-code", "seed": 17, "sequence_length": 16,

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from datapipe.shards.verify import verify_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.late_import import late_import
 

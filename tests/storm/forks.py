@@ -22,7 +22,7 @@ from unittest import mock
 from datapipe.cli.main import main
 from datapipe.engine import local as local_engine
 from datapipe.engine.protocol import Attempt, failure_of
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.storm.processes import Ended, HangError
 from tests.support import runs
 

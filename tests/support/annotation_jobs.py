@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.classifier.annotation.annotate import Job, annotate_documents
-from datapipe.classifier.annotation.asking import Clock
-from datapipe.classifier.annotation.endpoint import endpoint_of
-from datapipe.classifier.annotation.outcomes import Counts, Questions
-from datapipe.classifier.annotation.rubric import Rubric
-from datapipe.classifier.documents import DocumentInput
+from datapipe.language_model.endpoint import endpoint_of
+from datapipe.models.annotation.annotate import Job, annotate_documents
+from datapipe.models.annotation.asking import Clock
+from datapipe.models.annotation.outcomes import Counts, Questions
+from datapipe.models.annotation.rubric import Rubric
+from datapipe.models.documents import DocumentInput
 
 RUBRIC = Rubric(scale=(0, 5), max_chars=400, max_tokens=50, template="Rate this:\n{text}\nEnd with Score: N")
 

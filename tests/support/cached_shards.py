@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from datapipe.loader.cache.cache import ShardCache
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.cli_processes import wait_until
 from tests.support.packed_shards import RemoteRoot
 

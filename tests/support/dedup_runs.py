@@ -15,7 +15,7 @@ from typing import Any
 
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 
 FILES = {"web": ("a", "b", "c"), "books": ("x", "y")}

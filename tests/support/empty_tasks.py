@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datapipe.plan.work import SampleTask
 from datapipe.records.outputs import TableFile
+from datapipe.steps.work import SampleTask
 
 
 def sample(number: int = 0, documents: tuple[TableFile, ...] = ()) -> SampleTask:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.records.outputs import ExchangeFile
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 SCHEMA = pa.schema(
     [

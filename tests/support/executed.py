@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from datapipe.source_code import MACHINERY
+from datapipe.records.source_code import MACHINERY
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))

@@ -24,8 +24,8 @@ import pytest
 
 from datapipe.api import execute, keep_report
 from datapipe.config import Mixture, load_mixture
+from datapipe.engine.following.follow import Follower
 from datapipe.engine.run import Run
-from datapipe.following.follow import Follower
 from tests.support import browsed, corpora, runs
 
 GROWN_TAIL = (

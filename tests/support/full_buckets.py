@@ -15,14 +15,14 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, PackTask, ReduceTask, Task
 from datapipe.records.outputs import ExchangeFile
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.clusters import EDGE_SCHEMA, NARROW, WIDE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK, key_hash, new_bit
-from datapipe.storage import Root
+from datapipe.steps.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, PackTask, ReduceTask, Task
+from datapipe.storage.root import Root
 from stages.dedup._spans import CANDIDATES
 from stages.dedup._verified import LIKENESS, PAIRS
 from stages.dedup.exact import Exact

@@ -14,7 +14,7 @@ from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
-from datapipe.tasks.reduce import table_schemas
+from datapipe.steps.reduce import table_schemas
 
 
 def batch_of(texts: Sequence[str], source: int = 1, first: int = 0, **extra: pa.Array) -> DocumentBatch:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 CHANGES = ("write_atomic", "open_output", "publish", "delete", "delete_folder", "delete_empty_folders")
 """Methods of `Root` that change files."""

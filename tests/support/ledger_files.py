@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datapipe.ledger.commit_files import FORGET, CommitFiles, lines_of
-from datapipe.ledger.names import LEDGER
-from datapipe.storage import Root
+from datapipe.records.commit_files import FORGET, CommitFiles, lines_of
+from datapipe.records.names import LEDGER
+from datapipe.storage.root import Root
 
 
 def stored_records(output: Path | str) -> dict[str, str]:

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import xxhash
 
 from datapipe import columns
-from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from datapipe.tokens.packing import Method, assemble, pack
 
 EOS = 0

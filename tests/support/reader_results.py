@@ -14,7 +14,7 @@ import pyarrow as pa
 from datapipe.errors import DamagedInputError, UnsplittableInputError
 from datapipe.stage import FieldNames, InputFile, OpenInput, Reader, Split
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 
 
 @dataclass

@@ -11,14 +11,15 @@ from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Observer
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine
-from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
-from datapipe.plan.compile import Plan
-from datapipe.plan.warnings import RunWarning, run_warnings
-from datapipe.plan.work import Record, Task
+from datapipe.records.record import Record
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
-from datapipe.tasks.run_task import run_task
+from datapipe.snapshots.publish import Report
+from datapipe.steps.compile import Plan
+from datapipe.steps.run_task import run_task
+from datapipe.steps.warnings import RunWarning, run_warnings
+from datapipe.steps.work import Task
 
 STAGES = """
 stages:

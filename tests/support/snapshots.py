@@ -16,21 +16,13 @@ import pyarrow.parquet as pq
 import xxhash
 
 from datapipe import columns
-from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import (
-    SNAPSHOT,
-    FileEntry,
-    Phase,
-    Snapshot,
-    SourceEntry,
-    TokenizerEntry,
-    read_snapshot,
-    snapshot_folder,
-)
+from datapipe.records.checksum import file_checksum
+from datapipe.records.names import SNAPSHOT
+from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry, read_snapshot, snapshot_folder
 from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 TOKENIZER = "xxh3_128:of-a-tokenizer"
 

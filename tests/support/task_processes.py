@@ -18,11 +18,12 @@ from pathlib import Path
 
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
-from datapipe.memory import peak_bytes
-from datapipe.plan.compile import compile_plan
-from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
-from datapipe.storage import Root
-from datapipe.tasks.run_task import run_task
+from datapipe.machine.memory import peak_bytes
+from datapipe.records.record import Record
+from datapipe.steps.compile import compile_plan
+from datapipe.steps.run_task import run_task
+from datapipe.steps.work import GatherTask, MapTask, MergeTask, ReduceTask, Task
+from datapipe.storage.root import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

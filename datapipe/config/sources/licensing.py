@@ -14,7 +14,7 @@ from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.problems import Problem
 from datapipe.config.sources.source import Source
 from datapipe.config.stage_use import StageUse
-from datapipe.licenses import UNKNOWN, is_allowed, named
+from datapipe.stage.licenses import UNKNOWN, is_allowed, named
 
 FILTER = "filter.license"
 """The stage that drops documents by their licence."""

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 
 from datapipe.config.fields import Record, as_tuple
 from datapipe.config.problems import Problem
-from datapipe.licenses import allowed_name, spdx
+from datapipe.stage.licenses import allowed_name, spdx
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
 _EXPECTED_DATE = "expected a date, month or year such as 2024-05-17, 2024-05 or 2024"

@@ -21,7 +21,7 @@ from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.errors import suggest
-from datapipe.own_columns import OWN_COLUMNS
+from datapipe.reserved_columns import OWN_COLUMNS
 
 
 def _by_column(value: Any) -> Any:
@@ -50,7 +50,7 @@ def _as_listed(kept: Mapping[str, str]) -> list[str | dict[str, str]]:
 
 
 TypeName = Literal["string", "bool", "int64", "float64", "date", "timestamp", "json"]
-"""json is the JSON text of a value, as a string. See `tasks/read_batches.py`."""
+"""json is the JSON text of a value, as a string. See `steps/read_batches.py`."""
 
 _NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
 Kept = Annotated[

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from datapipe.credentials import masked
-from datapipe.libraries import installed_version
-from datapipe.outages import free_bytes
-from datapipe.source_code import source_digest
-from datapipe.storage import Root, open_input
+from datapipe.machine.libraries import installed_version
+from datapipe.records.source_code import source_digest
+from datapipe.storage.outages import free_bytes
+from datapipe.storage.root import Root, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")
 _SOURCE = "source of datapipe"

@@ -21,14 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.cluster.arrival import Expectation, lacks_here
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
-from datapipe.machine_cache import cache_home
-from datapipe.plan.work import MapTask, RangeTask, Record, Task
+from datapipe.machine.activity import Activity
+from datapipe.machine.cache import cache_home
+from datapipe.records.record import Record
+from datapipe.steps.work import MapTask, RangeTask, Task
 
 Ended = tuple[list[str], Record | None, Failure | None]
 """What the node lacks, and the end of the attempt; of a node that was not fit before it, neither a record nor a failure."""

@@ -23,9 +23,9 @@ from datapipe.engine.cluster.arrival import Expectation, versions_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
-from datapipe.ledger.names import probe as probe_file
-from datapipe.plan.request import Request
-from datapipe.storage import Root
+from datapipe.steps.request import Request
+from datapipe.storage.lock import probe as probe_file
+from datapipe.storage.root import Root
 
 _PROBE_TIMEOUT_S = 60.0
 _WAIT_S = 1.0

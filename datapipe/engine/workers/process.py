@@ -27,13 +27,13 @@ from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from datapipe.activity import PAGE_BYTES, Activity, Page, shared_file
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
-from datapipe.memory import kilobytes
-from datapipe.metrics import size
-from datapipe.plan.work import Task
+from datapipe.machine.activity import PAGE_BYTES, Activity, Page, shared_file
+from datapipe.machine.memory import kilobytes
+from datapipe.quantities import size
+from datapipe.steps.work import Task
 
 
 def allocated_bytes(process_id: int) -> int:
@@ -144,7 +144,7 @@ class WorkerProcess:
         if status > 0 and not self.is_ready:
             raise DatapipeError(
                 f"a worker could not start: it exited with status {status}, and what it said is above. "
-                f"Check that `{sys.executable} -P -c 'import datapipe.tasks.run_task'` works."
+                f"Check that `{sys.executable} -P -c 'import datapipe.steps.run_task'` works."
             ) from None
         is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
         failure = _failure_of_end(status, message, self._last_words, is_oom=is_oom)

@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
-from datapipe.plan.work import Record, Task
+from datapipe.machine.activity import Activity
+from datapipe.records.record import Record
+from datapipe.steps.work import Task
 
 _LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 2.0

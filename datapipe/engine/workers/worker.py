@@ -23,7 +23,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from datapipe.terminal import prepare_process
+from datapipe.machine.terminal import prepare_process
 
 
 def main(descriptor: int, page: int, trace: int) -> None:
@@ -45,10 +45,10 @@ def main(descriptor: int, page: int, trace: int) -> None:
 
     import pyarrow as pa
 
-    from datapipe import activity
     from datapipe.engine.protocol import failure_of
-    from datapipe.storage import Root
-    from datapipe.tasks.run_task import run_task
+    from datapipe.machine import activity
+    from datapipe.steps.run_task import run_task
+    from datapipe.storage.root import Root
 
     pa.set_cpu_count(1)  # the engines are the only parallelism
     pa.set_io_thread_count(2)
@@ -69,8 +69,8 @@ def _loaded(content: bytes) -> Any:
     """The task. Raises StageError where the code of a stage does not survive pickling."""
     import pickle
 
-    from datapipe.activity import doing
     from datapipe.errors import StageError, is_retryable
+    from datapipe.machine.activity import doing
 
     try:
         with doing("load the stages"):

@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from datapipe import catalogue
 from datapipe.columns import hex_keys
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
@@ -30,8 +30,8 @@ from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.tasks.contract.results import checked_filter, checked_map, tags_of
-from datapipe.tasks.decisions import KeyedRows, cluster_sizes, cuts_of
+from datapipe.steps.contract.results import checked_filter, checked_map, tags_of
+from datapipe.steps.decisions import KeyedRows, cluster_sizes, cuts_of
 
 MOST_WAIT_S = 30.0
 

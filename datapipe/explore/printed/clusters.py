@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.explore.differences import COMPARED_CHARS, Difference, Passage, Segment, difference
-from datapipe.metrics import counted
+from datapipe.machine.terminal import harmless
+from datapipe.quantities import counted
 from datapipe.report.layout import harmless_text, print_text, print_verbatim
-from datapipe.terminal import harmless
 
 _INDENT = 9
 _SHOWN_PASSAGES = 3

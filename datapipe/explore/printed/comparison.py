@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.metrics import counted
+from datapipe.quantities import counted
 from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, print_wrapped, wrapped
 from datapipe.report.tables import cell
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.rule import Rule
 
-from datapipe.metrics import counted, size
+from datapipe.quantities import counted, size
 from datapipe.report.funnel import EVALUATION, number_table
 from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
 from datapipe.report.tables import Bytes, Table, evaluation_table, share_of

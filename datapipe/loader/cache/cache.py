@@ -36,7 +36,7 @@ from datapipe.loader.cache.scheduler import DownloadScheduler
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.reading import RowReader
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 PATIENCE_S = 300.0
 JOIN_S = 2.0

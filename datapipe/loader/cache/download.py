@@ -25,7 +25,7 @@ import xxhash
 from datapipe.errors import CorruptionError
 from datapipe.loader.cache.folder import CacheFolder, Reservation, write_at
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 RANGE_BYTES = 4 << 20
 REFETCHES = 2

@@ -19,7 +19,7 @@ from typing import Literal
 from datapipe.loader.cache.download import DownloadCancelled, ShardDownload, StoreFailsError, is_sound
 from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 _BUSY_S = 0.1
 _NO_ROOM_S = 1.0

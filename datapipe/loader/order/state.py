@@ -25,7 +25,7 @@ from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.sample_order import Inventory, num_samples_of
 from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.steps import MOST_STEPS, Steps
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.manifest import Snapshot
 
 VERSION = 4

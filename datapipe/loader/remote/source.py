@@ -27,7 +27,7 @@ from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
 """The options that a ticket holds as they are."""

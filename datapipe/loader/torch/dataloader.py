@@ -43,7 +43,7 @@ from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
 from datapipe.loader.turns import SharedIterator
 from datapipe.shards.manifest import Snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 HELD = "prefetch_to_device holds batches of this loader that the trainer has not asked for yet."
 

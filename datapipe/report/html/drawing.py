@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from datapipe.metrics import counted
+from datapipe.machine.terminal import HARMFUL
+from datapipe.quantities import counted
 from datapipe.report.tables import Table, cell
-from datapipe.terminal import HARMFUL
 
 WIDTH = 720
 """Units of a chart across. On a page of this width they are CSS pixels."""

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from datapipe.ledger.names import REPORT_PAGE
-from datapipe.metrics import counted, size
+from datapipe.quantities import counted, size
+from datapipe.records.names import REPORT_PAGE
 from datapipe.report.html.distributions import length_chart, rule_chart, rules_nobody_fails
 from datapipe.report.html.drawing import (
     PALETTE,
@@ -47,7 +47,7 @@ from datapipe.report.tables import (
     share_of,
     work_table,
 )
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 MOST_BYTES = 1_000_000
 _MOST_SHOWN = (24, 12, 6, 3, 1)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string, text_lengths
 from datapipe.shards.documents.writer import DocumentFormat
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 _CHUNK_BYTES = 1 << 20
 _LINES_BYTES = 8 << 20

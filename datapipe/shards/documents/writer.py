@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from datapipe.columns import compute as pc
 from datapipe.columns import numbers, text_lengths
 from datapipe.errors import UserError
-from datapipe.own_columns import OWN_COLUMNS
 from datapipe.records.outputs import DocumentsFile
+from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.documents.json_lines import check_columns, json_lines
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 DocumentFormat = Literal["parquet", "jsonl.zst"]
 

@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from datapipe.cli.main import app
-from datapipe.engine import clean as cleaning
-from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.errors import SnapshotError
-from datapipe.ledger.lock import exclusive
 from datapipe.shards.manifest import fingerprints, read_snapshot
 from datapipe.shards.snapshots import pin_snapshot, pins, publications, unpin_snapshot
-from datapipe.shards.verify import verify_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots import clean as cleaning
+from datapipe.snapshots.clean import clean, plan_cleaning
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.chat_server import ChatServer, chat_server
 from tests.support.cli_processes import DEADLINE_S, start, wait_until

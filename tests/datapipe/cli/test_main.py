@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from datapipe import catalogue
 from datapipe.cli.explore import inspect
 from datapipe.cli.options import command_line
+from datapipe.config import catalogue
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.cli_processes import start
@@ -331,6 +331,6 @@ def test_cli_without_memory_says_so_and_calls_it_no_defect(plain, monkeypatch, e
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("datapipe.watching.status.read_status", fails)
+    monkeypatch.setattr("datapipe.engine.watching.status.read_status", fails)
     ended = datapipe(["status", str(plain / "out")])
     assert ended.returncode == 1 and "Memory does not suffice" in ended.stderr

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, largest_first
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.machine.activity import Activity
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import Record, SampleTask, TrainTask
 from datapipe.records.outputs import TableFile
-from datapipe.storage import Root
+from datapipe.records.record import Record
+from datapipe.steps.work import SampleTask, TrainTask
+from datapipe.storage.root import Root
 from tests.support import hostile_stages, runs
 from tests.support.cli_processes import is_running, wait_until
 from tests.support.empty_tasks import sample

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.plan.runs import fan_in
-from datapipe.plan.work import GatherTask, ReduceTask
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.steps.runs import fan_in
+from datapipe.steps.work import GatherTask, ReduceTask
+from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, runs
 from tests.support.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
 
@@ -79,7 +79,7 @@ def test_outcome_does_not_depend_on_how_it_ran(tmp_path, dedup_corpus, expected,
 def test_outcome_is_that_of_files_merged_before_they_are_compared(
     tmp_path, monkeypatch, dedup_corpus, expected, most_runs, options
 ) -> None:
-    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", most_runs)
+    monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", most_runs)
     overrides = (*SMALL, "execution.bucket_bytes=1KiB")
     done = runs.run_mixture(dedup_runs.write_mixture(tmp_path, dedup_corpus), overrides=overrides, **options)
     assert outcome(done) == expected

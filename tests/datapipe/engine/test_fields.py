@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import catalogue
-from datapipe.config import load_mixture
+from datapipe.config import catalogue, load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.plan.estimate import EXTRACTED, estimate
-from datapipe.plan.request import Request
+from datapipe.steps.estimate import EXTRACTED, estimate
+from datapipe.steps.request import Request
 from stages.read.text import Text
 from tests.support import corpora, runs
 from tests.support.page_reader import Pages

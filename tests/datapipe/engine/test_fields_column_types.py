@@ -14,9 +14,9 @@ import pytest
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
-from datapipe.plan.counts import source_counts
 from datapipe.shards.documents.reader import parquet_schema
-from datapipe.storage import Root
+from datapipe.steps.counts import source_counts
+from datapipe.storage.root import Root
 from tests.support import runs
 
 pytestmark = pytest.mark.medium

@@ -8,8 +8,8 @@ import pytest
 
 from datapipe.engine import retries
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import ATTEMPTS
-from datapipe.storage import Root
+from datapipe.records.names import ATTEMPTS
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.ledger_files import stored_text

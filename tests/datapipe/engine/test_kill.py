@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.ledger.ledger import Ledger
+from datapipe.records.ledger import Ledger
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import dedup_runs, runs
 from tests.support.cli_processes import children, is_running, run, start, wait_until
 from tests.support.ledger_files import stored_records, stored_text

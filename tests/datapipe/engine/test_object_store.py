@@ -13,17 +13,17 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
-from datapipe.composing.text_export import parts_of_text
 from datapipe.engine import retries
 from datapipe.errors import DatapipeError, UserError
-from datapipe.ledger import ledger as ledgers
-from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
-from datapipe.shards.datasets.write import write_dataset
-from datapipe.shards.export import ExportRequest, export_snapshot
+from datapipe.records import ledger as ledgers
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.shards.verify import verify_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots.export.export import ExportRequest, export_snapshot
+from datapipe.snapshots.export.text import parts_of_text
+from datapipe.snapshots.export.write import write_dataset
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.unreliable_store import Fault, Kind, UnreliableStore
 

@@ -16,9 +16,9 @@ from datapipe.config import load_mixture
 from datapipe.engine.cluster.arrival import Expectation
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
+from datapipe.engine.watching.events import EventLog
 from datapipe.errors import DatapipeError, UserError
-from datapipe.storage import Root
-from datapipe.watching.events import EventLog
+from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
 from tests.support.cli_processes import is_running, run, start, wait_until
 from tests.support.fasttext_files import Recipe

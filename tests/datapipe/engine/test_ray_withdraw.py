@@ -9,8 +9,8 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
-from datapipe.plan.work import MapTask
-from datapipe.storage import Root
+from datapipe.steps.work import MapTask
+from datapipe.storage.root import Root
 from tests.support import corpora, hostile_stages, runs
 from tests.support.cli_processes import wait_until
 from tests.support.late_import import late_import

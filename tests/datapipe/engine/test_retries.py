@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from datapipe.activity import Activity
 from datapipe.config import load_mixture
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine import retries as retries_module
@@ -23,10 +22,11 @@ from datapipe.engine.retries import (
     TaskFailedError,
 )
 from datapipe.engine.run import Run, planned
+from datapipe.engine.watching.state import RunState
 from datapipe.errors import DatapipeError, UserError
-from datapipe.outages import Outage
-from datapipe.plan.work import MapTask, MergeTask, Task, TrainTask
-from datapipe.watching.state import RunState
+from datapipe.machine.activity import Activity
+from datapipe.steps.work import MapTask, MergeTask, Task, TrainTask
+from datapipe.storage.outages import Outage
 from tests.support import corpora, runs
 
 TASK = MapTask(step="web/read", fingerprint="a" * 64, seed=0)

@@ -15,13 +15,13 @@ from datapipe.engine.kernels_used import COMPILED_WHEN_CALLED, kernels_of_run
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import kernels_named
-from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import CLUSTER, LEDGER, RUN
 from datapipe.loader.source import KERNELS
+from datapipe.records.names import CLUSTER, LEDGER, RUN
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.shards.verify import verify_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.ledger_files import stored_records
 

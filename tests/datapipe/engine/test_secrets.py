@@ -11,9 +11,9 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.history import read_history, read_mixture
-from datapipe.ledger.names import INPUTS, MIXTURE
+from datapipe.records.names import INPUTS, MIXTURE
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.command_line import datapipe

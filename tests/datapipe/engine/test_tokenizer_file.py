@@ -12,11 +12,12 @@ from rich.console import Console
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
-from datapipe.engine.train_tokenizer import Trained, train_tokenizer_from_files
+from datapipe.engine.train_tokenizer import train_tokenizer_from_files
 from datapipe.errors import UserError
 from datapipe.report.funnel import print_training
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from datapipe.tokens import Encoder
+from datapipe.tokens.training import Trained
 from tests.support import corpora, tokenizer_files
 from tests.support.command_line import datapipe
 from tests.support.object_store import object_store

@@ -20,14 +20,14 @@ from datapipe.exchange import files, ranges
 from datapipe.exchange.files import ExchangeWriter, TableWriters, sort_words
 from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
 from datapipe.exchange.ranges import read_blocks, read_portion, read_rows, read_slices
-from datapipe.plan.work import HASH_SPACE
+from datapipe.records.checksum import READINGS, file_checksum
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.shards import schemas
-from datapipe.shards.checksum import READINGS, file_checksum
 from datapipe.stage.documents import BASE_FIELDS
 from datapipe.stage.tables import FINAL_SCHEMAS
-from datapipe.storage import Root
-from datapipe.tasks.decisions import KeyedRows, drops_of
+from datapipe.steps.decisions import KeyedRows, drops_of
+from datapipe.steps.work import HASH_SPACE
+from datapipe.storage.root import Root
 from stages.dedup.exact import TEXTS
 from tests.support import exchange_rows
 from tests.support.exchange_rows import SCHEMA, Row, in_order, order, rows_of, uneven_hashes

@@ -12,7 +12,7 @@ from datapipe.exchange import facts
 from datapipe.exchange.facts import MOST_CHARS, FactWriter, kept_facts
 from datapipe.exchange.partitions import TableWriter, read_row, read_table
 from datapipe.stage.documents import DocumentBatch
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 
 def _documents(start: int, stop: int) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE

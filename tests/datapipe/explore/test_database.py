@@ -18,7 +18,7 @@ from datapipe.exchange.facts import FactWriter, kept_facts
 from datapipe.explore.database import Database, FactFiles, Limits
 from datapipe.explore.documents import Inspector
 from datapipe.stage.documents import DocumentBatch
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.browsed import Browsed
 
 pytestmark = pytest.mark.medium

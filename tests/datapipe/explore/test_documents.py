@@ -18,7 +18,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts, TaskMetrics
 from datapipe.report.summary import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
 from tests.support.evaluation_files import FILLER, SHORT, TINY, WINDMILL, write

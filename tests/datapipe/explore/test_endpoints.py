@@ -166,7 +166,7 @@ def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(
     row = finished.listed(source="web", fate="kept")[0]
     monkeypatch.setattr(finished.api.redactor, "_of", finished.api.redactor._load)
     with monkeypatch.context() as patch:
-        patch.setattr("datapipe.catalogue.stage_class", fails)
+        patch.setattr("datapipe.config.catalogue.stage_class", fails)
         document, listed = finished.get("document", row["key"]), finished.listed(source="web")
     assert document["parts"] == []
     assert "cannot be loaded (ValueError), and it may be a redaction" in document["note"]

@@ -12,9 +12,9 @@ from itertools import count
 
 import pytest
 
-from datapipe import http_server
 from datapipe.explore.server import Answer, PageServer, Request
-from datapipe.http_server import RequestError
+from datapipe.machine import http_server
+from datapipe.machine.http_server import RequestError
 
 
 class Endpoint:

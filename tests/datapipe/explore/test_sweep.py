@@ -13,7 +13,7 @@ from datapipe.errors import UserError
 from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import MAX_DISTINCT, sweep
 from datapipe.report.distributions import distributions
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.finished import finish
 

@@ -16,8 +16,8 @@ from datapipe.errors import UserError
 from datapipe.inputs import path_lists
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.entries import Notes
-from datapipe.outages import OutageError
 from datapipe.stage import InputFile
+from datapipe.storage.outages import OutageError
 from stages.read.text import Text
 from tests.support.object_store import object_store
 from tests.support.unreliable_store import unreliable

@@ -14,10 +14,10 @@ from datapipe.errors import UserError
 from datapipe.explore.documents import Inspector
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
-from datapipe.outages import OutageError, outage_of
 from datapipe.stage import FieldNames, InputFile
-from datapipe.storage import open_input, resolve
-from datapipe.tasks.run_task import run_task
+from datapipe.steps.run_task import run_task
+from datapipe.storage.outages import OutageError, outage_of
+from datapipe.storage.root import open_input, resolve
 from stages.read.jsonl import Jsonl
 from tests.support import corpora, runs
 from tests.support.object_store import object_store

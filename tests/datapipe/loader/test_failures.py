@@ -23,7 +23,7 @@ from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store
 from tests.support.snapshots import make_snapshot
@@ -233,7 +233,7 @@ import sys
 from pathlib import Path
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 root = Root(sys.argv[1])
 cache = ShardCache(root, read_snapshot(root).shards, Path(sys.argv[2]), 1 << 30)
 cache.expect([0])

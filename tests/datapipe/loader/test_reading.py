@@ -22,7 +22,7 @@ from datapipe.shards import writer
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.shard_file import Shard
 from datapipe.shards.writer import ShardFormat
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.loader_rows import assert_joined
 from tests.support.packed_shards import RemoteRoot
 from tests.support.snapshots import make_snapshot

@@ -19,7 +19,7 @@ from datapipe.loader import Loader
 from datapipe.loader.jax import mesh_of
 from datapipe.loader.share import Mesh
 from datapipe.loader.trace import open_run, trace_document, trace_step
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.records.checksum import bytes_checksum
 from tests.support import snapshots
 from tests.support.snapshots import make_snapshot, source_path
 

@@ -21,15 +21,15 @@ from rich.console import Console
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
-from datapipe.plan.weighting import BYTES_PER_TOKEN
+from datapipe.machine.terminal import harmless
 from datapipe.report.funnel import print_funnel, print_training
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.plan_view import plan_view
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
-from datapipe.storage import Root
-from datapipe.terminal import harmless
+from datapipe.steps.weighting import BYTES_PER_TOKEN
+from datapipe.storage.root import Root
 from tests.support import corpora, runs
 
 

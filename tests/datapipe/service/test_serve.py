@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
-from datapipe.composing.takedown import take_down
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service.serve import Running, ServeOptions
-from datapipe.storage import Root
+from datapipe.snapshots.takedown import take_down
+from datapipe.storage.root import Root
 from tests.support.certificates import Authority
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store

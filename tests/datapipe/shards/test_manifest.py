@@ -22,10 +22,11 @@ from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.remote.protocol import OpenRequest
+from datapipe.records.names import SNAPSHOT
 from datapipe.service.outputs import ServedOutput
-from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry, read_snapshot
+from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry, ShardTable, numbered_path
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support import packed_shards
 from tests.support.command_line import datapipe
 

@@ -19,7 +19,7 @@ from datapipe.errors import CorruptionError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the handler of Linux")

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from datapipe import columns
 from datapipe.errors import CorruptionError, SnapshotError
-from datapipe.ledger.names import REMOVED
+from datapipe.records.checksum import file_checksum
+from datapipe.records.names import REMOVED, SNAPSHOT
 from datapipe.shards import writer as writers
 from datapipe.shards.blocks import SequenceRows
-from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import SNAPSHOT, read_snapshot
+from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.removed import Removed, RemovedAtSteps, read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry
-from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
-from datapipe.storage import Root
+from datapipe.snapshots.verify import batch_problem, verify_snapshot
+from datapipe.storage.root import Root
 from datapipe.tokens.packing import assemble, pack
 from tests.support import packed_shards
 from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, packed_batch, schema_of, write_shards

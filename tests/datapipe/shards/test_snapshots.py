@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.engine import clean as cleaning
-from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
-from datapipe.shards.export import ExportRequest, export_snapshot
-from datapipe.shards.manifest import SNAPSHOT, Snapshot, fingerprints, read_snapshot
+from datapipe.records.names import SNAPSHOT
+from datapipe.shards.manifest import Snapshot, fingerprints, read_snapshot
 from datapipe.shards.shard_table import numbered_path
 from datapipe.shards.snapshots import publications
-from datapipe.shards.verify import verify_snapshot
-from datapipe.storage import Root
+from datapipe.snapshots import clean as cleaning
+from datapipe.snapshots.clean import clean, plan_cleaning
+from datapipe.snapshots.export.export import ExportRequest, export_snapshot
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.killed_changes import is_killed
 

@@ -18,7 +18,7 @@ import zstandard
 
 from datapipe.stage import FieldNames, Reader, Split
 from datapipe.stage.decoding import BrokenStreamError, decoded, has_members
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read.csv import Csv
 from stages.read.jsonl import Jsonl
 from stages.read.text import Text

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe import catalogue
+from datapipe.config import catalogue
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import StageError, UserError
 from datapipe.explore.documents import Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage
-from datapipe.tasks.contract.results import checked_filter
+from datapipe.steps.contract.results import checked_filter
 from tests.support import corpora, runs
 from tests.support.global_stages import batch_of
 

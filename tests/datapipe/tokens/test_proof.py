@@ -16,7 +16,7 @@ import zstandard
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from datapipe.errors import EncodingError, UserError
-from datapipe.machine_cache import write_checked
+from datapipe.machine.cache import write_checked
 from datapipe.tokens import Encoder, engines, proof, tiktoken
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS
 from datapipe.tokens.patterns import PATTERNS

@@ -15,8 +15,8 @@ import zstandard
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.splits import file_hash
-from datapipe.storage import Root
+from datapipe.steps.splits import file_hash
+from datapipe.storage.root import Root
 from stages.dedup.exact import Exact
 from stages.dedup.lines import Lines
 from tests.oracles import substring as substring_oracle

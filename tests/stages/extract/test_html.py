@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from datapipe.catalogue import build_stage, code_digest
+from datapipe.config.catalogue import build_stage, code_digest
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import StageError, UserError
 from datapipe.stage import FilterResult

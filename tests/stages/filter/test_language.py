@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from datapipe.catalogue import build_stage
+from datapipe.config.catalogue import build_stage
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import UserError
 from datapipe.stage import FilterResult

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.stage import Split
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read.jsonl import Jsonl
 from tests.support import runs
 from tests.support.reader_formats import PACKERS, line_positions, write

@@ -16,7 +16,7 @@ from pyarrow import feather
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.stage import FieldNames, InputFile, Reader, Split
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read.arrow import Arrow
 from stages.read.parquet import Parquet
 from tests.support.reader_formats import parquet

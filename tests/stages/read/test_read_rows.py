@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from datapipe.stage import FieldNames, InputFile, Split
 from datapipe.stage.decoding import lines
 from datapipe.stage.field_types import MIXED
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read import _rows
 from stages.read.csv import Csv
 from stages.read.webdataset import Webdataset

@@ -18,7 +18,7 @@ import zstandard
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, InputFile, Reader, Split
-from datapipe.storage import open_input
+from datapipe.storage.root import open_input
 from stages.read.csv import Csv
 from stages.read.jsonl import Jsonl
 from stages.read.mds import Mds

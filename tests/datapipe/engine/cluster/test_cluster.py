@@ -20,7 +20,7 @@ from datapipe.engine.ray import lack_of
 from datapipe.engine.workers import supervisor
 from datapipe.errors import UserError
 from datapipe.records.outputs import TableFile
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.empty_tasks import sample
 
 NODE = "n" * 56

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers import supervisor
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, allocated_bytes, is_stalled
 from datapipe.engine.workers.supervisor import Board, supervise
+from datapipe.machine.activity import Activity
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support import runs
 from tests.support.cli_processes import COMMAND, children, is_running, wait_until
@@ -211,7 +211,7 @@ def test_supervisor_that_gets_sigterm_gives_its_task_back_and_stays_for_the_next
 
 def _in_process(script: str, shell: str = "exec {command}", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Runs a script in a prepared process of its own, started by `shell`."""
-    script = f"from datapipe.terminal import prepare_process; prepare_process()\n{script}"
+    script = f"from datapipe.machine.terminal import prepare_process; prepare_process()\n{script}"
     arguments = ["sh", "-c", shell.format(command='"$0" -c "$1"'), sys.executable, script]
     return subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, **environment})
 

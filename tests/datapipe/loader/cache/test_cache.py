@@ -23,7 +23,7 @@ from datapipe.errors import UserError
 from datapipe.loader.cache import download
 from datapipe.loader.cache import folder as cache_folder
 from datapipe.loader.cache.cache import ShardCache
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 from tests.support.cached_shards import SIZE, Store, entry, wait_for
 from tests.support.cli_processes import wait_until
 from tests.support.packed_shards import RemoteRoot

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.shards.checksum import file_checksum
-from datapipe.shards.datasets.parts import Part, joined_schema, parts_of_documents, parts_of_rows
-from datapipe.shards.datasets.write import loading_line, write_dataset
+from datapipe.records.checksum import file_checksum
 from datapipe.shards.documents.writer import DocumentWriter
-from datapipe.shards.export import ExportRequest
-from datapipe.shards.export_folder import MARK, RECORD
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot
 from datapipe.shards.provenance import Provenance
-from datapipe.storage import Root
+from datapipe.snapshots.export.export import ExportRequest
+from datapipe.snapshots.export.folder import MARK, RECORD
+from datapipe.snapshots.export.parts import Part, joined_schema, parts_of_documents, parts_of_rows
+from datapipe.snapshots.export.write import loading_line, write_dataset
+from datapipe.storage.root import Root
 from tests.support.killed_changes import content_of, is_killed
 from tests.support.mds_reader import read_mds
 from tests.support.packed_shards import RemoteRoot, make_snapshot, packed_batch

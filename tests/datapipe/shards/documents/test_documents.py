@@ -20,7 +20,7 @@ from datapipe.records.outputs import DocumentsFile
 from datapipe.shards.documents import writer
 from datapipe.shards.documents.json_lines import check_columns, json_lines
 from datapipe.shards.documents.reader import count_documents
-from datapipe.storage import Root
+from datapipe.storage.root import Root
 
 REACHED = pa.list_(pa.struct([("x", pa.string())]))
 

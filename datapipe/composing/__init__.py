@@ -1,1 +1,0 @@
-"""Snapshots that compose: sources whose rows other runs have packed."""

@@ -1,0 +1,249 @@
+"""`datapipe run --follow`: builds what is new in the sources, again and again, and publishes it where there is enough.
+
+    no snapshot ─▶ a whole run
+    look ─▶ enough that is new? ─ no ─▶ wait, and say what for
+              └ yes ─▶ begin an addition ─▶ build it ─▶ publish the next snapshot ─▶ look
+
+A run that is stopped anywhere goes on with the addition that it was at. What is published depends on the files of each addition
+alone, not on when it was built or how often it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from shlex import quote
+
+from datapipe.config.mixture import Mixture
+from datapipe.engine.following.additions import (
+    check_can_follow,
+    check_is_as_before,
+    check_is_published,
+    mixture_of,
+    num_parts,
+    publish_addition,
+    restore_newest,
+)
+from datapipe.engine.following.watch import News, Watch, facts_of_files
+from datapipe.engine.prepare import listed_files
+from datapipe.errors import DatapipeError, UserError
+from datapipe.inputs.entries import Notes
+from datapipe.quantities import counted, size
+from datapipe.records.names import FOLLOWER
+from datapipe.report.card.write import complete_about
+from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
+from datapipe.shards.manifest import Snapshot, read_manifest
+from datapipe.shards.snapshots import ADDITIONS, newest_manifest, publications
+from datapipe.snapshots.additions import Addition, begin_addition, begun_addition
+from datapipe.snapshots.takedown import named_in, take_down
+from datapipe.storage.lock import exclusive
+from datapipe.storage.outages import OutageError
+from datapipe.storage.root import Root
+
+RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
+"""Runs a mixture to its end, reading these files of each source, or all; raises what ended it."""
+
+_SHOWN = 3
+
+
+Notice = Callable[..., None]
+"""Receives events for programs, by name, with facts that JSON can tell.
+
+looked             the sources were listed
+waiting            what: why nothing is added now, in words
+adding             part, sources, files, output
+published          snapshot, tokens (more than before), taken_down (documents)
+"""
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows the sources of a mixture.
+
+    Args:
+        every_s: seconds between two looks.
+        run_one: runs a mixture.
+        say: tells the user a line.
+        notice: receives events, for programs.
+        wait, now: sleeping, and seconds since the epoch.
+    """
+
+    mixture: Mixture
+    every_s: float
+    run_one: RunOne
+    say: Callable[[str], None]
+    notice: Notice = lambda event, **facts: None
+    wait: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
+    _told: set[str] = field(default_factory=set)
+    _taken_down: set[str] = field(default_factory=set)
+    _waits_for: str = ""
+
+    def follow(self, num_looks: int | None = None) -> None:
+        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks. Raises UserError where another
+        process follows."""
+        check_can_follow(self.mixture)
+        root = Root(self.mixture.output)
+        with exclusive(root.within(ADDITIONS)):
+            try:
+                self._follow(root, num_looks)
+            finally:
+                self._note("")
+
+    def _follow(self, root: Root, num_looks: int | None) -> None:
+        if newest_manifest(root) is None:
+            self.run_one(self.mixture, None)
+        elif restore_newest(root):
+            self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
+        check_is_published(root)
+        check_is_as_before(self.mixture, root)
+        watch, looks = Watch(self.mixture, root), 0
+        while num_looks is None or looks < num_looks:
+            snapshot = read_manifest(root)
+            if not isinstance(snapshot, Snapshot):
+                raise UserError(f"--follow: {root.url} holds documents, not tokens. Give the run another output.")
+            try:
+                if self._takes_down(root, snapshot):
+                    continue
+                addition = self._begun(root, snapshot)
+                news = watch.look(snapshot) if addition is None else None
+                self.notice("looked")
+            except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
+                addition, news = None, None
+                self._waits(f"looking again in {self.every_s:g} s: {error}")
+            if news is not None:
+                self._tell(news)
+                if self._is_enough(root, snapshot, news):
+                    addition = begin_addition(root, snapshot.fingerprint, news.ready)
+            looks += news is not None or addition is None
+            if addition is not None:
+                self._add(root, snapshot, addition)
+            elif num_looks is None or looks < num_looks:
+                self.wait(self.every_s)
+
+    def _takes_down(self, root: Root, snapshot: Snapshot) -> bool:
+        """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
+        if self.mixture.takedown is None:
+            return False
+        wrong: list[str] = []
+        named = frozenset(named_in(self.mixture.takedown, wrong)) - self._taken_down
+        for line in wrong:
+            self._say_once(line)
+        keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
+        found = [document for document, key in keys.items() if key is not None]
+        self._taken_down |= set(found)
+        for document in sorted(keys.keys() - found)[:_SHOWN]:
+            self._say_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
+        if not found:
+            return False
+        newest, done = take_down(root, sorted(found))
+        self._describe(root, newest)  # also where a takedown before was killed
+        if done.num_new:
+            published = newest.fingerprint
+            self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
+            self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)
+        return done.num_new > 0
+
+    def _describe(self, root: Root, snapshot: Snapshot) -> None:
+        if (told := complete_about(root, snapshot)) is not None:
+            self.say(told)
+
+    def _note(self, line: str) -> None:
+        """Leaves what the follower does or waits for, for `datapipe status`; nothing where it has ended."""
+        with suppress(OSError):
+            Root(self.mixture.output).write_atomic(FOLLOWER, json.dumps({"doing": line}).encode())
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._told:
+            self.say(line)
+        self._told.add(line)
+
+    def _begun(self, root: Root, snapshot: Snapshot) -> Addition | None:
+        """The addition that was begun before, if its files are still there."""
+        addition = begun_addition(root, snapshot.fingerprint)
+        if addition is None:
+            return None
+        notes = Notes(may_grow=True)
+        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture, notes).items()}
+        gone = [f"{name}/{path}" for name, paths in addition.files.items() for path in paths if path not in there.get(name, ())]
+        if gone:
+            self.say(f"{gone[0]} is gone, or excluded now, so what is new is chosen anew")
+            return None
+        return addition
+
+    def _add(self, root: Root, snapshot: Snapshot, addition: Addition) -> None:
+        self._waits_for = ""
+        number = sum(map(len, addition.files.values()))
+        part, sources, output = num_parts(snapshot), sorted(addition.files), root.child_url(addition.folder)
+        adding = f"adding {counted(number, 'new file')} as part {part} of {', '.join(sources)}"
+        self.say(adding)
+        self.notice("adding", part=part, sources=sources, files=number, output=output)
+        self._note(f"{adding}: `datapipe status {quote(output)}`")
+        try:
+            self.run_one(mixture_of(self.mixture, root, addition), addition.files)
+        except DatapipeError as error:
+            if read_manifest(root).fingerprint == snapshot.fingerprint:
+                raise
+            self.say(f"documents were taken down meanwhile, so it is built again. {error}")
+            return
+        published, warnings = publish_addition(root, self.mixture, addition)
+        self._describe(root, published)
+        tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
+        for warning in warnings:
+            self.say(f"warning: {warning.text}")
+        self.say(
+            f"published snapshot {published.fingerprint[:12]} with {tokens:,} tokens more. Trainers move with loader.advance()"
+        )
+        taken_down = published.num_taken_down - snapshot.num_taken_down
+        self.notice("published", snapshot=published.fingerprint, tokens=tokens, taken_down=taken_down)
+
+    def _tell(self, news: News) -> None:
+        """Tells, once, of files that were read and are not as they were."""
+        for names, what in ((news.changed, "changed since it was read"), (news.gone, "is gone")):
+            fresh = [name for name in names if f"{name} {what}" not in self._told]
+            for name in fresh[:_SHOWN]:
+                self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --repack` builds all anew")
+            if len(fresh) > _SHOWN:
+                self.say(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
+            self._told |= {f"{name} {what}" for name in fresh}
+
+    def _is_enough(self, root: Root, snapshot: Snapshot, news: News) -> bool:
+        """Whether what is new is published now. Says what it waits for, if that has changed."""
+        policy, still = self.mixture.publish, ""
+        if news.unfinished:
+            first, *others = news.unfinished
+            still = f"; {first}{f' and {len(others)} more' if others else ''} may still be written"
+        if not news.ready:
+            return self._waits(f"waiting for new files{still}")
+        if policy.min_tokens is None and policy.or_every is None:
+            return True
+        expected = int(news.ready_bytes * _tokens_per_byte(root, snapshot))
+        if policy.min_tokens is not None and expected >= policy.min_tokens:
+            return True
+        published_at = publications(root)[-1].published_at or 0.0
+        if policy.or_every is not None and self.now() - published_at >= policy.or_every:
+            return True
+        wants = [f"{policy.min_tokens:,} tokens"] if policy.min_tokens is not None else []
+        if policy.or_every is not None:
+            wants.append(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(published_at + policy.or_every))}")
+        number = sum(map(len, news.ready.values()))
+        have = f"{counted(number, 'new file')} of {size(news.ready_bytes)}, about {expected:,} tokens"
+        return self._waits(f"{have}; waiting for {' or '.join(wants)}{still}")
+
+    def _waits(self, line: str) -> bool:
+        if line != self._waits_for:
+            self.notice("waiting", what=line)
+            self._note(line)
+            self.say(line)
+        self._waits_for = line
+        return False
+
+
+def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
+    """Tokens of the snapshot for each byte of the files that it was made of."""
+    facts = facts_of_files(root, snapshot)
+    read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
+    return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25

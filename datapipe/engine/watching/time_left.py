@@ -1,0 +1,153 @@
+"""What is known of each step, and how long a run takes until all its steps are committed. Pure.
+
+    planned step: tasks left × (seconds of its committed tasks, else the estimate) − what running attempts have done of it
+    step that waits for others: the estimate, of `datapipe plan`, at the pace of this run
+
+The planned steps run at the same time, on all slots; the steps that wait come after them. The training of a tokenizer is one
+task that nothing runs beside. Rough like the estimate: what the last tasks of a step leave idle before the next is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from datapipe.quantities import duration
+from datapipe.records.record import Record
+from datapipe.steps.compile import Step
+from datapipe.steps.estimate import StepCost
+
+_SLOWEST, _FASTEST = 3.0, 1 / 3
+"""Limits of the pace, which the estimate is rough by: in a run of seconds, starting processes would pass for slow work."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StepState:
+    """What is known of one step.
+
+    Attributes:
+        planned: tasks; None while the step waits for others.
+        seconds: of its committed tasks, summed.
+        running_s: for each running attempt, for how long.
+        estimate: of all its tasks; None where there is none.
+        kept: documents. bytes: of text that its tasks have read.
+        rows, stored_bytes: of the files that its tasks have written.
+        slowest_s, slowest: of the committed tasks: the longest time, and the first digits of the task's fingerprint.
+        began: when this process first saw its tasks, in seconds of `time.monotonic`.
+        done_here, bytes_here: tasks that this process has committed, and the text that they have read.
+    """
+
+    step: Step
+    planned: int | None
+    committed: int = 0
+    seconds: float = 0.0
+    running_s: Sequence[float] = ()
+    estimate: StepCost | None = None
+    kept: int = 0
+    bytes: int = 0
+    rows: int = 0
+    stored_bytes: int = 0
+    slowest_s: float = 0.0
+    slowest: str = ""
+    began: float | None = None
+    done_here: int = 0
+    bytes_here: int = 0
+
+    @property
+    def state(self) -> str:
+        if self.planned is None:
+            return "waiting"
+        return "committed" if self.committed >= self.planned else "running"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one task that nothing runs beside."""
+        return self.step.kind == "train"
+
+    def add(self, record: Record) -> None:
+        counts = record.metrics.document_counts
+        outputs = [output for files in record.outputs.values() for output in files]
+        self.committed += 1
+        self.seconds += record.metrics.seconds
+        if record.metrics.seconds > self.slowest_s:
+            self.slowest_s, self.slowest = record.metrics.seconds, record.fingerprint[:12]
+        self.kept += counts.kept
+        self.bytes += counts.read_bytes
+        self.rows += sum(output.rows for output in outputs)
+        self.stored_bytes += sum(output.bytes for output in outputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeLeft:
+    """Seconds until all steps are committed.
+
+    Attributes:
+        is_least: whether it leaves out work that has no estimate.
+    """
+
+    seconds: float
+    is_least: bool = False
+
+    def __str__(self) -> str:
+        """Empty where less than a second would be told: of steps that start and end, the estimate knows nothing."""
+        return f"{'at least' if self.is_least else 'about'} {duration(self.seconds)} left" if self.seconds >= 1 else ""
+
+
+def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
+    """The time left with so many slots; None where no slot is known yet, or no step has a time."""
+    ahead = [step for step in steps if step.state != "committed"]
+    if not ahead:
+        return TimeLeft(seconds=0.0)
+    pace = _pace(steps)
+    times = [(step, _task_seconds(step, pace)) for step in ahead]
+    known = [(step, seconds) for step, seconds in times if seconds is not None]
+    if slots < 1 or not any(seconds for _, seconds in known):
+        return None
+    now = [(step, seconds) for step, seconds in known if step.planned is not None and not step.is_alone]
+    together = sum(_left_of(step, seconds) for step, seconds in now) / slots
+    longest = max((_longest(step, seconds, slots) for step, seconds in now), default=0.0)
+    alone = sum(_left_of(step, seconds) for step, seconds in known if step.is_alone)
+    later = sum(seconds for step, seconds in known if step.planned is None and not step.is_alone) / slots
+    is_least = any(map(_is_least, ahead)) or any(_is_late(step, seconds) for step, seconds in known)
+    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=is_least)
+
+
+def _pace(steps: Iterable[StepState]) -> float:
+    """Seconds that tasks took here for each second of their estimate."""
+    took = expected = 0.0
+    for step in steps:
+        if step.planned and step.committed and step.estimate and not step.estimate.unknown:
+            took += step.seconds
+            expected += step.estimate.seconds * step.committed / step.planned
+    return min(_SLOWEST, max(_FASTEST, took / expected)) if expected else 1.0
+
+
+def _task_seconds(step: StepState, pace: float) -> float | None:
+    """Seconds of one task; of the whole step where its tasks are not known yet. None where nothing tells them."""
+    if step.committed:
+        return step.seconds / step.committed
+    return None if step.estimate is None else step.estimate.seconds * pace / (step.planned or 1)
+
+
+def _left_of(step: StepState, task_s: float) -> float:
+    """Seconds of one core that a step takes yet."""
+    if step.planned is None:
+        return task_s
+    return (step.planned - step.committed) * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
+
+
+def _longest(step: StepState, task_s: float, slots: int) -> float:
+    """Seconds that a step takes at least: the last of its tasks are fewer than the slots."""
+    assert step.planned is not None
+    rounds = math.ceil((step.planned - step.committed) / slots)
+    return rounds * task_s - min(task_s, min(step.running_s, default=0.0))
+
+
+def _is_late(step: StepState, task_s: float) -> bool:
+    """Whether an attempt takes longer than an estimate that no committed task has corrected."""
+    return not step.committed and max(step.running_s, default=0.0) > task_s
+
+
+def _is_least(step: StepState) -> bool:
+    return not step.committed and (step.estimate is None or bool(step.estimate.unknown))

@@ -1,0 +1,155 @@
+"""Answers on disk: one file that is appended to, and a lock.
+
+    CACHE/answers.jsonl    one line an answer:  checksum (16 hex digits)  space  JSON object with `key`  newline
+
+    key of a request ─▶ `get` ─▶ Answer or None          answer ─▶ `put` ─▶ appended and fsynced, and only then does it exist
+
+The key covers the whole body of the request, so text, model, options and rubric, and how often it was asked before.
+Answers that come while others are synced are written together by the next sync.
+
+A killed process leaves at most a line without an end, which the next one cuts off. A line that does not have its checksum is
+skipped and counted: its answer is asked for again, and no other is lost. Memory is about 150 bytes an answer: the index. A
+second process at the same cache is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import xxhash
+
+from datapipe.errors import UserError
+from datapipe.storage.root import sync_folder
+
+_FILE = "answers.jsonl"
+_CHECKSUM_CHARS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a model answered to a request.
+
+    Attributes:
+        content: the text.
+        finish_reason: "stop", "length" where it was cut off, or another word of the API; None where the server does not tell.
+        prompt_tokens, completion_tokens: as the server counted them; None where it did not tell.
+    """
+
+    content: str
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+def request_key(body: Mapping[str, Any]) -> str:
+    """The identity of a request: 32 hex digits."""
+    canonical = json.dumps([body, 0], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(canonical.encode("utf-8", "surrogatepass"))
+
+
+class AnswerCache:
+    """The answers of a folder. `open_cache` makes it."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.num_damaged = 0
+        self._file = file
+        self._offsets: dict[bytes, int] = {}
+        self._pending: list[tuple[str, bytes]] = []
+        self._writing = asyncio.Lock()
+        self._failure: OSError | None = None
+
+    def load(self) -> Self:
+        """Reads the file once for its index, and cuts off what a killed process left of a line."""
+        offset = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                os.ftruncate(self._file.fileno(), offset)
+                break
+            record = _checked(line)
+            if record is None:
+                self.num_damaged += 1
+            else:
+                self._offsets[bytes.fromhex(record["key"])] = offset
+            offset += len(line)
+        return self
+
+    def get(self, key: str) -> Answer | None:
+        """The answer to a request, if it is known."""
+        offset = self._offsets.get(bytes.fromhex(key))
+        if offset is None:
+            return None
+        self._file.seek(offset)
+        record = _checked(self._file.readline())
+        if record is None or record["key"] != key:  # changed since it was loaded
+            del self._offsets[bytes.fromhex(key)]
+            self.num_damaged += 1
+            return None
+        return Answer(**{name: value for name, value in record.items() if name != "key"})
+
+    async def put(self, key: str, answer: Answer) -> None:
+        """Stores an answer. It is on disk when this returns. Raises OSError, then and at every later call."""
+        text = json.dumps({"key": key, **asdict(answer)}, ensure_ascii=True).encode()
+        self._pending.append((key, f"{xxhash.xxh3_64_hexdigest(text)} ".encode() + text + b"\n"))
+        async with self._writing:
+            if self._failure is not None:
+                raise self._failure
+            if self._pending:  # else the holder before has written it, too
+                lines, self._pending = self._pending, []
+                await asyncio.shield(asyncio.to_thread(self._append, lines))
+
+    def _append(self, lines: list[tuple[str, bytes]]) -> None:
+        descriptor = self._file.fileno()
+        try:
+            offset = os.fstat(descriptor).st_size  # no seek: `get` reads by the position of the same file
+            _write_all(descriptor, b"".join(line for _, line in lines), offset)
+            os.fsync(descriptor)
+        except OSError as error:
+            self._failure = error
+            raise
+        for key, line in lines:
+            self._offsets[bytes.fromhex(key)] = offset
+            offset += len(line)
+
+
+@contextmanager
+def open_cache(folder: Path) -> Iterator[AnswerCache]:
+    """The cache in a folder, which is made where it is missing. Raises UserError where another process uses it."""
+    path = folder / _FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Expected a folder on a local disk") from error
+    with open(descriptor, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{path}: another process writes answers here. Wait for it to end, stop it, or give another --cache"
+            ) from error
+        sync_folder(folder)
+        yield AnswerCache(path, file).load()
+
+
+def _write_all(descriptor: int, content: bytes, offset: int) -> None:
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _checked(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None where it does not have its checksum."""
+    checksum, _, text = line.rstrip(b"\n").partition(b" ")
+    if len(checksum) != _CHECKSUM_CHARS or checksum != xxhash.xxh3_64_hexdigest(text).encode():
+        return None
+    return json.loads(text)

@@ -1,0 +1,113 @@
+"""A keyed sample of documents: the same texts on every machine, however files are cut and named.
+
+    documents, batch by batch ─▶ keyed 64-bit hash of each text ─▶ the N smallest hashes     first pass
+                              └▶ the first document of each of these hashes ─▶ a file of JSON lines     second pass
+
+A text that stands in several documents is one text, and is annotated once. The sample of fewer documents is a part of that of
+more. Memory is one batch and 8 bytes a document of the sample. The file is in the order of the documents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import as_large_string, text_buffers
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.storage.root import sync_file, sync_folder
+
+Documents = Callable[[], Iterable[pa.RecordBatch]]
+"""Begins another pass over documents: batches with the columns `id` and `text`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The documents of a sample, on disk.
+
+    Attributes:
+        num_sampled: documents in the sample.
+    """
+
+    path: Path
+    num_sampled: int
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """(id, text) of every document."""
+        with open(self.path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                record = json.loads(line)
+                yield record["id"], record["text"]
+
+
+def text_hashes(texts: pa.Array, seed: int) -> np.ndarray:
+    """The keyed hash of each text: (num_docs,) uint64."""
+    from datapipe.kernels.dedup.text_hashes import hash_texts
+
+    offsets, data = text_buffers(texts)
+    halves = np.empty((2, len(texts)), np.uint64)
+    hash_texts(offsets, data, halves[0], halves[1])
+    return keyed_hash((halves[0], halves[1]), seed_for(seed, "annotate", "sample"))
+
+
+def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> np.ndarray:
+    """The smallest distinct hashes, sorted: (at most num_documents,) uint64."""
+    smallest = np.zeros(0, np.uint64)
+    for batch in documents():
+        hashes = text_hashes(as_large_string(batch.column("text")), seed)
+        if len(smallest) == num_documents:
+            hashes = hashes[hashes < smallest[-1]]
+        smallest = np.unique(np.concatenate([smallest, hashes]))[:num_documents] if len(hashes) else smallest
+    return smallest
+
+
+def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path) -> Sample:
+    """Writes the sample of some documents to a file, which appears when it is whole."""
+    hashes = smallest_hashes(documents, num_documents, seed)
+    with appearing(path) as file:
+        for name, text in _first_of_each(documents, hashes, seed):
+            write_line(file, id=name, text=text)
+    return Sample(path=path, num_sampled=len(hashes))
+
+
+def find_sample(path: Path) -> Sample | None:
+    """The sample that an earlier command wrote to a file, if it did."""
+    if not path.exists():
+        return None
+    with open(path, "rb") as file:
+        return Sample(path=path, num_sampled=sum(1 for _ in file))
+
+
+def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Iterator[tuple[str, str]]:
+    """The first document of each of the sorted `hashes` (num_sampled,)."""
+    is_missing = np.ones(len(hashes), np.bool_)
+    for batch in documents():
+        found, first = np.unique(text_hashes(as_large_string(batch.column("text")), seed), return_index=True)
+        is_chosen = np.isin(hashes, found) & is_missing
+        rows = np.sort(first[np.isin(found, hashes[is_chosen])])
+        is_missing[is_chosen] = False
+        chosen = batch.take(pa.array(rows))
+        yield from zip(chosen.column("id").to_pylist(), chosen.column("text").to_pylist(), strict=True)
+
+
+def write_line(file: IO[bytes], **record: object) -> None:
+    """Writes a record as a line of JSON."""
+    file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """A file under a temporary name, which gets its own when the block ends well."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        yield file
+    sync_file(temporary)
+    os.replace(temporary, path)
+    sync_folder(path.parent)

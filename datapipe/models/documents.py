@@ -1,0 +1,238 @@
+"""The documents that a classifier will see: always the output of a run without a tokenizer.
+
+    MIXTURE.yaml     its stages up to the classifier are run, into a work folder; run again, nothing runs twice
+    OUTPUT           of an earlier run with `tokenizer: none`: read as it is
+    files, globs     of any supported format: run without stages
+
+A mixture with `filter.classifier` is run up to its first one, whether its model exists or not: documents are then those that
+reach it. Other sources than the wanted one are left out, unless a stage compares documents of all sources. To learn from them,
+sources are positive or negative, or a column of the documents is the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from datapipe.api import engine_factory, execute, keep_report
+from datapipe.columns import as_large_string
+from datapipe.columns import compute as pc
+from datapipe.config import Mixture, load_mixture
+from datapipe.config.catalogue import stage_class
+from datapipe.config.mixture_schedule import MixtureSpec
+from datapipe.config.stage_use import StageUse
+from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
+from datapipe.engine.run import Run
+from datapipe.engine.watching.progress import Progress
+from datapipe.engine.watching.state import RunState
+from datapipe.errors import UserError, suggest
+from datapipe.models.examples import Labelling
+from datapipe.models.labelled_files import LabelledBatch
+from datapipe.records.names import SNAPSHOT
+from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
+from datapipe.snapshots.export.parts import parts_of_documents
+from datapipe.stage.global_stage import Global
+from datapipe.storage.root import Root
+
+CLASSIFIER = "filter.classifier"
+_FILES = "files"
+
+NEGATIVE, POSITIVE = "0", "1"
+"""Labels of models that tell sources apart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentInput:
+    """What the user names.
+
+    Attributes:
+        paths: a mixture, an output, or files and globs.
+        source: of the mixture or output; None for all.
+        until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
+        settings: of `--set`, each KEY=VALUE.
+        text_field: of files.
+        limit: documents of each source to read at most.
+        workers: processes; None for one on each core.
+        engine: "local" or "ray".
+        address: of a running Ray cluster.
+    """
+
+    paths: tuple[str, ...]
+    source: str | None = None
+    until: str = ""
+    settings: tuple[str, ...] = ()
+    text_field: str = "text"
+    limit: int | None = None
+    workers: int | None = None
+    engine: str = "local"
+    address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDocuments:
+    """The documents of a snapshot; each call begins a pass over their ids and texts, or other columns."""
+
+    root: Root
+    snapshot: DocumentsSnapshot
+    source: str | None
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.snapshot.fingerprint}:{self.source or ''}"
+
+    def __call__(self, columns: Sequence[str] = ("id", "text")) -> Iterator[pa.RecordBatch]:
+        for part in parts_of_documents(self.root, self.snapshot, self.source, None):
+            for batch in part.batches():
+                missing = [column for column in columns if column not in batch.schema.names]
+                if missing:
+                    raise UserError(
+                        f"the documents have no column '{missing[0]}'.{suggest(missing[0], batch.schema.names)} They have "
+                        f"{', '.join(batch.schema.names)}. List it under `keep:` of the source, to carry it along"
+                    )
+                yield batch.select(list(columns))
+
+
+def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
+    """The documents that the user names. Runs stages where they have not run.
+
+    Args:
+        work: folder of the run, which is kept.
+
+    Raises:
+        UserError: the mixture, the files or the name of the source is wrong.
+        DatapipeError: the run failed.
+    """
+    root = _output(wanted.paths)
+    if root is None:
+        _run(_mixture_to_run(wanted, work), wanted, console)
+        root = Root(str(work))
+    elif wanted.settings or wanted.limit or wanted.until:
+        raise UserError(f"{wanted.paths[0]}: --set, --limit and --until go with a mixture; this is the output of a run")
+    snapshot = read_manifest(root)
+    if not isinstance(snapshot, DocumentsSnapshot):
+        raise UserError(
+            f"{root.url}: this output holds tokens. Expected one of a run with `tokenizer: none`, or the mixture itself"
+        )
+    return RunDocuments(root=root, snapshot=snapshot, source=wanted.source)
+
+
+def _output(paths: Sequence[str]) -> Root | None:
+    """The output of a run, where that is what the paths name."""
+    if len(paths) != 1 or _is_mixture(paths[0]) or not Path(paths[0]).is_dir():
+        return None
+    root = Root(paths[0])
+    if not root.exists(SNAPSHOT):
+        raise UserError(f"{paths[0]}: this folder is no output of a run. Expected a mixture, an output, or files and globs")
+    return root
+
+
+def _is_mixture(path: str) -> bool:
+    return path.endswith((".yaml", ".yml"))
+
+
+def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
+    """The mixture without its tokenizer, and with the stages and sources that the documents need."""
+    path, *more = wanted.paths
+    if not any(map(_is_mixture, wanted.paths)):
+        files = {"path": list(wanted.paths), "text": wanted.text_field}
+        data: Mapping[str, Any] = {"name": "documents", "output": str(work), "tokenizer": NONE, "sources": {_FILES: files}}
+        return load_mixture(data)
+    if more:
+        raise UserError(f"found {len(wanted.paths)} inputs and a mixture among them. Expected one mixture, or files alone")
+    mixture = load_mixture(path, wanted.settings, work)
+    if wanted.source is not None and wanted.source not in mixture.sources:
+        near, known = suggest(wanted.source, mixture.sources), ", ".join(mixture.sources)
+        raise UserError(f"--source {wanted.source}: no such source.{near} Expected one of: {known}")
+    stages = {name: _until(mixture, name, wanted) for name in mixture.sources}
+    names = list(stages)
+    if wanted.source is not None:
+        classes = [stage_class(use.name, use.where) for use in stages[wanted.source]]
+        if not any(issubclass(each, Global) for each in classes):  # those of other sources are not compared
+            names = [wanted.source]
+    sources = {name: mixture.sources[name].model_copy(update={"stages": stages[name]}) for name in names}
+    changes = {
+        "all_sources": sources,
+        "tokenizer": TokenizerSpec.model_construct(),
+        "mixture": MixtureSpec(),
+        "validation": 0.0,
+    }
+    return mixture.model_copy(update=changes)
+
+
+def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageUse, ...]:
+    """The stages of a source before the one at which documents are taken."""
+    stages = mixture.stages_of(source)
+    known = [use.alias for use in stages]
+    if wanted.until in known:
+        return stages[: known.index(wanted.until)]
+    if wanted.until and wanted.source in (None, source):
+        raise UserError(f"--until {wanted.until}: '{source}' has no such stage.{suggest(wanted.until, known)}")
+    return tuple(takewhile(lambda use: use.name != CLASSIFIER, stages))
+
+
+def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
+    make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
+    state = RunState()
+    with Progress(console, state) as progress:
+        run = Run(mixture, make_engine, progress, wanted.limit, engine=wanted.engine, replaces=True)
+        problem = execute(run, state)
+    keep_report(run, problem)
+    if problem is not None:
+        raise problem
+
+
+# ------------------------------------------------------------------------------------------------ with labels
+
+
+def is_of_runs(paths: Sequence[str]) -> bool:
+    """Whether the inputs are a mixture or the output of a run, and no labelled files."""
+    return any(map(_is_mixture, paths)) or (len(paths) == 1 and Path(paths[0]).is_dir())
+
+
+def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
+    """The documents of sources. Runs stages where they have not run. Raises UserError.
+
+    Args:
+        work: folder of the run, which is kept.
+    """
+    if _is_mixture(wanted.paths[0]):  # before the run, which may take long
+        _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
+    documents = documents_of(wanted, work, console)
+    known = sorted({entry.source for entry in documents.snapshot.documents})
+    _check(labelling, known)
+    negatives = labelling.negatives or [source for source in known if source not in labelling.positives]
+    labels = dict.fromkeys(negatives, NEGATIVE) | dict.fromkeys(labelling.positives, POSITIVE)
+    others = (labelling.group_field,) if labelling.group_field else ()
+    columns = ("text", *([labelling.label_field] if labelling.label_field else []), *others)
+    for source, label in [(documents.source, "")] if labelling.label_field else labels.items():
+        for read in replace(documents, source=source)(columns):
+            batch = read.filter(pc.is_valid(read[labelling.label_field])) if labelling.label_field else read
+            values = batch[labelling.label_field] if labelling.label_field else pa.repeat(label, len(batch))
+            texts, groups = as_large_string(batch["text"]), {name: batch[name] for name in others}
+            yield LabelledBatch(url=documents.root.url, texts=texts, values=values, others=groups)
+
+
+def _check(labelling: Labelling, known: Sequence[str]) -> None:
+    """Raises UserError where the sources do not tell the labels."""
+    if not labelling.positives and not labelling.label_field:
+        raise UserError(
+            f"which documents are wanted? Give --positive SOURCE, one of {', '.join(known)}, or --label COLUMN if a column of "
+            f"the documents is the label"
+        )
+    for source in (*labelling.positives, *labelling.negatives):
+        if source not in known:
+            raise UserError(
+                f"--positive and --negative: no documents of a source '{source}'.{suggest(source, known)} Expected some of: "
+                f"{', '.join(known)}"
+            )
+    both = sorted({*labelling.positives} & {*labelling.negatives})
+    if both:
+        raise UserError(f"the source '{both[0]}' is given as --positive and as --negative. Give it once")
+    if labelling.positives and (labelling.label_field or labelling.is_number):
+        raise UserError("--positive takes the label from sources, --label and --number from a column. Give one of them")

@@ -1,0 +1,144 @@
+"""Reads files of labelled documents, of any format that datapipe reads: a batch of texts with the values of their fields.
+
+    files or globs  ->  LabelledFiles.read()  ->  batches: texts, values of the label, values of other fields
+
+A document without a label is left out and counted, as is a record that is no document. A damaged file is an error. Memory: a
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.columns import compute as pc
+from datapipe.config import catalogue
+from datapipe.engine.fields import lacking_fields
+from datapipe.errors import UserError
+from datapipe.inputs.discovery import discover
+from datapipe.inputs.planned_input import PlannedInput
+from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledBatch:
+    """Labelled documents of one file, or of a run.
+
+    Attributes:
+        url: the file or output.
+        texts: (num_docs,) large_string without nulls.
+        values: (num_docs,) of any type without nulls, what the field of the label holds.
+        others: (num_docs,) each, by the name of the field; may have nulls.
+    """
+
+    url: str
+    texts: pa.Array
+    values: pa.Array
+    others: Mapping[str, pa.Array] = field(default_factory=dict)
+
+    def labels(self) -> pa.Array:
+        """The labels as text."""
+        return as_text(self.values)
+
+    def numbers(self) -> np.ndarray:
+        """The labels as finite float64. Raises UserError."""
+        try:
+            numbers = columns.numbers(pc.cast(self.values, pa.float64()))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UserError(
+                f"{self.url}: a label is no number ({error}). The model predicts a number, and needs such labels."
+            ) from error
+        if not np.isfinite(numbers).all():
+            raise UserError(f"{self.url}: a label is not finite. The model predicts a number, and needs such labels.")
+        return numbers
+
+    def groups(self, name: str) -> pa.Array:
+        """The values of another field as text."""
+        return as_text(self.others[name])
+
+
+def as_text(values: pa.Array) -> pa.Array:
+    """Values as text: true and false, whole numbers without a point."""
+    if pa.types.is_floating(values.type):
+        whole = pc.cast(values, pa.int64(), safe=False)
+        is_whole = pc.all(pc.equal(pc.cast(whole, values.type), values)).as_py()
+        values = whole if is_whole is not False else values
+    if pa.types.is_nested(values.type):
+        raise UserError(f"a label or group is a {values.type}. Expected text, a number, or true and false.")
+    return pc.cast(values, pa.large_string())
+
+
+@dataclass(kw_only=True, slots=True)
+class LabelledFiles:
+    """Files of labelled documents, and what was left out of them.
+
+    Attributes:
+        patterns: paths, globs and URLs.
+        text_field, label_field: names of fields; dots reach into objects.
+        other_fields: names of further fields to read.
+        num_unlabelled: documents that were read and have no label.
+        num_rejected: records that are no documents.
+    """
+
+    patterns: Sequence[str]
+    text_field: str = "text"
+    label_field: str = "label"
+    other_fields: tuple[str, ...] = ()
+    num_unlabelled: int = field(default=0, init=False)
+    num_rejected: int = field(default=0, init=False)
+
+    def read(self) -> Iterator[LabelledBatch]:
+        """The documents in the order of the patterns and paths. Raises UserError where no document has a label, or none has
+        one of the other fields."""
+        num_labelled, valueless, files = 0, set(self.other_fields), self._files()
+        for file, reader in files:
+            for batch in self._read_file(file, reader):
+                labelled = self._labelled(file, batch)
+                num_labelled += len(labelled.texts)
+                valueless -= {name for name in valueless if labelled.others[name].null_count < len(labelled.texts)}
+                if len(labelled.texts):
+                    yield labelled
+        if num_labelled and not valueless:
+            return
+        lacks = lacking_fields(files, FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields)))
+        if not num_labelled:
+            num_docs = self.num_unlabelled + self.num_rejected
+            lack = f"none of {num_docs:,} documents has a label in the field '{self.label_field}' and text in "
+            lacks = [f"{lack}'{self.text_field}'. Name the fields: --label FIELD --text FIELD", *lacks]
+        if lacks:
+            raise UserError("\n".join(f"{', '.join(self.patterns)}: {lack}" for lack in lacks))
+
+    def _files(self) -> list[tuple[InputFile, Reader]]:
+        """Each file once, in the order of the patterns."""
+        files: dict[str, tuple[InputFile, Reader]] = {}
+        for pattern in self.patterns:
+            for file, reader in discover(
+                "labelled", [pattern], lambda path: catalogue.reader_for(path, "FILE"), "stat", "FILE"
+            ):
+                if reader.gives != "text":
+                    raise UserError(f"{file.url}: the file holds pages. Expected texts, such as the documents of a run.")
+                files.setdefault(file.url, (file, reader))
+        return list(files.values())
+
+    def _read_file(self, file: InputFile, reader: Reader) -> Iterator[ReadBatch]:
+        fields = FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields))
+        for batch, damages in PlannedInput(file).read(reader, fields):
+            for damage in damages:
+                raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file anew.")
+            self.num_rejected += len(batch.rejected)
+            yield batch
+
+    def _labelled(self, file: InputFile, batch: ReadBatch) -> LabelledBatch:
+        values = batch.extra[self.label_field]
+        has_label = pc.is_valid(values)
+        self.num_unlabelled += len(values) - (pc.sum(has_label).as_py() or 0)
+        return LabelledBatch(
+            url=file.url,
+            texts=columns.as_large_string(batch.content.filter(has_label)),
+            values=values.filter(has_label),
+            others={name: batch.extra[name].filter(has_label) for name in self.other_fields},
+        )

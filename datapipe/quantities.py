@@ -1,0 +1,29 @@
+"""Numbers in words: sizes, durations, rates, counts with their nouns."""
+
+from __future__ import annotations
+
+
+def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
+    """Millions of bytes per second, or None where nothing was timed."""
+    return num_bytes / 1e6 / seconds if seconds > 0 else None
+
+
+def size(num_bytes: float) -> str:
+    """Bytes with a unit, in steps of 1,000: "1.2 MB"."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """1:05, or 2:03:04."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

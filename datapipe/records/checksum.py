@@ -1,0 +1,76 @@
+"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>".
+
+file     every byte of it, in the manifest
+block    the rows of one record batch or row group, whatever the format, in the shard itself: it comes with the block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from datapipe import columns
+from datapipe.errors import CorruptionError, DamagedInputError, SnapshotError
+from datapipe.storage.root import Root
+
+READINGS = 3
+"""Of bytes whose checksum is wrong. A network, a proxy or the memory of a machine changes bytes on their way."""
+
+_DAMAGE = (CorruptionError, SnapshotError, DamagedInputError)
+_Read = TypeVar("_Read")
+
+
+class Rereads:
+    """How many times this process has read something again."""
+
+    count = 0
+
+
+def intact(read: Callable[[], _Read]) -> _Read:
+    """What `read` returns. Where it finds damage it is called again, `READINGS` times in all, before the error counts."""
+    for _ in range(READINGS - 1):
+        try:
+            return read()
+        except _DAMAGE:
+            Rereads.count += 1
+    try:
+        return read()
+    except _DAMAGE as error:
+        error.add_note(f"read {READINGS} times")
+        raise
+
+
+def bytes_checksum(content: bytes | memoryview) -> str:
+    return f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
+
+
+def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, int]:
+    """Checksum and size in bytes of a file, which is read again where the checksum is not the expected one. Raises
+    FileNotFoundError or OSError."""
+    found = root.checksum(relative)
+    for _ in range(READINGS - 1 if expected else 0):
+        if found[0] == expected:
+            break
+        Rereads.count += 1
+        found = root.checksum(relative)
+    return found
+
+
+def rows_checksum(rows: pa.RecordBatch) -> str:
+    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start.
+
+    A damaged file cannot make this read outside the batch.
+    """
+    hasher = xxhash.xxh3_128()
+    hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
+    for name in ("lengths", "keys", "starts"):
+        lists = rows.column(name)
+        offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces
+        pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)
+        hasher.update((offsets - offsets[0]).data)
+        hasher.update(np.ascontiguousarray(pieces[int(offsets[0]) : int(offsets[-1])]).data)
+    return f"xxh3_128:{hasher.hexdigest()}"

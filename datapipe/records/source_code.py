@@ -1,0 +1,313 @@
+"""Digests of code: what a stage or a kind of task imports, module by module.
+
+    stages.filter.length ─▶ the modules that it imports, in functions too ─▶ … ─▶ digest of their normal forms, and kernels
+
+Every module of datapipe, of its stages and of the user that imports lead to counts whole, except `MACHINERY`. Libraries count
+by their versions (`Stage.libraries`). The normal form of a module leaves out what does not decide what its code does: comments,
+layout, docstrings, descriptions of options, messages of errors, and imports for type checkers.
+
+`DocumentBatch` is in the code of every stage and has segmentations that few stages use. What a `@segmentation` imports counts
+where its name is used: a change of `english_words` runs only the stages again whose code names `.english_words`. A user's
+module that looks up attributes by computed names uses all of them. A module whose name is computed is not followed.
+
+What each file holds is kept in the cache of the machine, by its content:
+
+    $XDG_CACHE_HOME/datapipe/source_code/<digest of the file, of this one, and of the version of Python>.bin
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import pickle
+import platform
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, read_checked, remove_older, write_checked
+
+MACHINERY = tuple(
+    f"datapipe.{name}"
+    for name in (
+        "credentials", "errors", "machine", "quantities", "steps.fingerprint", "storage",
+        *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
+    )
+)  # fmt: skip
+"""Modules and packages that no digest covers: they move files, speak to people, compile kernels, and compute fingerprints. No
+output depends on them."""
+
+_PACKAGES = ("datapipe", "stages")
+_ROOT = Path(__file__).resolve().parents[2]
+_PROSE = frozenset({"description", "title", "examples"})
+"""Arguments of pydantic's `Field` that decide nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code with all that it imports.
+
+    Attributes:
+        digest: 64 hex digits over the normal forms of its modules.
+        modules: their names.
+        kernels: `module:function` of every kernel that one of the modules names.
+    """
+
+    digest: str
+    modules: frozenset[str]
+    kernels: frozenset[str]
+
+
+def code_of_class(kind: type) -> Code:
+    """The code of a class, of its base classes, and of all that their modules import."""
+    modules = frozenset(base.__module__ for base in kind.__mro__)
+    if kind.__module__.partition(".")[0] in _PACKAGES:
+        return code_of_modules(modules)
+    return _code(modules, _reader_of(kind.__module__, Path(inspect.getfile(kind))))
+
+
+@lru_cache(maxsize=256)
+def code_of_modules(modules: frozenset[str]) -> Code:
+    """The code of modules of this installation, and of all that they import."""
+    return _code(modules, lambda name: None)
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """A digest of every source file of this installation and of the version of Python: 32 hex digits."""
+    content = xxhash.xxh3_128(platform.python_version().encode())
+    for path in sorted(path for package in _PACKAGES for path in (_ROOT / package).rglob("*.py")):
+        source = path.read_bytes()
+        content.update(f"\0{path.relative_to(_ROOT)}\0{len(source)}\0".encode() + source)
+    return content.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ which modules
+
+
+def _reader_of(module: str, file: Path) -> Callable[[str], _Module | None]:
+    """Reads a user's module and those beside it. Of an installed module, only its own package is the user's."""
+    depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
+    root = file.resolve().parents[depth]
+    libraries = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+    own = module.partition(".")[0] if root in libraries else None
+    return lambda name: _read_in(root, name) if own in (None, name.partition(".")[0]) else None
+
+
+def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None]) -> Code:
+    """
+    Args:
+        read_of_user: a module of the user by its name; None for other names.
+    """
+    reached: dict[str, _Module] = {}
+    names: Counter[str] = Counter()
+    unused: dict[str, _Uses] = {}  # segmentations
+    uses_any = False
+    pending = list(modules)
+    while pending:
+        name = pending.pop()
+        is_own = name.partition(".")[0] in _PACKAGES
+        read = _installed if is_own else read_of_user
+        module = None if name in reached or _is_machinery(name) else read(name)
+        uses = [] if module is None else [module.uses]
+        if module is not None:
+            reached[name] = module
+            unused |= module.segmentations
+            uses_any |= not is_own and "getattr" in module.uses.names
+        while uses:
+            pending += uses[-1].modules
+            names.update(uses.pop().names)
+            uses += [unused.pop(name) for name in list(unused) if uses_any or name in names]
+    digest = hashlib.sha256()
+    for name in sorted(reached):
+        digest.update(f"{name}\0".encode() + reached[name].form)
+    kernels = (f"{name}:{kernel}" for name, module in reached.items() for kernel in module.kernels_called(names))
+    return Code(digest.hexdigest(), frozenset(reached), frozenset(kernels))
+
+
+def _is_machinery(name: str) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
+
+
+@lru_cache(maxsize=8192)
+def _installed(name: str) -> _Module | None:
+    """A module of this installation; None for a name that is no module, and for a folder without `__init__.py`."""
+    return _read_in(_ROOT, name)
+
+
+def _read_in(root: Path, name: str) -> _Module | None:
+    path = root.joinpath(*name.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return _parsed(name if file.name == "__init__.py" else name.rpartition(".")[0], file.read_bytes())
+    return None
+
+
+# ------------------------------------------------------------------------------------------------ what a module holds
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What code imports and names.
+
+    Attributes:
+        modules: modules that it imports, the packages around them, and imported names, which may be modules.
+        names: variables, attributes, and imported names.
+    """
+
+    modules: frozenset[str]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What a module holds.
+
+    Attributes:
+        form: digest of the normal form.
+        uses: of all its code, without that of segmentations.
+        segmentations: by name, the properties under `@segmentation`.
+        kernels: functions that are compiled.
+        defined: where there are kernels, the functions and classes of the module, each with those that it names.
+    """
+
+    form: bytes
+    uses: _Uses
+    segmentations: Mapping[str, _Uses]
+    kernels: frozenset[str]
+    defined: Mapping[str, frozenset[str]]
+
+    def kernels_called(self, names: Counter[str]) -> set[str]:
+        """The kernels of the module that other modules name, or functions that other modules name.
+
+        Args:
+            names: how many modules use each name, this one among them.
+        """
+        called: set[str] = set()
+        pending = [name for name in self.defined if names[name] > (name in self.uses.names)]
+        while pending:
+            name = pending.pop()
+            if name not in called:
+                called.add(name)
+                pending += self.defined[name]
+        return called & self.kernels
+
+
+@lru_cache(maxsize=2048)
+def _parsed(package: str, source: bytes) -> _Module:
+    """The module of a source, from the cache of this machine where it is there: parsing all of datapipe takes a second.
+
+    Args:
+        package: the package that relative imports are relative to.
+    """
+    key = xxhash.xxh3_128(f"{platform.python_version()}\0{_this_file()}\0{package}\0".encode() + source)
+    path = cache_home() / "source_code" / f"{key.hexdigest()}.bin"
+    kept = read_checked(path)
+    if kept is not None:
+        return pickle.loads(kept)
+    module = _module_of(_NormalForm().visit(ast.parse(source)), package)
+    with suppress(OSError):  # a cache that cannot be written: each process parses for itself
+        write_checked(path, pickle.dumps(module))
+        _remove_unused(path.parent)
+    return module
+
+
+@lru_cache(maxsize=1)
+def _this_file() -> str:
+    return xxhash.xxh3_128_hexdigest(Path(__file__).read_bytes())
+
+
+@lru_cache(maxsize=1)  # once a process
+def _remove_unused(folder: Path) -> None:
+    for path in folder.iterdir():
+        remove_older(path, time.time() - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))
+
+
+def _module_of(tree: ast.Module, package: str) -> _Module:
+    defined = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    kernels = frozenset(name for name, node in defined.items() if _has_decorator(node, "kernel"))
+    members = [member for node in tree.body if isinstance(node, ast.ClassDef) for member in node.body]
+    segmentations = [node for node in members if isinstance(node, ast.FunctionDef) and _has_decorator(node, "segmentation")]
+    return _Module(
+        form=hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).digest(),
+        uses=_uses(tree, package, without=segmentations),
+        segmentations={node.name: _uses(node, package) for node in segmentations},
+        kernels=kernels,
+        defined={name: _uses(node, package).names & defined.keys() for name, node in defined.items()} if kernels else {},
+    )
+
+
+def _has_decorator(node: ast.FunctionDef | ast.ClassDef, name: str) -> bool:
+    return any(_last_name(decorator) == name for decorator in node.decorator_list)
+
+
+def _last_name(node: ast.AST) -> str:
+    """`c` of `a.b.c`, `c` of `c`, and "" of anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+class _NormalForm(ast.NodeTransformer):
+    """Takes out of a tree what does not decide what the code does."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> Any:
+        if _last_name(node.test) == "TYPE_CHECKING":
+            return [self.visit(statement) for statement in node.orelse]
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _last_name(node.func) == "Field":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in _PROSE]
+        return self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and " " in part.value:
+                part.value = ""  # a message; a text without a space may be a code that is caught
+        return self.generic_visit(node)
+
+
+def _uses(tree: ast.AST, package: str, without: Sequence[ast.AST] = ()) -> _Uses:
+    modules: set[str] = set()
+    names: set[str] = set()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules.update(_imported(node, package))
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("import_module", "__import__"):
+            modules.update(
+                part.value for part in node.args[:1] if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            )
+        pending += [child for child in ast.iter_child_nodes(node) if child not in without]
+    around = {name[:end] for name in modules for end in range(len(name)) if name[end] == "."}
+    return _Uses(frozenset(modules | around), frozenset(names))
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    """The modules that an import statement runs, and the imported names, which may be modules."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1] if node.level else []
+    module = ".".join([*base, *([node.module] if node.module else [])])
+    yield module
+    yield from (f"{module}.{alias.name}" for alias in node.names)

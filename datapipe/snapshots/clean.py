@@ -1,0 +1,209 @@
+"""Deletes what no kept snapshot of an output needs: snapshots, their shards and documents, and files of tasks under work/.
+
+The newest snapshots are kept, those with a pin, and the tasks of the last run, so that a run that was stopped resumes. A
+manifest goes before the files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next
+one deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.errors import SnapshotError
+from datapipe.records.ledger import Ledger, attempt_folder
+from datapipe.records.names import (
+    ATTEMPTS,
+    BEGUN,
+    FILES,
+    INPUTS,
+    PUBLISHED,
+    REMOVED,
+    RUN,
+    SNAPSHOT,
+    TOKENIZER,
+    WORK,
+    below,
+    length_folders,
+    published_tasks,
+)
+from datapipe.shards.manifest import folder_names, read_manifest, snapshot_folder
+from datapipe.shards.snapshots import (
+    ADDITIONS,
+    DATA_FOLDERS,
+    DATA_PATH,
+    Pin,
+    Publication,
+    data_files,
+    files_needed,
+    pins,
+    publications,
+    published_names,
+    read_note,
+)
+from datapipe.snapshots.additions import unneeded_files
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root
+
+_NEWEST = (SNAPSHOT, TOKENIZER, FILES, REMOVED)
+"""Files of the newest snapshot of a sequence length, beside its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """What a cleaning deletes.
+
+    Attributes:
+        kept, dropped: the publications of the first sequence length, the newest last.
+        pins: of the snapshots that would be deleted without them, of any sequence length.
+        files: path and bytes of the files of the snapshots that are deleted, manifests first.
+        shards: path and bytes of the shards and files of documents that are deleted.
+        tasks: fingerprints of the tasks whose records are deleted.
+        work_files: path and bytes of the files of these tasks, and of those that no record names.
+        additions: path and bytes of the files of additions that nothing needs.
+        keeps_tasks: whether every task stays, since the last run was killed and has told none.
+    """
+
+    kept: tuple[Publication, ...]
+    dropped: tuple[Publication, ...]
+    pins: tuple[Pin, ...]
+    files: tuple[tuple[str, int], ...]
+    shards: tuple[tuple[str, int], ...]
+    tasks: tuple[str, ...]
+    work_files: tuple[tuple[str, int], ...]
+    additions: tuple[tuple[str, int], ...] = ()
+    keeps_tasks: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
+        return sum(size for group in (self.files, self.shards, self.work_files, self.additions) for _, size in group)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any((self.files, self.shards, self.tasks, self.work_files, self.additions))
+
+
+def plan_cleaning(root: Root, keep: int) -> Cleaning:
+    """What `clean` would delete. Raises SnapshotError where there is no snapshot, or a damaged one.
+
+    Args:
+        keep: how many of the newest snapshots stay, at least 1; pinned ones stay beside them.
+    """
+    if not root.exists(SNAPSHOT) and root.exists(INPUTS):
+        raise SnapshotError(
+            f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
+            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
+        )
+    every, pinned = publications(root), pins(root)
+    newest = published_names(every[-keep:])
+    wanted = newest | {(pin.folder, pin.fingerprint) for pin in pinned}
+    kept = [publication for publication in every if ("", publication.fingerprint) in wanted]
+    wanted |= published_names(kept)
+    is_noted = all(publication.published_at is not None for publication in kept)
+    files, shards = [], []
+    for folder in length_folders(root):
+        target, names = root.within(folder), {name for place, name in wanted if place == folder}
+        if not is_noted and target.exists(SNAPSHOT):  # of a copy without notes: what was published together is written nowhere
+            names.add(read_manifest(target).fingerprint)
+        for found, of_folder in zip((files, shards), _unneeded(target, names)):
+            found += [(below(folder, path), size) for path, size in of_folder]
+    tasks, work_files = _unneeded_work(root, kept)
+    return Cleaning(
+        kept=tuple(kept),
+        dropped=tuple(publication for publication in every if publication not in kept),
+        pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in newest),
+        files=tuple(sorted(files, key=lambda file: not file[0].endswith(f"/{SNAPSHOT}"))),
+        shards=tuple(shards),
+        tasks=tuple(tasks),
+        work_files=tuple(work_files),
+        keeps_tasks=root.exists(BEGUN),
+        additions=tuple(unneeded_files(root, [publication.snapshot for publication in kept])),
+    )
+
+
+def clean(root: Root, keep: int) -> Cleaning:
+    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, while no run is at work.
+
+    Returns what it was. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile.
+    """
+    with exclusive(root) as hold:
+        cleaning = plan_cleaning(root, keep)
+        _refuse_new_pins(root, cleaning)
+        lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
+        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.additions)), *lists]
+        with hold.deleting(paths):
+            for path in paths:
+                root.delete(path)
+        ledger = Ledger(root, hold.condemned)
+        ledger.load()
+        if cleaning.tasks:
+            ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
+        ledger.sweep(hold)
+        for folder in length_folders(root):
+            target = root.within(folder)
+            for parent in ("snapshots", *DATA_FOLDERS):
+                target.delete_empty_folders(parent)
+        root.delete_empty_folders(ADDITIONS)
+    return cleaning
+
+
+def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
+    """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
+    deleted = {path for path, _ in cleaning.files}
+    for pin in pins(root):
+        if below(pin.folder, f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}") in deleted:
+            raise SnapshotError(
+                f"{root.url}: snapshot {pin.fingerprint} was pinned while the cleaning was planned. Nothing was deleted. "
+                f"Run `datapipe clean` again."
+            )
+
+
+def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Path and bytes of what the wanted snapshots of one folder do not need: files about others, and shards."""
+    folders = [snapshot_folder(name) for name in folder_names(target) if name not in wanted]
+    files = [(path, size) for own in folders for path, size in target.list_files(own)]
+    if not wanted:  # a sequence length that no kept snapshot has
+        files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
+    snapshots = [read_manifest(target)] if wanted and target.exists(SNAPSHOT) else []  # its manifest names shards, too
+    snapshots += [read_manifest(target, name) for name in wanted - {snapshot.fingerprint for snapshot in snapshots}]
+    needed = files_needed(snapshots)
+    return files, [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
+
+
+def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
+    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other task names.
+
+    Which tasks a run has that was killed is written nowhere, so after one every task stays.
+    """
+    needed = _last_run(root)
+    for publication in kept:
+        with suppress(FileNotFoundError):  # a copy without work/
+            needed |= set(root.read_bytes(published_tasks(publication.fingerprint)).decode().split())
+    ledger = Ledger(root)
+    ledger.load()
+    names = ledger.fingerprints()
+    if root.exists(BEGUN):
+        needed |= set(names)
+    gone = [name for name in names if name not in needed]
+    records = [record for name in names if name in needed and (record := ledger.look_up(name)) is not None]
+    used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}
+    files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
+    lists = {published_tasks(publication.fingerprint) for publication in kept}
+    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)]
+
+
+def _last_run(root: Root) -> set[str]:
+    """The tasks of the last run, whether it succeeded or not."""
+
+    def tasks(run: Any) -> set[str]:
+        return {fingerprint for step in run["steps"] for fingerprint in step["tasks"]}
+
+    return read_note(root, RUN, tasks, "Run the mixture again.") or set()
+
+
+def work_bytes(root: Root) -> int:
+    """Bytes of the files under work/."""
+    return sum(size for _, size in root.list_files(WORK))

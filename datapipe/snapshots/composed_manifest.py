@@ -1,0 +1,215 @@
+"""The manifest of a snapshot: weights, sources and phases of the mixture, over shards that are packed; and its publication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from datapipe.config.mixture import Mixture
+from datapipe.config.mixture_schedule import WeightPhase
+from datapipe.config.sources.source import Source
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
+from datapipe.records.checksum import bytes_checksum
+from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER, below, published_tasks
+from datapipe.records.outputs import TokenizerFile
+from datapipe.shards.manifest import (
+    FileEntry,
+    Manifest,
+    Phase,
+    RemovedEntry,
+    Snapshot,
+    SourceEntry,
+    Strata,
+    TokenizerEntry,
+    read_manifest,
+    snapshot_folder,
+)
+from datapipe.shards.provenance import SyntheticEntry
+from datapipe.shards.shard_table import ShardEntry
+from datapipe.steps import weighting
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.hold import Hold
+from datapipe.storage.root import Root
+from datapipe.weights import integer_weights
+
+_SHOWN_SHARES = 10
+_SPARE_ROWS = 2
+"""The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
+
+
+def file_entry(files: bytes) -> FileEntry:
+    """files.parquet as the manifest names it."""
+    return FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files))
+
+
+def make_snapshot(
+    mixture: Mixture,
+    sequence_length: int,
+    tokenizer: TokenizerFile | TokenizerEntry,
+    shards: list[ShardEntry],
+    files: bytes,
+    taken: Mapping[str, SourceEntry] | None = None,
+    removed: RemovedEntry | None = None,
+) -> tuple[Snapshot, list[RunWarning]]:
+    """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
+    `mixture.exhausted` is `refuse`.
+
+    Args:
+        taken: the sources of other outputs, as their manifests have them.
+        removed: the documents that were taken down.
+    """
+    known = taken or {}
+    sources = {
+        name: known[name].model_copy(update={"weight": 0, "max_epochs": mixture.max_epochs_of(name)})
+        if name in known
+        else _source(mixture, name)
+        for name in mixture.all_sources
+    }
+    sizes = weighting.epoch_tokens(sources, shards, sequence_length)
+    empty = [name for name, size in sizes.items() if not size]
+    phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
+    own = _own_weights(mixture, phases)
+    snapshot = Snapshot(
+        name=mixture.name,
+        seed=mixture.seed,
+        sequence_length=sequence_length,
+        shard_format=mixture.shards.format,
+        tokenizer=TokenizerEntry(
+            path=TOKENIZER,
+            fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eos_id=tokenizer.eos_id,
+            bos_id=tokenizer.bos_id,
+        ),
+        sources={
+            name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()
+        },
+        phases=tuple(Phase(until_tokens=phase.until_tokens, weights=phase.weights) for phase in phases),
+        total_tokens=mixture.mixture.tokens,
+        exhausted=mixture.mixture.exhausted,
+        window_shards=mixture.mixture.window,
+        files=file_entry(files),
+        removed=removed,
+        shards=tuple(shards),
+    )
+    nothing = f"kept no document to train on. Its weight goes to the others{_shares_of_others(own, empty)}."
+    warned = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
+    if short and snapshot.exhausted == "refuse":
+        raise DatapipeError(
+            f"{next(iter(short.values()))}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or "
+            f"mixture.tokens, add text to it, or write exhausted: redistribute. Packed shards stay; run the same command again "
+            f"to publish them."
+        )
+    _check_synthetic(mixture, snapshot)
+    ends = "Training ends there (mixture.exhausted: stop). Add text, lower its weight, or write exhausted: redistribute."
+    warned += [RunWarning(kind="ends_early", source=name, text=f"{text}. {ends}") for name, text in short.items()]
+    return snapshot.sealed(), warned
+
+
+def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
+    """Raises DatapipeError where training would draw more of synthetic sources than `mixture.max_synthetic`: weights that are
+    computed, empty sources and epoch caps are known only now."""
+    limit, written = mixture.mixture.max_synthetic, [name for name, source in snapshot.sources.items() if source.synthetic]
+    if limit is None or not written:
+        return
+    drawn: Mapping[str, int | Fraction] = drawn_tokens(snapshot, run_order(snapshot)) or weighting.drawn_shares(snapshot)
+    share = Fraction(sum(drawn[name] for name in written)) / (sum(drawn.values()) or 1)
+    spare = Fraction(_SPARE_ROWS * len(written) * snapshot.sequence_length, snapshot.total_tokens or 1 << 62)
+    if share > limit + spare:  # quotas are whole rows
+        raise DatapipeError(
+            f"training would draw {float(share):.2%} of its tokens from sources that models wrote ({', '.join(written)}), and "
+            f"mixture.max_synthetic allows {float(limit):.2%}. Lower their weights or max_epochs, add other text, or raise "
+            f"max_synthetic. Packed shards stay; run the same command again to publish them."
+        )
+
+
+def _source(mixture: Mixture, name: str) -> SourceEntry:
+    """The entry of a source in the manifest, without its weight."""
+    source = mixture.sources[name]
+    strata = source.strata
+    return SourceEntry(
+        weight=0,
+        max_epochs=mixture.max_epochs_of(name),
+        **provenance_of(source),
+        strata=None
+        if strata is None
+        else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
+    )
+
+
+def provenance_of(source: Source) -> dict[str, Any]:
+    """Where a source comes from, as manifests have it."""
+    said = None if isinstance(source.synthetic, bool) else source.synthetic.model_dump()
+    of_model = said and SyntheticEntry(**{name: text and masked(text) for name, text in said.items()})
+    return {
+        "license": source.license,
+        "synthetic": of_model or source.synthetic,
+        "license_field": source.license_field,
+        "homepage": source.homepage and masked(source.homepage),
+        "collected": source.collected,
+    }
+
+
+def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:
+    """What the weights of the sources with rows became, in words; nothing for one source that has all, and for many."""
+    left = {name: weight for name, weight in weights.items() if weight and name not in empty}
+    if not 1 < len(left) <= _SHOWN_SHARES:
+        return ""
+    return ": " + ", ".join(f"'{name}' {weight / sum(left.values()):.2%}" for name, weight in left.items())
+
+
+def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
+    """The weights of the sources: as given, or as the weighting computes them."""
+    if mixture.mixture.weighting != "given":
+        return phases[0].weights
+    return integer_weights({name: source.weight for name, source in mixture.all_sources.items()})
+
+
+def publish_files(
+    hold: Hold,
+    folder: str,
+    snapshot: Manifest,
+    needed: Mapping[str, bytes],
+    about: Mapping[str, bytes],
+    shown: Sequence[str] = (),
+) -> None:
+    """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself.
+
+    Args:
+        folder: that of its sequence length below the output, or "".
+        needed: content by path of the files that its manifest names.
+        about: of the other files of its folder.
+        shown: those of `about` that the output itself has, too.
+    """
+    target, content = hold.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
+    _keep_newest(target)
+    for path, text in content.items():
+        target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
+    hold.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
+
+
+def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:
+    """Notes the tasks of a snapshot for a later one. Called before that is published: whoever publishes it may be killed."""
+    tasks = published_tasks(before.fingerprint)
+    if root.exists(tasks):
+        root.write_atomic(published_tasks(after.fingerprint), root.read_bytes(tasks))
+
+
+def _keep_newest(target: Root) -> None:
+    """Gives the newest snapshot a folder where it has none: that of an export lies in the output itself."""
+    try:
+        newest = read_manifest(target)
+    except SnapshotError:
+        return
+    own = snapshot_folder(newest.fingerprint)
+    if target.exists(f"{own}/{SNAPSHOT}"):
+        return
+    content = target.read_bytes(SNAPSHOT)
+    for path in (*newest.own_files, REPORT):
+        if target.exists(path):
+            target.write_atomic(f"{own}/{path}", target.read_bytes(path))
+    target.write_atomic(f"{own}/{SNAPSHOT}", content)

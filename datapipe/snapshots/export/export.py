@@ -1,0 +1,291 @@
+"""A snapshot in another format: read front to back, each block compared with its checksum, and written again.
+
+    shards/<source>/… ─▶ record batches ─▶ rows as they are ────────▶ ShardWriter ─▶ shards/<source>/… + snapshot.json
+                                        ├▶ documents, joined again ─▶ MegatronWriter ─▶ <source>/<split>.bin, .idx
+                                        └▶ rows as sequences ───────▶ MegatronWriter    (`rows`)
+
+Arrow and Parquet exports are snapshots. The loader streams them, and an export of all sources has the batches of the original.
+Without a size, each shard becomes one shard, since windows are made of shards. With a size, rows keep their order and their
+stratum, so the batches are the same if one window holds all shards. A Megatron export has documents as sequences, each ended by
+the end-of-text token, in the order of the snapshot: shards by path, rows, pieces. A document that was cut comes where its last
+piece lies. With `rows`, sequence i is row i with exactly S tokens, padding included.
+
+Documents that were taken down are in no export: rows are written without their tokens, and a row that has no other is left out.
+The list of them stays with an export of shards.
+
+The snapshot is only read. What readers begin with is written last: snapshot.json, or for Megatron tokenizer.json, and then the
+mark of a whole export (`export_folder.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.errors import UserError, suggest
+from datapipe.records.names import SNAPSHOT
+from datapipe.shards import schemas
+from datapipe.shards.document_files import committed_file
+from datapipe.shards.manifest import Phase, Snapshot
+from datapipe.shards.packed_documents import DocumentJoiner, without_removed
+from datapipe.shards.removed import read_removed
+from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.writer import ShardWriter, shard_name, shard_schema
+from datapipe.snapshots.export.card import dataset_card
+from datapipe.snapshots.export.folder import ExportFolder
+from datapipe.snapshots.export.megatron import MegatronWriter
+from datapipe.storage.root import Root, sync_file
+
+ExportFormat = Literal["megatron", "arrow", "parquet", "jsonl", "mds"]
+Split = Literal["train", "validation"]
+
+AboutShards = Callable[[Snapshot], Mapping[str, bytes]]
+"""Makes the files about an export, README.md among them, from its manifest."""
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
+_MOST_FILES = 100_000  # the number in a shard's name has five digits, and names decide the order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportRequest:
+    """The parts of a snapshot to export, and the format.
+
+    Attributes:
+        kind: packed rows, the documents of a run without a tokenizer, or those of another as text.
+        source, split: only these; None: all.
+        target_bytes: size of a file; None: a file for each shard, for Megatron no limit, 64 MiB for MDS, and 256 MiB for
+            documents and JSON lines.
+        rows: for Megatron: packed rows as sequences instead of documents.
+        is_compressed: for MDS: shards as zstd files.
+    """
+
+    format: ExportFormat
+    kind: Literal["rows", "documents", "text"] = "rows"
+    source: str | None = None
+    split: Split | None = None
+    target_bytes: int | None = None
+    rows: bool = False
+    is_compressed: bool = False
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the export is a snapshot again, which the loader streams."""
+        return self.format == "arrow" or (self.format == "parquet" and self.kind == "rows")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedSplit:
+    """One split of one source.
+
+    Attributes:
+        rows: sequences or documents.
+        tokens: of sequences; they count padding only where rows are sequences.
+        files: empty where a file may hold several sources.
+    """
+
+    source: str
+    split: Split
+    rows: int
+    tokens: int = 0
+    files: tuple[str, ...] = ()
+
+
+def write_export(
+    root: Root,
+    target: Root,
+    wanted: ExportRequest,
+    identity: Mapping[str, object],
+    write: Callable[[], list[ExportedSplit]],
+    last_files: Callable[[list[ExportedSplit]], Mapping[str, bytes]],
+) -> list[ExportedSplit]:
+    """Writes an export between the marks of its folder. Nothing is written where it is whole already.
+
+    Args:
+        identity: what the export follows from beside the request.
+        write: writes the data.
+        last_files: what readers begin with, the last one last.
+    """
+    folder = ExportFolder(root=root, target=target, request={**asdict(wanted), **identity})
+    if (whole := folder.begin()) is not None:
+        return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
+    exported = write()
+    if not exported:
+        folder.give_up()
+        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
+    if target.local is not None:  # before the file that marks the export as finished is written
+        for path, _ in target.list_files(""):
+            sync_file(target.local / path)
+    for path, content in last_files(exported).items():
+        target.write_atomic(path, content)
+    folder.end([asdict(split) for split in exported])
+    return exported
+
+
+def export_snapshot(
+    root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None = None
+) -> list[ExportedSplit]:
+    """Writes shards, or Megatron's files. Raises UserError for an impossible request, CorruptionError for damaged shards.
+
+    Args:
+        target: a folder as `export_folder` takes it.
+        about: makes files about an export of shards, README.md among them, from its manifest.
+    """
+    parts = _parts(snapshot, wanted)
+    tokenizer, shards = snapshot.tokenizer, list[ShardEntry]()
+    needed: dict[str, bytes] = {}
+
+    def write() -> list[ExportedSplit]:
+        path = "tokenizer.json" if wanted.format == "megatron" else tokenizer.path
+        needed[path] = committed_file(root, snapshot, tokenizer.path, tokenizer.fingerprint)
+        exported: list[ExportedSplit] = []
+        for source, split in parts:
+            entries = snapshot.shards_of(source, split)
+            if wanted.format == "megatron":
+                batches = shard_batches(root, snapshot, entries)
+                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
+                continue
+            written: list[ShardEntry] = []
+            for number, group in enumerate(_groups(entries, wanted)):
+                written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group))
+            rows, tokens = sum(shard.sequences for shard in written), sum(shard.tokens for shard in written)
+            files = tuple(shard.path for shard in written)
+            exported.append(ExportedSplit(source=source, split=split, files=files, rows=rows, tokens=tokens))
+            shards.extend(written)
+        return exported
+
+    def last_files(exported: list[ExportedSplit]) -> Mapping[str, bytes]:
+        if wanted.format != "megatron":
+            needed.update(_manifest_files(root, snapshot, wanted, shards, exported, about))
+        return needed
+
+    identity = {"snapshot": snapshot.fingerprint, "card": about is not None}
+    return write_export(root, target, wanted, identity, write, last_files)
+
+
+def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]:
+    """Source and split of each part of the export, sorted by name."""
+    sources = wanted_sources(snapshot.sources, wanted.source)
+    splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
+    parts: list[tuple[str, Split]] = [
+        (source, split) for source in sources for split in splits if snapshot.shards_of(source, split)
+    ]
+    if not parts:
+        raise UserError(
+            f"nothing to export: the snapshot has no {' or '.join(splits)} shard of {', '.join(sources)}. Choose another "
+            f"source or split"
+        )
+    for source, split in parts if wanted.format != "megatron" and wanted.target_bytes is not None else ():
+        id_bytes = schemas.token_type(snapshot.tokenizer.vocab_size).bit_width // 8
+        rows_per_file = max(1, wanted.target_bytes // (snapshot.sequence_length * id_bytes))
+        rows = sum(shard.sequences for shard in snapshot.shards_of(source, split))
+        if rows > rows_per_file * _MOST_FILES:
+            raise UserError(
+                f"--target-bytes {wanted.target_bytes} would make more than {_MOST_FILES} files of '{source}'. Give more"
+            )
+    return parts
+
+
+def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
+    """All sources by name, or the one that is wanted. Raises UserError for a source that there is not."""
+    if source is not None and source not in sources:
+        raise UserError(f"no source '{source}'.{suggest(source, sources)} Expected one of: {', '.join(sorted(sources))}")
+    return sorted(sources) if source is None else [source]
+
+
+def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of shards, one after another, each block compared with its checksum; without documents that were taken down."""
+    removed = read_removed(root, snapshot)
+    for entry in entries:
+        with closing(open_shard(root, entry, snapshot.form)) as shard:
+            for number in range(shard.num_batches):
+                yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
+
+
+def _write_megatron(
+    target: Root, snapshot: Snapshot, wanted: ExportRequest, source: str, split: Split, batches: Iterator[pa.RecordBatch]
+) -> ExportedSplit:
+    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
+    writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
+    joiner = DocumentJoiner(snapshot.tokenizer.eos_id)
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
+        for batch in batches:
+            if wanted.rows:
+                row_lengths = np.full(batch.num_rows, snapshot.sequence_length, np.int64)
+                writer.append(columns.numbers(batch.column("tokens").values), row_lengths)
+            else:
+                writer.append(*joiner.add(batch))
+        joiner.finish()
+        pairs = writer.finish()
+    return ExportedSplit(
+        source=source,
+        split=split,
+        files=tuple(f"{pair.prefix}.{ending}" for pair in pairs for ending in ("bin", "idx")),
+        rows=sum(pair.sequences for pair in pairs),
+        tokens=sum(pair.tokens for pair in pairs),
+    )
+
+
+def _groups(entries: tuple[ShardEntry, ...], wanted: ExportRequest) -> list[tuple[ShardEntry, ...]]:
+    """Shards whose rows are written one after another: each shard alone, or neighbours of one piece length and stratum."""
+    if wanted.target_bytes is None:
+        return [(entry,) for entry in entries]
+    return [tuple(group) for _, group in groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))]
+
+
+def _write_shards(
+    target: Root,
+    snapshot: Snapshot,
+    wanted: ExportRequest,
+    number: int,
+    group: tuple[ShardEntry, ...],
+    batches: Iterator[pa.RecordBatch],
+) -> list[ShardEntry]:
+    """Writes group `number` and returns its manifest entries. A shard that is written alone keeps its name."""
+    assert wanted.format in ("arrow", "parquet")
+    first, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
+    schema = shard_schema(
+        id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.piece_length, first.stratum
+    )
+    if wanted.target_bytes is None:
+        prefix, _, first_number = first.numbered_path.rpartition(".")[0].rpartition("-")
+        target_bytes, hashes = first.sequences * snapshot.sequence_length * id_type.bit_width // 8, first.hashes
+    else:
+        prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
+        first_number, target_bytes, hashes = 0, wanted.target_bytes, None
+    writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
+        for batch in batches:
+            writer.append(batch)
+        common = {"source": first.source, "split": first.split, "stratum": first.stratum, "hashes": hashes}
+        return [ShardEntry.of(shard, **common) for shard in writer.finish()]
+
+
+def _manifest_files(
+    root: Root,
+    snapshot: Snapshot,
+    wanted: ExportRequest,
+    shards: list[ShardEntry],
+    exported: list[ExportedSplit],
+    about: AboutShards | None,
+) -> dict[str, bytes]:
+    """The manifest of the export, last, and the files that it names, but for the tokenizer. A single source gets weight 1."""
+    entries = [entry for entry in (snapshot.files, snapshot.removed) if entry is not None]
+    named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in entries}
+    content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
+    if wanted.source is not None:
+        content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
+        content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
+    made = snapshot.model_copy(update=content).sealed()
+    patterns = {"train": "shards/*/part-*.parquet", "validation": "shards/*/validation-*.parquet"}
+    plain = {"README.md": dataset_card(snapshot.name, patterns, exported)} if wanted.format == "parquet" else {}
+    return {**named, **(plain if about is None else about(made)), SNAPSHOT: made.to_json()}

@@ -1,0 +1,135 @@
+"""The documents of a snapshot with tokens as text: `datapipe export --text`.
+
+    tasks of the snapshot ─▶ the last ones that passed documents on ─▶ held out or not ─▶ `snapshots/export/write.py`
+
+The texts are those that were tokenized, byte for byte: they are read from work/, not decoded from tokens. They come in
+the order of the input.
+
+A keyed hash of its key decides whether a document is held out, and the share is not stored with a snapshot. So a document is
+held out if its hash is at most the highest of those in the validation shards of its source: all documents of these shards are,
+and none of the training shards is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import key_halves, key_matrix
+from datapipe.errors import UserError
+from datapipe.exchange.partitions import read_table
+from datapipe.records.ledger import Ledger
+from datapipe.records.names import published_tasks
+from datapipe.records.outputs import TableFile
+from datapipe.records.record import Record
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.shards.documents.writer import published_rows, published_schema
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.removed import read_removed
+from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
+from datapipe.snapshots.export.parts import Part
+from datapipe.storage.root import Root
+
+
+def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
+    """The documents of a snapshot as they were tokenized.
+
+    Raises:
+        UserError: there is no such source, work/ has lost the texts, or other outputs have some of them.
+    """
+    names, parts = wanted_sources(snapshot.sources, source), list[Part]()
+    cleaned = _cleaned(root, snapshot)
+    _check_whole(root, snapshot, names, cleaned)
+    for name in names:
+        files = [file for record in cleaned.get(name, []) for file in record.of("documents", TableFile)]
+        if not files:
+            continue
+        schema = published_schema(next(read_table(root, files[0])).schema)
+        highest = _highest_held_out(root, snapshot, name)
+        for each in SPLITS if highest is not None else SPLITS[:1]:
+            if split not in (None, each):
+                continue
+            batches = partial(_batches, root, snapshot, name, each, files, schema, highest)
+            parts.append(Part(source=name, split=each, schema=schema, batches=batches))
+    return parts
+
+
+def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapping[str, list[Record]]) -> None:
+    """Raises UserError where rows of a source were made of texts that this output does not have."""
+    taken = [name for name in names if name not in cleaned and any(shard.source == name for shard in snapshot.shards)]
+    if taken:
+        own = sorted(set(snapshot.sources) - set(taken))
+        instead = f", or give --source {own[0]}" if own else ""
+        raise UserError(
+            f"--text: {', '.join(taken[:5])}: the rows are those of another output, which has their texts. Export that "
+            f"output{instead}."
+        )
+    added = sorted({name for shard in snapshot.shards if shard.part and (name := shard.source) in names})
+    if added:
+        raise UserError(
+            f"--text: files were added to {', '.join(added[:5])} in parts, whose texts are in outputs of their own. Export "
+            f"{root.child_url('additions/00001')} and so on by themselves, or pack all anew with `datapipe run --repack`."
+        )
+
+
+def _batches(
+    root: Root,
+    snapshot: Snapshot,
+    source: str,
+    split: Split,
+    files: list[TableFile],
+    schema: pa.Schema,
+    highest: int | None,
+) -> Iterator[pa.RecordBatch]:
+    removed = read_removed(root, snapshot)
+    for file in files:
+        for found in read_table(root, file):
+            record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
+            rows = published_rows(record, source, schema)
+            if highest is not None:
+                is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
+                rows = rows.filter(pa.array(is_held_out == (split == "validation")))
+            yield rows
+
+
+def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None:
+    """The highest hash of a document in the validation shards of a source; None where there is none."""
+    hashes = (
+        _validation_hashes(snapshot, rows.column("keys").values)
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
+    )
+    return max((int(found.max()) for found in hashes if len(found)), default=None)
+
+
+def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:
+    """The hashes that `tasks/train.is_validation` compares with the share: (num_docs,) uint64."""
+    return keyed_hash(key_halves(keys), seed_for(snapshot.seed, "validation"))
+
+
+def _cleaned(root: Root, snapshot: Snapshot) -> dict[str, list[Record]]:
+    """By source, the records of the last step that passed its documents on. Raises UserError where one is gone."""
+    lost = (
+        f"{root.url}: work/ has lost the texts of snapshot {snapshot.fingerprint[:12]}. Run its mixture again, "
+        f"with `--set tokenizer=none` to write the documents at once."
+    )
+    try:
+        names = root.read_bytes(published_tasks(snapshot.fingerprint)).decode().split()
+    except FileNotFoundError as error:
+        raise UserError(lost) from error
+    ledger = Ledger(root)
+    ledger.load()
+    last: dict[str, list[Record]] = {}
+    for name in names:
+        record = ledger.look_up(name)
+        if record is None:
+            raise UserError(lost)
+        source = record.step.partition("/")[0]
+        if "documents" in record.outputs:
+            known = last.setdefault(source, [])
+            if known and known[0].step != record.step:
+                known.clear()
+            known.append(record)
+    return last

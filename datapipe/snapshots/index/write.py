@@ -1,0 +1,199 @@
+"""Indexes: the rows that the global stages of a run emitted, for later runs to compare `against`.
+
+    OUTPUT/work/   index.json        the files of rows are those of its tasks
+    INDEX/         index.json   rows/
+
+| in index.json | |
+|---|---|
+| stages | their names and row identities |
+| rows | the files of rows, each with the group of input files that its documents come from |
+| files | the input files of each group |
+| checksum | of all this |
+
+An index covers every document that reached a stage, including those that the stage dropped. It holds the rows that the stage
+exchanges: hashes and signatures, and for `dedup.substring` passages of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
+
+from datapipe.errors import CorruptionError, UserError
+from datapipe.records.checksum import bytes_checksum, intact
+from datapipe.records.names import WORK
+from datapipe.records.outputs import ExchangeFile
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS
+from datapipe.steps.compile import Plan
+from datapipe.steps.request import Request
+from datapipe.steps.splits import file_hash
+from datapipe.storage.root import Root
+
+INDEX = "index.json"
+ROWS = "rows"
+_VERSION = 3
+"""Version 2 held its rows and files in two Parquet files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedStage:
+    """A stage with rows in an index: its name in the run, and its `Global.row_identity`."""
+
+    name: str
+    identity: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedRows:
+    """A file of rows.
+
+    Attributes:
+        stage: number of the stage in the index.
+        group: number of the group of input files that the rows are about.
+        table: name of the table that the rows belong to.
+    """
+
+    stage: int
+    group: int
+    table: str
+    output: ExchangeFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedFile:
+    """An input file with rows in an index. A file that was split between tasks is in several groups."""
+
+    hash: int
+    source: str
+    path: str
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index:
+    """An index. Paths of rows are relative to `root`."""
+
+    root: Root
+    stages: tuple[IndexedStage, ...]
+    rows: tuple[IndexedRows, ...]
+    files: tuple[IndexedFile, ...]
+
+    @property
+    def url(self) -> str:
+        """The URL of the output or of the index folder."""
+        return self.root.url.removesuffix("/work")
+
+    def of_stage(self, number: int) -> dict[str, tuple[ExchangeFile, ...]]:
+        """The files of rows of a stage by table, with the URLs that another run reads."""
+        tables: dict[str, list[ExchangeFile]] = {}
+        for rows in self.rows:
+            if rows.stage == number:
+                url = self.root.child_url(rows.output.path)
+                tables.setdefault(rows.table, []).append(replace(rows.output, url=url))
+        return {table: tuple(outputs) for table, outputs in tables.items()}
+
+
+_INDEX = TypeAdapter(Index)
+
+
+def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
+    """The index of the rows that the committed tasks of a run emitted; None for a run without global stages."""
+    groups, files = _groups(request, plan)
+    steps = {step.id: step for step in plan.steps}
+    stages: list[IndexedStage] = []
+    rows: list[IndexedRows] = []
+    for number, global_step in enumerate(plan.pipeline.global_steps):
+        stage = cast(Global, global_step.stage.stage)
+        stages.append(IndexedStage(name=global_step.stage.name, identity=stage.row_identity(request.mixture.seed)))
+        for source, segment in global_step.sources:
+            for group, record in zip(groups[source], steps[plan.pipeline.map_step(source, segment)].records, strict=True):
+                for table in stage.emits():
+                    if table in FINAL_SCHEMAS:  # decisions of the earlier run do not apply to later documents
+                        continue
+                    for output in record.of(f"emitted.{table}", ExchangeFile):
+                        if output.rows:
+                            below = replace(output, path=output.path.removeprefix(f"{WORK}/"))
+                            rows.append(IndexedRows(stage=number, group=group, table=table, output=below))
+    return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
+
+
+def _groups(request: Request, plan: Plan) -> tuple[dict[str, list[int]], list[IndexedFile]]:
+    """The group numbers of each source, one for each of its map tasks, and the input files of every group."""
+    numbers: dict[str, list[int]] = {}
+    files: list[IndexedFile] = []
+    count = 0
+    for name in request.sources:
+        planned = plan.inputs[name]
+        groups = planned.groups if request.limit is None else (planned.splits,)
+        numbers[name] = list(range(count, count + len(groups)))
+        for number, group in zip(numbers[name], groups):
+            paths = dict.fromkeys(split.file.path for split in group)
+            files += [IndexedFile(hash=file_hash(name, path), source=name, path=path, group=number) for path in paths]
+        count += len(groups)
+    return numbers, files
+
+
+# ---------------------------------------------------------------------------------------------------- on disk
+
+
+def write_index(index: Index) -> None:
+    """Writes an index whose files of rows exist, and replaces an earlier one."""
+    content = {"index": _VERSION, "stages": index.stages, "rows": index.rows, "files": index.files}
+    index.root.write_atomic(INDEX, to_json({**content, "checksum": _checksum(content)}))
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Of what index.json says, but for the checksum itself."""
+    return bytes_checksum(to_json({name: value for name, value in content.items() if name != "checksum"}))
+
+
+def open_index(url: str, where: str = "") -> Index:
+    """The index at a path or URL, which may be an output.
+
+    Args:
+        where: what error messages begin with.
+
+    Raises UserError when there is no index, CorruptionError when it is damaged.
+    """
+    root = _root_of(url.rstrip("/"), where)
+    return _INDEX.validate_python({**intact(lambda: _parsed(root, url, where)), "root": root})
+
+
+def _root_of(url: str, where: str) -> Root:
+    for root in (Root(url), Root(url).within(WORK)):
+        try:
+            if root.exists(INDEX):
+                return root
+        except OSError as error:  # no such bucket, or the store does not answer
+            raise UserError(f"{where}{url}: {error}. Expected a readable folder.") from error
+    raise UserError(
+        f"{where}{url}: no index here. Expected the output of a run that has this kind of stage and still has its work/ "
+        "folder, or a folder that `datapipe index` made of such outputs."
+    )
+
+
+def _parsed(root: Root, url: str, where: str) -> dict[str, Any]:
+    """The content of index.json. Raises UserError for one of another version, CorruptionError for a damaged one."""
+    try:
+        content: dict[str, Any] = from_json(root.read_bytes(INDEX))
+        version, checksum = content["index"], content.get("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"{url}/{INDEX}: not an index ({error}). Make the index again.") from error
+    if version != _VERSION:
+        raise UserError(f"{where}{url}: an index of version {version}. Expected version {_VERSION}. Make the index again.")
+    if checksum != _checksum(content):
+        raise CorruptionError(f"{url}/{INDEX}: the file has changed: its checksum is wrong. Make the index again.")
+    return content
+
+
+def check_files(index: Index, outputs: Iterable[ExchangeFile], remedy: str) -> None:
+    """Raises UserError, which ends with the remedy, for the first of these files that is missing or of another size."""
+    for output in outputs:
+        if index.root.size(output.path) != output.bytes:
+            url = index.root.child_url(output.path)
+            raise UserError(f"{url}: this file of the index is missing or has changed. {remedy}")

@@ -1,0 +1,280 @@
+"""From committed files to snapshots: every shard, or file of documents, under a name of its own, snapshot.json last.
+
+    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
+    snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
+    OUTPUT/                      the newest tokenizer, file table and report, and then snapshot.json
+    removed.parquet              in both, where documents were taken down: those of the snapshot before, and new ones
+
+Nothing that an earlier snapshot needs is changed or deleted, so loaders of any snapshot go on. A run that is killed while it
+publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. The output itself
+holds the snapshots of the first sequence length, and length-N/ below it those of each further one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.exchange.partitions import check_committed, committed_bytes
+from datapipe.quantities import counted
+from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
+from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
+from datapipe.shards.document_files import files_parquet
+from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, has_snapshot, read_manifest, snapshot_folder
+from datapipe.shards.provenance import Provenance
+from datapipe.shards.removed import removed_entry
+from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
+from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
+from datapipe.snapshots.composed_manifest import file_entry, make_snapshot, provenance_of, publish_files
+from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
+from datapipe.snapshots.held_out import held_out_warnings
+from datapipe.snapshots.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
+from datapipe.steps.compile import Plan
+from datapipe.steps.counts import source_counts
+from datapipe.steps.losses import why_nothing_is_left
+from datapipe.steps.request import Request
+from datapipe.steps.splits import file_hash
+from datapipe.steps.warnings import RunWarning
+from datapipe.steps.work import PackTask
+from datapipe.storage.hold import Hold
+from datapipe.storage.root import Root
+
+_REASONS = 5
+Say = Callable[[str], None]
+Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
+"""Makes the content of report.json, with the warnings about the snapshot."""
+
+
+def publish(
+    hold: Hold, request: Request, plan: Plan, report: Report | None, say: Say | None = None
+) -> tuple[Manifest, list[RunWarning]]:
+    """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
+
+    Args:
+        report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
+        say: gets lines about shards of other outputs, where they take a while.
+    """
+    _check_something_is_left(request, plan)
+    root, is_text = hold.root, request.mixture.tokenizer.is_none
+    own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
+    files = files_parquet([*own, *taken_files(request.taken)])
+    made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
+    first = made[""].snapshot
+    for folder in made:
+        warnings += _other_files(root, folder, made[folder].snapshot)
+    told = {MIXTURE: request.mixture.resolved_yaml().encode()}
+    if report is not None:
+        told[REPORT] = report(plan, first, warnings)
+    lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
+    for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
+        note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
+        _publish_snapshot(hold, folder, unpublished, told, say)
+    tasks = [record.fingerprint for step in plan.steps for record in step.records]
+    tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
+    tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
+    root.write_atomic(published_tasks(first.fingerprint), "\n".join(tasks).encode())
+    return first, warnings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unpublished:
+    """A snapshot that is made, and not published yet.
+
+    Attributes:
+        data: its shards or files of documents, each with the committed file.
+        taken: its shards that other outputs have.
+        needed: content by path of the other files that the manifest names.
+    """
+
+    snapshot: Manifest
+    data: Sequence[tuple[ShardEntry | DocumentsEntry, OutputFile]]
+    needed: Mapping[str, bytes]
+    taken: Sequence[TakenShard] = ()
+
+
+def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
+    anything is changed, since they may be refused."""
+    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
+    named = named_in(request.mixture.takedown)
+    spec = request.mixture.pack
+    with_rows = None if root.local is None else partial(_with_rows, root, request, plan, tokenizer)
+    taken_down = removed_documents(root, named, request.taken, files, with_rows)
+    removed, listed = removed_entry(taken_down, REMOVED)
+    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
+    made: dict[str, _Unpublished] = {}
+    own: list[ShardEntry] = []
+    warnings = takedown_warnings(named, request.taken, files, taken_down)
+    for length in spec.sequence_length:
+        shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
+        entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
+        known = {name: source.entry for name, source in request.taken.items()}
+        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
+        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
+        warnings += [warning for warning in warned if warning not in warnings]
+        own = [entry for entry, _ in shards]
+    return made, [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, own)]
+
+
+def _check_something_is_left(request: Request, plan: Plan) -> None:
+    """Raises DatapipeError where no source keeps a document, with the reason: such an output would hold nothing."""
+    if request.taken or request.mixture.is_addition:
+        return
+    counts = {name: source_counts(plan, name) for name in request.sources}
+    if any(source.document_counts.kept for source in counts.values()):
+        return
+    reasons = [f"source '{name}': {why_nothing_is_left(counts[name], request.sources[name].files)}" for name in counts]
+    more = f"; and {counted(len(reasons) - _REASONS, 'more source')}" if len(reasons) > _REASONS else ""
+    raise DatapipeError(
+        f"no document is left, so nothing was published. {'; '.join(reasons[:_REASONS])}{more}. Loosen what drops them, or "
+        f"check the files and the text field of the source."
+    )
+
+
+def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) -> list[RunWarning]:
+    """The warnings, those about sources that keep no document with the reason."""
+
+    def told(warning: RunWarning) -> RunWarning:
+        name = warning.source
+        if warning.kind != "nothing_to_draw" or name not in request.sources or (counts := source_counts(plan, name)).tokens:
+            return warning
+        reason = why_nothing_is_left(counts, request.sources[name].files)
+        return replace(warning, text=f"{warning.text} Why: {reason}.")
+
+    return [told(warning) for warning in warnings]
+
+
+def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
+    """Those of the documents that committed shards of the first sequence length have."""
+    length = request.mixture.pack.sequence_length[0]
+    shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(plan, length)]
+    form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
+    return documents_with_rows(root, shards, keys, request.mixture.seed, form)
+
+
+def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+    """The snapshot of documents, and warnings."""
+    mixture, data = request.mixture, _document_files(plan)
+    snapshot = DocumentsSnapshot(
+        name=mixture.name,
+        document_format=mixture.documents.format,
+        sources={name: Provenance(**provenance_of(source)) for name, source in mixture.sources.items()},
+        files=file_entry(files),
+        documents=tuple(entry for entry, _ in data),
+    ).sealed()
+    empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
+    nothing = "kept no document."
+    warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    warnings = _with_reasons(request, plan, warnings)
+    return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
+
+
+def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
+    """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
+    seems to be missing where a document is larger than a file."""
+    found: list[tuple[DocumentsEntry, DocumentsFile]] = []
+    for step in plan.of_kind("write"):
+        written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
+        for number, output in enumerate(written):
+            ending = output.path.rpartition("/")[2].partition(".")[2]
+            path = with_digest(f"documents/{step.source}/part-{number:05d}.{ending}", output.checksum)
+            entry = DocumentsEntry(
+                path=path,
+                source=step.source,
+                documents=output.rows,
+                text_bytes=output.text_bytes,
+                bytes=output.bytes,
+                checksum=output.checksum,
+            )
+            found.append((entry, output))
+    return sorted(found, key=lambda each: each[0].path)
+
+
+def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+    """Publishes a snapshot in `folder` below the output, or in the output itself.
+
+    Args:
+        about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
+    """
+    snapshot, needed = unpublished.snapshot, unpublished.needed
+    root, target = hold.root, hold.root.within(folder)
+    if _is_published(target, snapshot, needed):
+        return
+    hold.check_condemned(below(folder, entry.path) for entry in snapshot.data_files)
+    missing = [
+        (number, entry, output)
+        for number, (entry, output) in enumerate(unpublished.data)
+        if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
+    ]
+    for _, _, output in missing:
+        check_committed(root, output)
+    for number, entry, output in missing:
+        root.publish(output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
+    copy_shards(target, unpublished.taken, PUBLISH, say)
+    publish_files(hold, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
+
+
+def _other_files(root: Root, folder: str, snapshot: Manifest) -> list[RunWarning]:
+    """Warnings about files among the shards and documents that no run writes, and about documents of earlier snapshots beside
+    those of the newest: a pattern reads them all."""
+    paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
+    strange = [below(folder, path) for path in paths if not DATA_PATH.fullmatch(path)]
+    reason = "is no file of a run. It stays, but nothing else belongs there."
+    warnings = [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in strange]
+    older = [path for path in paths if path.startswith("documents/") and path not in own and DATA_PATH.fullmatch(path)]
+    if older and isinstance(snapshot, DocumentsSnapshot):
+        text = (
+            f"documents/ also has {counted(len(older), 'file')} of earlier snapshots, such as {older[0]}. A pattern such as "
+            f"documents/*/* reads them too. `datapipe clean` deletes them; snapshot.json lists the files of the newest."
+        )
+        warnings.append(RunWarning(kind="older_documents", text=text, details={"count": len(older)}))
+    return warnings
+
+
+def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
+    """Whether the published name, whose size is right, is that of the committed file already.
+
+    On an object store the digest in the name says so. Locally a name is linked again after its task has run again, so that
+    the disk holds the content once.
+    """
+    if target.local is None or root.local is None:
+        return True
+    return (target.local / published).samefile(root.local / committed)
+
+
+def _is_published(root: Root, snapshot: Manifest, needed: Mapping[str, bytes]) -> bool:
+    """Whether this snapshot is the newest and has a folder, with shards or documents of the right sizes and equal files."""
+    own = snapshot_folder(snapshot.fingerprint)
+    try:
+        if {read_manifest(root).fingerprint, read_manifest(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
+            return False
+    except SnapshotError:
+        return False
+    sizes = dict(data_files(root))
+    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.data_files):
+        return False
+    written = ((place, content) for path, content in needed.items() for place in (f"{own}/{path}", path))
+    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written)
+
+
+def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
+    """The shards of a sequence length with their entries in the snapshot, by path."""
+    shards: list[tuple[ShardEntry, ShardFile]] = []
+    for step in plan.of_kind("pack"):
+        for task, record in zip(step.tasks or (), step.records):
+            assert isinstance(task, PackTask)
+            if task.sequence_length != sequence_length:
+                continue
+            for output in record.of("shards", ShardFile):
+                entry = ShardEntry.of(
+                    output,
+                    path=with_digest(f"shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
+                    source=step.source,
+                    split=task.split,
+                    stratum=task.stratum,
+                    hashes=(task.start, task.stop),
+                )
+                shards.append((entry, output))
+    return sorted(shards, key=lambda shard: shard[0].numbered_path)

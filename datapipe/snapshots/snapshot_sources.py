@@ -1,0 +1,219 @@
+"""The sources of a mixture that are other outputs: each becomes the sources that it has, with their share of its weight.
+
+    old: {snapshot: runs/2025, weight: 0.1}      ─▶  old.web 0.08, old.code 0.02      by the tokens of their rows
+    replay: {from: runs/2025, share: 5%}         ─▶  replay.web, replay.code: 5 % of all, as that run draws them
+
+A snapshot of which one source is taken keeps the name that the mixture gives it. The names, weights and versions that result
+are in the mixture that the output keeps, so that it can be run again when the other outputs have newer snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from datapipe.config.mixture import Mixture
+from datapipe.config.sources.source import SnapshotSource, Source
+from datapipe.config.tokenizer_spec import TokenizerSpec
+from datapipe.credentials import masked
+from datapipe.errors import SnapshotError, UserError, suggest
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
+from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_snapshot, snapshot_file
+from datapipe.shards.shard_table import ShardTable
+from datapipe.shards.snapshots import length_snapshots
+from datapipe.stage.licenses import UNKNOWN, is_allowed
+from datapipe.steps import weighting
+from datapipe.steps.request import TakenSource
+from datapipe.storage.outages import input_error
+from datapipe.storage.root import Root
+from datapipe.tokens.encoder import Encoder, load_tokenizer
+
+REPLAY = "replay"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opened:
+    """An output that a mixture names.
+
+    Attributes:
+        where: the key that names it.
+        version: fingerprint of the snapshot of its first sequence length, which names those of all.
+        snapshots: by sequence length of the mixture, the snapshot and where its files are; the first one stands for all.
+    """
+
+    where: str
+    url: str
+    version: str
+    snapshots: Mapping[int, tuple[Root, Snapshot]]
+
+    @property
+    def first(self) -> tuple[Root, Snapshot]:
+        return next(iter(self.snapshots.values()))
+
+
+def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSource]]:
+    """The mixture in which every source that is another output, and the replay, is one source of it; and these sources.
+
+    Raises UserError for an output whose rows do not fit, and SnapshotError for one that has no such snapshot.
+    """
+    if not mixture.snapshot_sources and mixture.mixture.replay is None:
+        return mixture, {}
+    sources: dict[str, Source | SnapshotSource] = {}
+    weights: dict[str, dict[str, Fraction]] = {}
+    taken: dict[str, TakenSource] = {}
+    opened: list[_Opened] = []
+    named = [*mixture.all_sources.items()]
+    if (replay := mixture.mixture.replay) is not None:
+        named.append((REPLAY, SnapshotSource(snapshot=replay.from_, version=replay.version)))
+    for name, source in named:
+        if isinstance(source, Source):
+            sources[name] = source
+            continue
+        is_replay = source is not mixture.all_sources.get(name)
+        path = ("mixture", "replay") if is_replay else ("sources", name)
+        found = _open(mixture, source, mixture.where(*path))
+        shares = _shares(found, source, is_replay)
+        names = {part: name if len(source.sources) == 1 else f"{name}.{part}" for part in shares}
+        for part, new in names.items():
+            if new in sources or (new != name and new in mixture.all_sources):
+                raise UserError(
+                    f"{found.where}: '{part}' of {found.url} becomes '{new}', which is a source already. Rename one."
+                )
+            sources[new] = source.model_copy(update={"sources": (part,), "version": found.version})
+            taken[new] = TakenSource(snapshots=found.snapshots, source=part)
+            _check_license(mixture, found, taken[new])
+        weights["" if is_replay else name] = {names[part]: share for part, share in shares.items()}
+        opened.append(found)
+    _check_together(opened)
+    return _with_tokenizer(mixture.with_sources(sources, weights), opened), taken
+
+
+def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
+    """The snapshots of an output, one for each sequence length of the mixture. Raises UserError where one is missing."""
+    root, url = Root(source.snapshot.rstrip("/")), masked(source.snapshot)
+    if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
+        raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
+    try:
+        first = read_snapshot(root, source.version)
+        found = {first.sequence_length: (root, first)}
+        for folder, fingerprint in length_snapshots(root, first.fingerprint).items():
+            snapshot = read_snapshot(root.within(folder), fingerprint)
+            found[snapshot.sequence_length] = (root.within(folder), snapshot)
+    except OSError as error:
+        raise input_error(error, where, "cannot read the snapshot of", url) from error
+    except SnapshotError as error:
+        raise SnapshotError(f"{where}: {error}") from error
+    wanted = mixture.pack.sequence_length
+    missing = [length for length in wanted if length not in found]
+    if missing:
+        there = ", ".join(map(str, found))
+        raise UserError(
+            f"{where}: the rows of {url} have {there} tokens, and pack.sequence_length is {missing[0]}. Rows are mixed as they "
+            f"are: set pack.sequence_length to {there}, or take the text instead, as a source with a path."
+        )
+    if first.shard_format != mixture.shards.format:
+        raise UserError(
+            f"{where}: the shards of {url} are {first.shard_format} files, and shards.format is {mixture.shards.format}. "
+            f"Set shards.format to {first.shard_format}."
+        )
+    unknown = next((name for name in source.sources if name not in first.sources), None)
+    if unknown is not None:
+        known = ", ".join(first.sources)
+        raise UserError(f"{where}.sources: {url} has no source '{unknown}'.{suggest(unknown, first.sources)} It has: {known}.")
+    snapshots = {length: found[length] for length in wanted}
+    return _Opened(where=where, url=url, version=first.fingerprint, snapshots=snapshots)
+
+
+def _shares(found: _Opened, source: SnapshotSource, is_replay: bool) -> dict[str, Fraction]:
+    """The share of each source that is taken in the weight of all: by the tokens of its rows, or as its run draws it."""
+    snapshot = found.first[1]
+    names = source.sources or tuple(snapshot.sources)
+    if is_replay:
+        drawn = drawn_tokens(snapshot, run_order(snapshot))
+        parts = weighting.drawn_shares(snapshot) if drawn is None else {name: Fraction(drawn[name]) for name in drawn}
+    else:
+        tokens = weighting.epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
+        parts = {name: Fraction(tokens[name]) for name in names}
+    shown = {name: parts[name] for name in names if parts[name]}
+    if not shown:
+        raise UserError(f"{found.where}: {found.url} has no rows to train on in {', '.join(names)}. Leave the source out.")
+    return {name: part / sum(shown.values()) for name, part in shown.items()}
+
+
+def _check_license(mixture: Mixture, found: _Opened, taken: TakenSource) -> None:
+    said = taken.entry.license
+    if mixture.licenses and not (is_allowed(said, mixture.licenses) if said is not None else UNKNOWN in mixture.licenses):
+        raise UserError(
+            f"{found.where}: '{taken.source}' of {found.url} has the licence {said or UNKNOWN}, and `licenses` allows "
+            f"{', '.join(mixture.licenses)} only. Leave it out of `sources`, or add its licence to `licenses`."
+        )
+
+
+def _check_together(opened: list[_Opened]) -> None:
+    """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
+    first, *others = opened
+    for other in others:
+        theirs, ours = other.first[1].tokenizer, first.first[1].tokenizer
+        if (theirs.fingerprint, theirs.bos_id) != (ours.fingerprint, ours.bos_id):
+            raise UserError(
+                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_in_words(theirs)}) than "
+                f"snapshot {first.version[:12]} of {first.url} ({_in_words(ours)}). Rows are mixed as they are: leave one of "
+                f"them out, or take its text instead, as a source with a path."
+            )
+    lengths = {one.url: _has_pieces(one.first[1]) for one in opened}
+    if len(set(lengths.values())) > 1:
+        [url, *_] = [url for url, has_pieces in lengths.items() if has_pieces]
+        raise UserError(
+            f"{url} was packed with method: buckets, and the others were not. Expected rows of one kind: leave one out."
+        )
+
+
+def _in_words(entry: TokenizerEntry) -> str:
+    begin = "their text" if entry.bos_id is None else f"token {entry.bos_id}"
+    return f"{entry.fingerprint.rpartition(':')[2][:12]}, documents begin with {begin}"
+
+
+def _has_pieces(snapshot: Snapshot) -> bool:
+    return ShardTable.of(snapshot.shards).column("piece_length").null_count < len(snapshot.shards)
+
+
+def _with_tokenizer(mixture: Mixture, opened: list[_Opened]) -> Mixture:
+    """The mixture with the tokenizer of the snapshots, unless it names the same one. Raises UserError for another one."""
+    found = opened[0]
+    root, snapshot = found.first
+    if (mixture.pack.method == "buckets") != _has_pieces(snapshot) and mixture.sources:
+        raise UserError(
+            f"{found.where}: the rows of {found.url} were {'' if _has_pieces(snapshot) else 'not '}packed with method: "
+            f"buckets, and pack.method is {mixture.pack.method}. Expected rows of one kind: set pack.method as it was there."
+        )
+    if mixture.tokenizer.path is not None:
+        return mixture
+    path = snapshot_file(root, snapshot, snapshot.tokenizer.path)
+    tokenizer, entry = load_tokenizer(root.child_url(path), root.read_bytes(path)), snapshot.tokenizer
+    bos = None if entry.bos_id is None else tokenizer.id_to_token(entry.bos_id)
+    spec = TokenizerSpec(path=root.child_url(path), eos=tokenizer.id_to_token(entry.eos_id), bos=bos)
+    return mixture.model_copy(update={"tokenizer": spec})
+
+
+def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content: bytes) -> None:
+    """Raises UserError where the mixture's own tokenizer is not that of the snapshots.
+
+    Args:
+        content: of its tokenizer.json.
+    """
+    spec = mixture.tokenizer
+    encoder = Encoder(content, eos=spec.eos, bos=spec.bos) if taken else None
+    for name, source in taken.items():
+        [(root, snapshot), *_] = source.snapshots.values()
+        theirs = snapshot.tokenizer
+        if encoder is not None and (encoder.fingerprint, encoder.eos_id, encoder.bos_id) != (
+            theirs.fingerprint,
+            theirs.eos_id,
+            theirs.bos_id,
+        ):
+            raise UserError(
+                f"{mixture.where('tokenizer')}: {masked(mixture.tokenizer.path or '')} is not the tokenizer of "
+                f"{masked(root.url)}, from which '{name}' takes its rows. Leave the tokenizer out to use that one, or take the "
+                f"text instead, as a source with a path."
+            )

@@ -1,0 +1,266 @@
+"""Takedowns: documents that no loader hands out any more, from the next snapshot of an output on.
+
+    keys ─▶ removed.parquet of a new snapshot    its shards are the same, and loaders pad the tokens of these documents in place
+         ─▶ the indexes of the output            their rows are deleted: no later document is dropped as a copy of them
+
+The order of rows stays, so a trainer moves to the new snapshot with its place, and steps before that are as they were. The list
+goes on into every later snapshot of the output, and of outputs that take its rows. What erases the tokens from the disk is an
+export, which writes the shards without them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+
+import numpy as np
+
+from datapipe import columns
+from datapipe.credentials import masked
+from datapipe.document_name import InputFiles
+from datapipe.errors import UserError
+from datapipe.quantities import counted
+from datapipe.records.names import CARD, CROISSANT, REMOVED, REPORT, SNAPSHOT, WORK
+from datapipe.rng import shuffle_hash
+from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
+from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot, snapshot_folder
+from datapipe.shards.removed import Removed, read_removed, removed_entry
+from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_table import RowForm, ShardEntry
+from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
+from datapipe.snapshots.additions import addition_folders
+from datapipe.snapshots.composed_manifest import keep_tasks, publish_files
+from datapipe.snapshots.index.takedown import TakenDown, delete_rows
+from datapipe.snapshots.index.write import INDEX, open_index
+from datapipe.stage.decoding import BrokenStreamError, as_utf8
+from datapipe.steps.request import TakenSource
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.hold import Hold
+from datapipe.storage.lock import exclusive
+from datapipe.storage.root import Root, open_input
+
+NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
+
+_BYTE_ORDER_MARK = "\ufeff"
+_LISTED = 10
+"""Documents, or pairs of files, that warnings tell of."""
+
+
+def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
+    """Publishes a snapshot that leaves documents out, and deletes their rows from the indexes of an output.
+
+    It does nothing twice: what a killed takedown has not done is done by the next. Documents that no row has are not taken
+    down: they were dropped, or their position is none of a document. That is not looked for on object stores, where it would
+    be reading all shards.
+
+    Args:
+        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
+
+    Returns:
+        The newest snapshot of the output, and what was done.
+    """
+    with exclusive(root) as hold:
+        before = read_manifest(root)
+        if not isinstance(before, Snapshot):
+            raise UserError(
+                f"{root.url}: this output holds documents, not tokens. Remove them from the input, and run the mixture again."
+            )
+        found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
+        keys = {key for key in found.values() if key is not None}
+        there = keys if root.local is None else documents_with_rows(root, before.shards, keys, before.seed, before.form)
+        removed = read_removed(root, before)
+        after = removed.with_takedown(there)
+        snapshot = before if after is removed else _publish(hold, before, after)
+        take_down_from_additions(root, snapshot, after)
+        rows = delete_from_indexes(root, after)
+    unknown = {
+        document: "no such input file" if key is None else f"no row has it. {NO_ROW}"
+        for document, key in found.items()
+        if key is None or key not in there
+    }
+    num_documents, num_new = len({key or document for document, key in found.items()}), len(after) - len(removed)
+    num_before = len(there) - num_new
+    done = TakenDown(num_documents=num_documents, num_new=num_new, num_before=num_before, rows=rows, unknown=unknown)
+    return snapshot, done
+
+
+def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
+    """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
+    entry, needed = removed_entry(removed, REMOVED)
+    lengths: dict[str, str] = {}
+    for folder, fingerprint in {**length_snapshots(hold.root, before.fingerprint), "": before.fingerprint}.items():
+        target = hold.root.within(folder)
+        old = read_snapshot(target, fingerprint) if folder else before
+        new = old.model_copy(update={"removed": entry}).sealed()
+        note_publication(target, new.fingerprint, {} if folder else lengths)
+        about = _files_about(target, old, new)
+        if not folder:
+            keep_tasks(target, before, new)
+        publish_files(hold, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
+        lengths[folder] = new.fingerprint
+    return read_snapshot(hold.root)
+
+
+def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
+    """The additions of a snapshot are outputs too, which may be loaded and exported: their snapshots leave out the same
+    documents."""
+    for folder in published_additions(root, snapshot) if len(removed) else ():
+        target = root.within(folder)
+        before = read_manifest(target)
+        if not isinstance(before, Snapshot):
+            continue
+        files = np.array([number for number, _, _ in files_with_hashes(target, before)], np.uint64)
+        held = read_removed(target, before)
+        after = held.with_takedown(removed.keys[np.isin(removed.halves[0], files)].tolist())
+        if after is not held:
+            with exclusive(target) as hold:
+                _publish(hold, before, after)
+
+
+def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
+    """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
+    within = target.within(snapshot_folder(old.fingerprint))
+    names = {path for path, _ in within.list_files("", recursive=False)} - {SNAPSHOT, PUBLICATION, PIN, CARD, CROISSANT}
+    about = {name: within.read_bytes(name) for name in names}
+    if REPORT in about:
+        report = json.loads(about[REPORT])
+        if report.get("shards"):
+            changed = {"fingerprint": new.fingerprint, "before": old.fingerprint, "taken_down": new.num_taken_down}
+            report["shards"] |= changed
+            about[REPORT] = (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+    return about
+
+
+def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
+    """Deletes the rows of documents from the indexes of an output and of its additions. Returns how many, by stage."""
+    rows: Counter[str] = Counter()
+    hashes = set(removed.halves[0].tolist())
+    for folder in ("", *addition_folders(root)) if hashes else ():
+        target = root.within(folder).within(WORK)
+        if target.exists(INDEX):
+            index = open_index(target.url)
+            if hashes & {file.hash for file in index.files}:
+                rows += delete_rows(index, removed)[0]
+    return dict(rows)
+
+
+def takedown_warnings(
+    named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes, removed: Removed
+) -> list[RunWarning]:
+    """Warnings about a list of takedowns: documents that it names and that no file has, or no row, and files of one name in two
+    outputs, whose documents have the same keys, so that they are left out of both.
+
+    Args:
+        named: the documents of the mixture's list.
+        files: files.parquet of the snapshot.
+        removed: its list.
+    """
+    known = files_in(files)
+    keys = dict(zip(named, find_keys(known, named)))
+    unknown = [document for document, key in keys.items() if key is None]
+    rowless = [document for document, key in keys.items() if key is not None and not removed.has(key)]
+    warnings: list[RunWarning] = []
+    for documents, what in ((unknown, "of files that are not there"), (rowless, "that no row has")):
+        if documents:
+            text = f"takedown names {counted(len(documents), 'document')} {what}, such as {documents[0]}"
+            why = "" if documents is unknown else f". {NO_ROW}"
+            details = {"documents": documents[:_LISTED], "count": len(documents)}
+            warnings.append(RunWarning(kind="takedown_of_nothing", text=text + why, details=details))
+    hashes = set(removed.halves[0].tolist())
+    places: dict[int, dict[str, str]] = {}
+    for number, source, path in known:
+        if number in hashes:
+            place = next(iter(taken[source].snapshots.values()))[0].url if source in taken else ""
+            places.setdefault(number, {})[place] = f"{source}/{path}"
+    for names in [sorted(names.values()) for names in places.values() if len(names) > 1][:_LISTED]:
+        text = (
+            f"{names[0]} and {names[1]} are files of two outputs with one name, so their documents have the same keys: what "
+            f"was taken down of one is left out of both. Run one of their mixtures again with another name for the source."
+        )
+        warnings.append(RunWarning(kind="takedown_of_two", text=text, details={"files": names}))
+    return warnings
+
+
+def documents_with_rows(
+    root: Root, shards: Iterable[ShardEntry], keys: Collection[bytes], seed: int, form: RowForm
+) -> set[bytes]:
+    """Those of the documents that rows of shards have. It reads the keys of the shards that may have them.
+
+    Args:
+        seed, form: of the snapshot.
+    """
+    wanted = Removed.none().with_takedown(keys)
+    hashes = shuffle_hash(wanted.halves, seed)
+    found: set[bytes] = set()
+    for entry in shards:
+        if not entry.may_have(hashes):
+            continue
+        with closing(open_shard(root, entry, form)) as shard:
+            for number in range(shard.num_batches):
+                matrix = columns.key_matrix(shard.batch(number).column("keys").values)
+                found.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
+    return found
+
+
+def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
+    """The documents that a file names, one a line, each as `document_name.InputFiles.key` takes it. A comment begins with #.
+
+    Args:
+        path: of the file, or its URL.
+        wrong: of a file that grows, gets what is wrong with each line that names no document: the others do not wait for it. A
+            line counts once it is whole.
+
+    Raises UserError for a file that cannot be read, and without `wrong` for a line that names no document.
+    """
+    if path is None:
+        return []
+    try:
+        with open_input(path) as stream:
+            content = b"".join(as_utf8(iter([stream.read()]))).decode()
+    except (OSError, ValueError, BrokenStreamError) as error:
+        raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
+    if wrong is not None:
+        content = content[: content.rfind("\n") + 1]
+    named: list[str] = []
+    for number, line in enumerate(content.split("\n"), 1):
+        text = line.strip().lstrip(_BYTE_ORDER_MARK).strip()
+        if not text or text.startswith("#"):
+            continue
+        try:
+            InputFiles(()).key(text)
+        except UserError as error:
+            message = f"{masked(path)}, line {number}: {error}"
+            if wrong is None:
+                raise UserError(message) from None
+            wrong.append(message)
+        else:
+            named.append(text)
+    return named
+
+
+def removed_documents(
+    root: Root,
+    named: Sequence[str],
+    taken: Mapping[str, TakenSource],
+    files: bytes,
+    with_rows: Callable[[set[bytes]], set[bytes]] | None = None,
+) -> Removed:
+    """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
+    rows from, and those that the mixture names and that are in its files.
+
+    Args:
+        named: the documents of the mixture's list.
+        files: files.parquet of the next snapshot.
+        with_rows: those of some documents that rows of the sources with input files have; None where nobody looks.
+    """
+    removed = read_removed(root, newest_manifest(root))
+    others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
+    of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
+    known = files_in(files) if named else []
+    found = {key for key in find_keys(known, named) if key is not None}
+    of_taken = {number for number, source, _ in known if source in taken}
+    looked_for = {key for key in found if int.from_bytes(key[:8], "big") not in of_taken}
+    absent = looked_for - with_rows(looked_for) if with_rows is not None and looked_for else set()
+    return removed.with_takedown([*of_others, *(found - absent)])

@@ -1,0 +1,1 @@
+"""Mixture → steps → tasks, each with its fingerprint, and what a worker does for each kind of task."""

@@ -1,0 +1,266 @@
+"""Document counts of a run. For every source, read = kept + Σ dropped by reason + quarantined. Pure.
+
+Each task checks its own counts. This module checks the steps of a plan: every step reads the documents that the step before it
+kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from datapipe.errors import DatapipeError
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name, total_counts
+from datapipe.quantities import counted
+from datapipe.records.record import Record
+from datapipe.stage.base import Filter
+from datapipe.stage.ranking import Cut
+from datapipe.stage.tables import drops_for_others
+from datapipe.steps.rank_plan import filter_of, found_of
+from datapipe.steps.steps import GlobalStep, Plan, Step
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """Totals of one source over its committed tasks.
+
+    Attributes:
+        document_counts: `read` of the first step, `kept` of the last one, all others summed.
+        tokens: of both splits.
+        empty: kept documents without text; known once they are tokenized or written.
+        sequences: of both splits, of the first sequence length.
+        packing: by sequence length.
+        work: time by name of the work.
+        unreadable_files: by path, each with its first damage.
+        is_complete: whether every step of the source is committed.
+    """
+
+    document_counts: DocumentCounts = field(default_factory=DocumentCounts)
+    tokens: int = 0
+    empty: int = 0
+    sequences: int = 0
+    packing: dict[int, Packing] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)
+    unreadable_files: tuple[UnreadableFile, ...] = ()
+    is_complete: bool = False
+
+
+def source_counts(plan: Plan, source: str) -> SourceCounts:
+    """The counts of a source. Raises DatapipeError when two committed steps disagree."""
+    steps = steps_of_documents(plan, source)
+    parts = [total_counts(record.metrics.document_counts for record in step.records) for step in steps]
+    for step, before, after in zip(steps[1:], parts, parts[1:]):
+        if step.is_committed and before.kept != after.read:
+            raise _mismatch(step.id, f"the previous step kept {before.kept} documents, this step read {after.read}")
+    total = DocumentCounts(read=parts[0].read, read_bytes=parts[0].read_bytes)
+    for step, part in zip(steps, parts):
+        total.dropped.update(part.dropped)
+        total.counts.update(part.counts)
+        total.quarantined += part.quarantined
+        total.quarantine_reasons.update(part.quarantine_reasons)
+        if step.is_committed:
+            total.kept, total.kept_bytes = part.kept, part.kept_bytes
+    tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
+    counts = SourceCounts(
+        document_counts=total,
+        tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
+        empty=sum(record.metrics.empty for step in (*tokenized, *written) for record in step.records),
+        sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
+        packing=total_by_name(record.metrics.packing for step in packed for record in step.records),
+        work=total_by_name(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
+        unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
+        is_complete=all(step.is_committed for step in (*steps, *packed, *written)),
+    )
+    if counts.is_complete:
+        _check(source, counts, written, packed)
+    return counts
+
+
+def steps_of_documents(plan: Plan, source: str) -> list[Step]:
+    """The steps that may drop or quarantine documents of a source, in order."""
+    return [*plan.of_kind("map", source), *plan.of_kind("tokenize", source)]
+
+
+def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:
+    """Raises DatapipeError where documents or tokens are lost."""
+    counts.document_counts.check(source)
+    num_kept = counts.document_counts.kept
+    for step in written:
+        num_read = sum(record.metrics.document_counts.read for record in step.records)
+        if num_read != num_kept:
+            raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
+    for step in packed:
+        packing = total_by_name(record.metrics.packing for record in step.records).values()
+        in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)
+        if in_shards + dropped != counts.tokens:
+            raise _mismatch(step.id, f"{counts.tokens} tokens were encoded, {in_shards} are in shards, {dropped} were dropped")
+
+
+def _mismatch(where: str, counts: str) -> DatapipeError:
+    return DatapipeError(f"{where}: the counts do not add up: {counts}. This is a defect of datapipe or of a stage of yours.")
+
+
+def shared_work(plan: Plan) -> dict[str, Work]:
+    """Time of the work that serves several sources: global stages and the tokenizer."""
+    return total_by_name(record.metrics.work for step in plan.steps if not step.source for record in step.records)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExcessDrops:
+    """A global stage that dropped a larger share of a source than its `max_dropped`.
+
+    Attributes:
+        dropped, read: documents.
+        allowed: `max_dropped`, a share.
+        on_excess: "warn" or "fail", as the stage has it.
+        inspect: the option of `datapipe inspect` that shows the dropped documents.
+    """
+
+    source: str
+    stage: str
+    dropped: int
+    read: int
+    allowed: float
+    on_excess: str
+    inspect: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"source '{self.source}': {self.stage} dropped {self.dropped:,} of {counted(self.read, 'document')} "
+            f"({self.dropped / self.read:.2%}); max_dropped allows {self.allowed:.2%}"
+        )
+
+
+def excess_drops(plan: Plan) -> list[ExcessDrops]:
+    """The global stages that dropped more than their `max_dropped`. Only sources with all decisions committed are checked."""
+    excesses: list[ExcessDrops] = []
+    for source, after in plan.pipeline.after.items():
+        stages = iter(plan.pipeline.global_stages[source])
+        for global_step, step in zip(after, plan.of_kind("map", source)[1:], strict=False):
+            if not isinstance(global_step, GlobalStep):
+                continue
+            stage = next(stages)
+            if stage.max_dropped is None or not step.is_committed:
+                continue
+            document_counts = total_counts(record.metrics.document_counts for record in step.records)
+            dropped = sum(count for reason, count in document_counts.dropped.items() if reason.startswith(f"{global_step.id}:"))
+            if _is_more(dropped, document_counts.read, stage.max_dropped):
+                excesses.append(
+                    ExcessDrops(
+                        source=source,
+                        stage=global_step.id,
+                        dropped=dropped,
+                        read=document_counts.read,
+                        allowed=stage.max_dropped,
+                        on_excess=stage.on_excess,
+                        inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {global_step.id}",
+                    )
+                )
+    return excesses
+
+
+def thresholds(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
+    """By source and stage that keeps a share: the cut, found by this run or taken from an earlier one, with the share."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for source, segments in plan.pipeline.segments.items():
+        for bound in (bound for segment in segments for bound in segment):
+            share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
+            cut = bound.cut or _found_cut(plan, source, bound.name)
+            if share is not None and cut is not None:
+                entry = {"share": float(share.share), "of": share.of, "from": share.threshold_from or None}
+                found.setdefault(source, {})[bound.name] = {**cut.to_json(), **entry}
+    return found
+
+
+def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
+    """The cut that this run found, or None."""
+    records = [record for step in plan.of_kind("narrow", source) if filter_of(step.id) == stage for record in step.records]
+    found = found_of(records[-1]) if records else None
+    return found if found is not None and found.is_found else None
+
+
+_NAMED_REASONS = 3
+
+
+def quarantine_text(document_counts: DocumentCounts) -> str:
+    """Why documents are in quarantine, the most frequent reasons first: "read: not a JSON object (50), …"; empty for none."""
+    named = document_counts.quarantine_reasons.most_common(_NAMED_REASONS)
+    more = len(document_counts.quarantine_reasons) - len(named)
+    texts = [f"{reason} ({count:,})" for reason, count in named]
+    return "; ".join([*texts, *([f"and {counted(more, 'more reason')}"] if more else [])])
+
+
+_NAMED_FILES = 5
+
+
+def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
+    """A sentence that names the unreadable files of a source, at most the first few."""
+    named = [f"{file.path} from {file.position:,} on: {file.error.rstrip('.')}" for file in files[:_NAMED_FILES]]
+    more = f"; and {len(files) - len(named):,} more" if len(files) > len(named) else ""
+    return f"source '{source}': {counted(len(files), 'input file')} cannot be read whole: {'; '.join(named)}{more}"
+
+
+def fields_without_value(step: Step) -> list[str]:
+    """The kept fields that are null in every document that a source's first step read, where it read any."""
+    values: Counter[str] = Counter()
+    for record in step.records:
+        values.update(record.metrics.field_values)
+    counts = total_counts(record.metrics.document_counts for record in step.records)
+    has_documents = step.is_committed and counts.read > counts.quarantined
+    return [name for name, count in values.items() if count == 0] if has_documents else []
+
+
+@dataclass(slots=True)
+class FirstTasks:
+    """What the first tasks of a source have read, as long as all of it is quarantined.
+
+    Attributes:
+        records: of the committed tasks; none once one of them has read a document.
+    """
+
+    step: Step
+    records: list[Record] = field(default_factory=list)
+    _read: int = 0
+    _damages: int = 0
+    _has_documents: bool = False
+
+    def add(self, record: Record) -> None:
+        counts = record.metrics.document_counts
+        self._read += counts.read
+        self._damages += len(record.metrics.unreadable_files)
+        self._has_documents = self._has_documents or counts.read != counts.quarantined
+        self.records = [] if self._has_documents else self.records
+        if not self._has_documents:
+            self.records.append(record)
+
+    @property
+    def num_left(self) -> int:
+        """Tasks without a record; only as long as nothing but quarantined documents was read."""
+        return len(self.step.tasks or ()) - len(self.records)
+
+    def is_hopeless(self, max_share: float) -> bool:
+        """Whether all records that the tasks read are quarantined, in so many of the source's tasks that it is over the limit
+        even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is one record
+        in quarantine, have a limit of their own.
+
+        Args:
+            max_share: the share of documents that may be quarantined.
+        """
+        is_all = self._damages < self._read and not self._has_documents
+        return is_all and _is_more(len(self.records), len(self.step.tasks or ()), max_share)
+
+
+def source_over_quarantine_limit(counts_by_source: Mapping[str, SourceCounts], max_share: float) -> str | None:
+    """The first source with more than this share of its documents in quarantine, or None."""
+    for name, counts in counts_by_source.items():
+        if _is_more(counts.document_counts.quarantined, counts.document_counts.read, max_share):
+            return name
+    return None
+
+
+def _is_more(count: int, total: int, share: float) -> bool:
+    """Whether `count` is more than this share of `total`. Divides instead of multiplying: `0.29 * 100 < 29` in floats."""
+    return count > 0 and count / total > share

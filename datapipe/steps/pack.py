@@ -1,0 +1,189 @@
+"""The pack task: one hash range of a source's token rows becomes shards.
+
+    rows of a range, in sorted slices ─▶ pools of documents ─▶ best fit, concat or buckets ─▶ rows of S in keyed order ─▶ shards
+                                                                                          └─▶ which document is where ─▶ packed
+
+The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
+order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go to
+shards of their own, named and marked with the length of their packed documents. Each stratum has tasks of its own, and its
+shards are named and marked with its number.
+
+Memory: one range, about `target_bytes`, a pool beside it, and a few MiB for every open shard. With concat and buckets the pool
+is the range; the rows of the range are released as they are copied to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import dtype_of, key_matrix
+from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
+from datapipe.exchange.ranges import read_slices
+from datapipe.metrics import Packing, TaskMetrics
+from datapipe.records.outputs import Outputs, ShardFile
+from datapipe.rng import mix64, seed_for
+from datapipe.shards import schemas
+from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
+from datapipe.steps.work import PackTask
+from datapipe.storage.root import Root
+from datapipe.tokens.packing import PackedRows, assemble, count, pack
+
+
+def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Packs one range into shards below `folder`, named as they will be published."""
+    metrics = TaskMetrics()
+    writers = _Writers(task, root, folder)
+    num_docs = 0
+    try:
+        read = read_slices(root, task.files, (task.start,), (task.stop,))
+        slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
+        for number, pool in enumerate(_pools(task, slices)):
+            num_docs += pool.num_docs
+            _write_pool(task, pool, number, writers, metrics)
+        with metrics.timed("write shards", num_docs=num_docs):
+            shards = writers.finish()
+        with metrics.timed("write facts"):
+            packed = writers.facts.finish()
+    except BaseException:
+        writers.abort()
+        raise
+    metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
+    metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
+    return {"shards": shards, "packed": packed}, metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pool:
+    """Documents that are packed together.
+
+    Attributes:
+        offsets: (num_docs + 1,) int64 into the ids.
+        ids: (num_tokens,) uint16 or uint32.
+        keys: (num_docs, 16) uint8.
+    """
+
+    offsets: np.ndarray
+    ids: np.ndarray
+    keys: np.ndarray
+
+    @property
+    def num_docs(self) -> int:
+        return len(self.keys)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.offsets.nbytes + self.ids.nbytes + self.keys.nbytes
+
+
+def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[_Pool]:
+    """The documents that are packed together: `pool_documents` for best fit, else all of them."""
+    size = task.pool_documents if task.method == "best_fit" else None
+    held: list[pa.RecordBatch] = []
+    num_held = 0
+    for rows in slices:
+        held.append(rows)
+        num_held += rows.num_rows
+        del rows
+        while size is not None and num_held >= size:
+            last, rest = held.pop(), num_held - size
+            held.append(last.slice(0, last.num_rows - rest))
+            yield _joined(held)
+            held, num_held = [last.slice(last.num_rows - rest)] if rest else [], rest
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[pa.RecordBatch]) -> _Pool:
+    """The pool of some rows of `schemas.tokens`. Takes them out of the list as it copies them, so that they are there once."""
+    lengths = [np.diff(rows.column("tokens").offsets.to_numpy()) for rows in held]
+    offsets = np.concatenate([[0], *lengths]).cumsum()
+    ids = np.empty(int(offsets[-1]), dtype_of(held[0].schema.field("tokens").type.value_type))
+    keys = np.concatenate([key_matrix(rows.column("key")) for rows in held])
+    start, memory = 0, pa.default_memory_pool()
+    while held:
+        own = held.pop(0).column("tokens").flatten()
+        ids[start : start + len(own)] = own.to_numpy()
+        start += len(own)
+        del own
+        memory.release_unused()  # an allocator would keep what is released until later
+    return _Pool(offsets=offsets, ids=ids, keys=keys)
+
+
+def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
+    with metrics.timed("pack", pool.num_bytes, pool.num_docs):
+        lengths = np.diff(pool.offsets)
+        packed = pack(lengths, task.sequence_length, task.method, task.min_piece, task.max_padding)
+        metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
+    rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * pool.ids.itemsize))
+    for piece_length, order in _groups(task, packed, number):
+        for first in range(0, len(order), rows_per_batch):
+            with metrics.timed("pack"):
+                part = order[first : first + rows_per_batch]
+                batch = assemble(packed, part, pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length)
+            writers.append(piece_length, batch, metrics)
+
+
+def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[int | None, np.ndarray]]:
+    """Rows of the same shards in the order they are written, with the length of their packed documents where it is one."""
+    rows = np.arange(packed.num_rows, dtype=np.int64)
+    if task.method == "concat":
+        yield None, rows
+    elif task.method == "best_fit":
+        stratum = () if task.stratum is None else ("stratum", task.stratum)
+        yield None, _keyed(rows, seed_for(task.seed, "pack", task.source, task.split, *stratum, task.start, number))
+    else:
+        bucket = packed.piece_length[packed.row_offsets[:-1]]  # (num_rows,) length of a row's packed documents
+        for piece_length in np.unique(bucket)[::-1].tolist():
+            seed = seed_for(task.seed, "pack", task.source, task.split, task.start, "pieces", piece_length)
+            yield piece_length, _keyed(rows[bucket == piece_length], seed)
+
+
+def _keyed(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Rows (n,) int64 in the order of a keyed hash."""
+    return rows[np.argsort(mix64(mix64(rows.astype(np.uint64)) ^ np.uint64(seed)), kind="stable")]
+
+
+class _Writers:
+    """The shard writers of one task: one for each length of packed documents with `buckets`, else one.
+
+    Attributes:
+        facts: which documents are in which rows.
+    """
+
+    def __init__(self, task: PackTask, root: Root, folder: str) -> None:
+        self._task, self._root, self._folder = task, root, folder
+        self._open: dict[int | None, ShardWriter] = {}
+        self.facts = FactWriter(root, f"{folder}/packed.parquet", source=task.source, split=task.split)
+
+    def append(self, piece_length: int | None, batch: pa.RecordBatch, metrics: TaskMetrics) -> None:
+        writer = self._of(piece_length)
+        with metrics.timed("write facts") as work:
+            paths, rows = writer.next_rows(batch.num_rows)
+            facts = packed_facts(batch, [shard_of_task(self._task.fingerprint, path) for path in paths], rows)
+            work.bytes = facts.nbytes
+            self.facts.add(facts)
+        with metrics.timed("write shards", batch.nbytes):
+            writer.append(batch)
+
+    def _of(self, piece_length: int | None) -> ShardWriter:
+        if piece_length not in self._open:
+            task = self._task
+            id_type = schemas.token_type(task.vocab_size)
+            schema = shard_schema(
+                id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, piece_length, task.stratum
+            )
+            prefix = f"{self._folder}/{shard_name(task.split, task.bucket, piece_length, task.stratum)}"
+            self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
+        return self._open[piece_length]
+
+    def finish(self) -> tuple[ShardFile, ...]:
+        """Every shard, in the order in which the writers were opened."""
+        return tuple(shard for writer in self._open.values() for shard in writer.finish())
+
+    def abort(self) -> None:
+        for writer in self._open.values():
+            writer.abort()

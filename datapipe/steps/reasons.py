@@ -1,0 +1,309 @@
+"""Why a step would run: what differs from the last run of the output. Pure.
+
+    the last run: tasks, inputs, code, options ┐
+                                               ├─▶ differences ─▶ reasons of every step that is not committed
+    this run: plan, request, mixture as YAML   ┘
+
+Fingerprints decide what runs; this module only explains. Where no record tells what differs, it says so in general terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.config import catalogue
+from datapipe.config.stage_use import StageUse, parse_stage
+from datapipe.errors import UserError
+from datapipe.steps.fingerprint import KINDS, code_digest
+from datapipe.steps.rank_plan import filter_of
+from datapipe.steps.request import Request
+from datapipe.steps.steps import EXCHANGES, Plan, Step
+from datapipe.steps.work import BoundStage
+
+NEW = "new"
+BEFORE = "a step before it runs"
+_OTHER_OUTPUT = "a step before it gave another output"
+
+_OPTIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
+    "map": ("execution.split_bytes",),
+    "sample": ("seed", "tokenizer", "mixture", "sources.*.weight"),
+    "train": ("tokenizer",),
+    "tokenize": ("seed", "validation", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "execution.bucket_bytes"),
+    "pack": ("seed", "pack", "shards", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+    "write": ("seed", "documents"),
+    **dict.fromkeys(EXCHANGES, ("execution.bucket_bytes",)),
+}
+"""The keys of the mixture that tasks of a kind depend on, beside stages and inputs; with all keys below them."""
+
+_OPTIONS_OF_READING = tuple(f"sources.SOURCE.{name}" for name in ("format", "text", "id", "keep"))
+_SHOWN_OPTIONS = 4
+_SHOWN_SOURCES = 3
+_OPTIONS_CHARS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What decides the tasks of a run beside their inputs; written to `work/run.json`, without any value of an option.
+
+    Attributes:
+        code: digests of the engine's code by kind of task.
+        stages: by source, by the stage's name in the run: digests of its code, and of all that it is.
+    """
+
+    code: Mapping[str, str]
+    stages: Mapping[str, Mapping[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastRun:
+    """The last run of an output.
+
+    Attributes:
+        tasks: fingerprints by step.
+        limit: `--limit`.
+        inputs: by source, size and stamp by path.
+        options: the mixture as its YAML has it.
+        facts: what decided its tasks beside their inputs.
+    """
+
+    tasks: Mapping[str, Sequence[str]]
+    limit: int | None
+    inputs: Mapping[str, Mapping[str, tuple[int, str]]]
+    options: Mapping[str, Any]
+    facts: RunFacts
+
+
+def facts_of(request: Request) -> RunFacts:
+    """The facts of a run as of now."""
+    return RunFacts(
+        code={kind: code_digest(kind) for kind in KINDS},
+        stages={
+            name: {bound.name: (catalogue.code_digest(bound.stage), bound.digest) for bound in source.stages}
+            for name, source in request.sources.items()
+        },
+    )
+
+
+def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Why each step that is not committed would run, by step.
+
+    Args:
+        last: None for an output without a run.
+        options: the mixture of this run, as its YAML has it.
+    """
+    waiting = [step for step in plan.steps if not step.is_committed]
+    if last is None:
+        return {step.id: [NEW] for step in waiting}
+    comparison = _Comparison(last, request, plan, options, facts_of(request))
+    return {step.id: comparison.reasons(step) for step in waiting}
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Two runs of one output. `options` are those of this run."""
+
+    last: LastRun
+    request: Request
+    plan: Plan
+    options: Mapping[str, Any]
+    facts: RunFacts
+
+    def reasons(self, step: Step) -> list[str]:
+        if step.id not in self.last.tasks:
+            return [NEW] if step.tasks is not None or self._has_new_stage(step) else [BEFORE]
+        if step.tasks is None:
+            return [BEFORE]
+        known = set(self.last.tasks[step.id])
+        if all(task.fingerprint in known for task in step.pending()):
+            return ["the last run did not commit it"]
+        found = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
+        return found or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
+
+    def _differs_before(self, step: Step) -> bool:
+        """Whether a step before this one has other tasks than in the last run."""
+        before = self.plan.steps[: self.plan.steps.index(step)]
+        feeding = [other for other in before if not step.source or other.source in ("", step.source)]
+        return any(
+            {task.fingerprint for task in other.tasks or ()} != set(self.last.tasks.get(other.id, ())) for other in feeding
+        )
+
+    def _has_new_stage(self, step: Step) -> bool:
+        """Whether a step of a global stage, or of a source, belongs to none of the last run."""
+        group = step.id.partition("/")[0]
+        return not any(other.partition("/")[0] == group for other in self.last.tasks)
+
+    def _code(self, step: Step) -> list[str]:
+        before = self.last.facts.code.get(step.kind)
+        is_changed = before is not None and before != self.facts.code[step.kind]
+        return ["code of datapipe, or the version of a library, changed"] if is_changed else []
+
+    def _stages(self, step: Step) -> list[str]:
+        sources = [step.source] if step.source else list(self.request.sources)
+        lines: dict[str, None] = {}
+        for source in sources:
+            before = self.last.facts.stages.get(source)
+            if before is None:
+                continue
+            bound = {stage.name: stage for stage in self._stages_of(step, source)}
+            lines |= dict.fromkeys(line for stage in bound.values() for line in self._stage(source, stage, before))
+            if step.kind == "map":
+                gone = before.keys() - {stage.name for stage in self.request.sources[source].stages}
+                lines |= dict.fromkeys(f"left out {name}" for name in sorted(gone))
+        return list(lines)
+
+    def _stages_of(self, step: Step, source: str) -> Iterable[BoundStage]:
+        """The stages that a step runs on the documents of a source."""
+        pipeline = self.plan.pipeline
+        if step.kind in EXCHANGES:
+            group = step.id.partition("/")[0]
+            return [each.stage for each in pipeline.global_steps if each.id == group and source in dict(each.sources)]
+        if step.kind in ("rank", "narrow"):
+            return [bound for bound in self.request.sources[source].stages if bound.name == filter_of(step.id)]
+        for number, stages in enumerate(pipeline.segments[source] if step.kind == "map" else ()):
+            if pipeline.map_step(source, number) == step.id:
+                after = pipeline.after[source][number]
+                return [*stages, *([after.stage] if after else [])]
+        return []
+
+    def _stage(self, source: str, bound: BoundStage, before: Mapping[str, Sequence[str]]) -> list[str]:
+        """How a stage differs from the one of its name in the last run."""
+        if bound.name not in before:
+            return [f"added {bound.name}"]
+        code, digest = before[bound.name]
+        now_code, now_digest = self.facts.stages[source][bound.name]
+        if digest == now_digest:
+            return []
+        changed = [*(["code of " + bound.name + " changed"] if code != now_code else [])]
+        old, new = stage_uses(self.last.options, source).get(bound.name), stage_uses(self.options, source).get(bound.name)
+        changed += _options_changed(use_changes(old, new)) if old is not None and new is not None else []
+        return changed or [f"options of {bound.name}, or a file that it reads, changed"]
+
+    def _inputs(self, step: Step) -> list[str]:
+        """How the input files of a reading step differ."""
+        if not step.id.endswith("/read"):
+            return []
+        before = self.last.inputs.get(step.source, {})
+        now = {path: (file.num_bytes, file.stamp) for path, file in self.request.sources[step.source].files.items()}
+        changed = sum(now[path] != before[path] for path in now.keys() & before.keys())
+        counts = {"added": len(now.keys() - before.keys()), "removed": len(before.keys() - now.keys()), "changed": changed}
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        limits = [f"--limit {self.last.limit} → {self.request.limit}"] if self.last.limit != self.request.limit else []
+        return [*([f"input files changed: {listed}"] if listed else []), *limits]
+
+    def _options(self, step: Step) -> list[str]:
+        keys = _OPTIONS_BY_KIND.get(step.kind, ()) + (_OPTIONS_OF_READING if step.id.endswith("/read") else ())
+        named = (key.replace("SOURCE", step.source) for key in keys)
+        prefixes = [key.replace("*", name) for key in named for name in (self.request.sources if "*" in key else ("",))]
+        return _options_changed(value_changes(flat(self.last.options), flat(self.options), prefixes))
+
+
+def _options_changed(changes: Sequence[str]) -> list[str]:
+    """["options changed: pack.sequence_length 2048 → 1024"]; nothing without changes."""
+    more = [f"and {len(changes) - _SHOWN_OPTIONS:,} more"] if len(changes) > _SHOWN_OPTIONS else []
+    return [f"options changed: {', '.join([*changes[:_SHOWN_OPTIONS], *more])}"] if changes else []
+
+
+# ------------------------------------------------------------------------------------------------ two mixtures
+
+
+def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: Sequence[str]) -> list[str]:
+    """["pack.sequence_length 2048 → 1024"], of the keys that are equal to a prefix or below one."""
+    starts = tuple(f"{prefix}." for prefix in prefixes)
+    keys = [key for key in dict.fromkeys((*now, *before)) if f"{key}.".startswith(starts)]
+    return [
+        f"{key} {before.get(key, 'not given')} → {now.get(key, 'not given')}" for key in keys if before.get(key) != now.get(key)
+    ]
+
+
+def stage_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the stages of the sources of two mixtures differ. Stages are compared by their name in the run.
+
+    ["added dedup.exact", "left out filter.length", "filter.url.mode drop → tag (of web)", "order of stages changed"]
+    """
+    sources = [name for name in now.get("sources", {}) if name in before.get("sources", {})]
+    of_sources: dict[str, list[str]] = {}
+    for source in sources:
+        for line in _list_changes(stage_uses(before, source), stage_uses(now, source)):
+            of_sources.setdefault(line, []).append(source)
+    return [line if of == sources else f"{line} (of {_some(of)})" for line, of in of_sources.items()]
+
+
+def _list_changes(before: Mapping[str, StageUse], now: Mapping[str, StageUse]) -> Iterator[str]:
+    yield from (f"added {_use_text(use)}" for name, use in now.items() if name not in before)
+    yield from (f"left out {name}" for name in before if name not in now)
+    for name in now:
+        if name in before:
+            yield from use_changes(before[name], now[name])
+    if [name for name in now if name in before] != [name for name in before if name in now]:
+        yield "order of stages changed"
+
+
+def _use_text(use: StageUse) -> str:
+    options = ", ".join(f"{key}: {_value_text(value)}" for key, value in use.options.items())
+    options = f"{options[:_OPTIONS_CHARS]}…" if len(options) > _OPTIONS_CHARS else options
+    kind = f" ({use.name})" if use.alias != use.name else ""
+    return f"{use.alias}{kind}{f' {{{options}}}' if options else ''}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_SOURCES:,} more" if len(names) > _SHOWN_SOURCES else ""
+    return ", ".join(names[:_SHOWN_SOURCES]) + more
+
+
+def stage_uses(options: Mapping[str, Any], source: str) -> dict[str, StageUse]:
+    """The stages that a source passes through, in order, by their name in the run; none where they cannot be read."""
+    own = options.get("sources", {}).get(source, {}).get("stages")
+    entries = options.get("stages") if own is None else own
+    try:
+        uses = list(map(parse_stage, entries if isinstance(entries, list) else ()))
+    except ValueError:  # as another version wrote them; what runs is decided by fingerprints
+        return {}
+    return {use.alias: use for use in uses}
+
+
+def use_changes(before: StageUse, now: StageUse) -> list[str]:
+    """How two uses of a name differ: ["filter.length.min_chars 20 → 30"]. An option that one does not give has its default."""
+    if before.name != now.name:
+        return [f"{now.alias}: {before.name} → {now.name}"]
+    if before.options == now.options:
+        return []
+    old, new = _all_options(before), _all_options(now)
+    differing = {key for key in before.options | now.options if key not in old or key not in new or old[key] != new[key]}
+    shown = [
+        flat({key: value for key, value in (every | use.options).items() if key in differing}, now.alias)
+        for every, use in ((dict(old), before), (dict(new), now))
+    ]
+    return value_changes(shown[0], shown[1], [now.alias])
+
+
+def _all_options(use: StageUse) -> Mapping[str, Any]:
+    """The options of a stage with its defaults. Those of a user's stage are as given: nothing of the user is imported here."""
+    if ":" in use.name:
+        return use.options
+    try:
+        return catalogue.build_stage(use).model_dump(mode="json")
+    except UserError:  # options of another version
+        return use.options
+
+
+def flat(options: Any, prefix: str = "") -> dict[str, str]:
+    """The values of a mixture by dotted key, without its lists of stages."""
+    if isinstance(options, Mapping):
+        named = ((f"{prefix}.{name}" if prefix else str(name), child) for name, child in options.items())
+        return {leaf: value for key, child in named if not _is_stages(key) for leaf, value in flat(child, key).items()}
+    if isinstance(options, list) and any(isinstance(child, Mapping) for child in options):
+        numbered = (flat(child, f"{prefix}[{number}]") for number, child in enumerate(options))
+        return {key: value for child in numbered for key, value in child.items()}
+    return {prefix: _value_text(options)}
+
+
+def _is_stages(key: str) -> bool:
+    return key == "stages" or (key.startswith("sources.") and key.endswith(".stages"))
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    return ", ".join(map(_value_text, value)) or "none" if isinstance(value, list) else str(value)

@@ -1,0 +1,193 @@
+"""The input of plan compilation: the mixture, its sources with files and bound stages, rows of earlier runs, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from datapipe.config.mixture import Mixture
+from datapipe.config.sources.source import Source
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError, UserError
+from datapipe.quantities import counted
+from datapipe.records.outputs import Tables
+from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.stage.field_types import FoundType, NoCommonTypeError
+from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.steps.work import BoundStage
+from datapipe.storage.root import Root
+
+_NAMED_SOURCES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunWarning:
+    """One warning.
+
+    Attributes:
+        kind: one of those in `report/README.md`.
+        source: empty where it is about no source, or about several.
+        text: sentences that say what was found and what to do.
+        details: the numbers and names behind the text, for programs; data that JSON can hold.
+    """
+
+    kind: str
+    source: str = ""
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return masked(self.text)
+
+    @classmethod
+    def of(cls, kind: str, source: str, text: str, **details: Any) -> RunWarning:
+        """A warning about a source, which the text names first."""
+        return cls(kind=kind, source=source, text=f"source '{source}': {text}", details=details)
+
+    @classmethod
+    def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
+        """A warning about one source or several, which the text names."""
+        if len(sources) == 1:
+            return cls(kind=kind, source=sources[0], text=f"source '{sources[0]}': {text}")
+        return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of report.json. Names of its own come before those of the details."""
+        return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
+
+
+def named(sources: Sequence[str]) -> str:
+    """Sources as the subject of a sentence: at most three by name."""
+    listed = [f"'{source}'" for source in sources[:_NAMED_SOURCES]]
+    more = len(sources) - len(listed)
+    return f"{counted(len(sources), 'source')} ({', '.join(listed)}{f' and {more:,} more' if more else ''})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSource:
+    """The inputs and stages of one source.
+
+    Attributes:
+        groups: the splits that each map task reads.
+        readers: by input path.
+        reader_digests: by input path, the digest of the reader's code and options.
+        keep: input fields that documents keep, by column.
+        types: by kept field, its type as far as it is known before the source is read.
+        declared: by kept field, the name of the type that the mixture declares.
+        stages: bound stages, in order.
+    """
+
+    groups: tuple[tuple[Split, ...], ...]
+    readers: Mapping[str, Reader]
+    reader_digests: Mapping[str, str]
+    keep: Mapping[str, str]
+    types: Mapping[str, FoundType] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
+    stages: tuple[BoundStage, ...]
+
+    def field_names(self, source: Source) -> FieldNames:
+        """The fields that tasks read."""
+        return FieldNames(
+            text=source.text,
+            id=source.id,
+            replaces_surrogates=source.replaces_surrogates,
+            keep=tuple(dict.fromkeys(self.keep.values())),
+            columns=self.keep,
+            types={name: found.kind for name, found in self.types.items()},
+            declared=self.declared,
+        )
+
+    def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
+        """The same source, whose types also hold the values that tasks have found. Raises UserError where none does."""
+        types = dict(self.types)
+        for name, found in (item for of_task in wider for item in of_task.items()):
+            more = FoundType.from_json(found)
+            types[name] = more if name not in types else joined_types(where, name, types[name], more)
+        if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
+            raise DatapipeError(
+                f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe, please report it. "
+                f"As a way around, declare the types of the kept columns under `types` of the source."
+            )
+        return replace(self, types=types)
+
+    def with_whole(self, paths: Collection[str]) -> PlannedSource:
+        """The same source, in which each of these files is read in one task of its own, in the place of its first range."""
+        groups: list[tuple[Split, ...]] = []
+        for group in self.groups:
+            kept = tuple(
+                Split(file=split.file) if split.file.path in paths else split
+                for split in group
+                if split.start == 0 or split.file.path not in paths
+            )
+            groups += [kept] if kept else []
+        return replace(self, groups=tuple(groups))
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits of all tasks."""
+        return tuple(split for group in self.groups for split in group)
+
+    @property
+    def files(self) -> dict[str, InputFile]:
+        """The input files by path, each once, also when it has several splits."""
+        return {split.file.path: split.file for split in self.splits}
+
+
+def joined_types(where: str, name: str, first: FoundType, second: FoundType) -> FoundType:
+    """The type of a field of two files. Raises UserError where no type holds the values of both."""
+    try:
+        return first.with_more(second)
+    except NoCommonTypeError as error:
+        raise UserError(
+            f"{where}: the field '{name}' has no one type: {error}. Declare the type of the column in the source, as in "
+            f"types: {{{name}: string}}, or make two sources of the files."
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenSource:
+    """A source of another output, whose shards are mixed as they are.
+
+    Attributes:
+        snapshots: by sequence length, the snapshot and where its files are.
+        source: its name there.
+    """
+
+    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the snapshot, of the first sequence length."""
+        return next(iter(self.snapshots.values()))[1].fingerprint
+
+    @property
+    def entry(self) -> SourceEntry:
+        """The source as the other manifests have it."""
+        return next(iter(self.snapshots.values()))[1].sources[self.source]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Everything that a plan depends on, except the committed records.
+
+    Attributes:
+        tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
+        tokenizer_notes: lines about its special tokens.
+        limit: at most so many documents of each source; None for all.
+        deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
+        warnings: about the mixture and its inputs, for the user.
+        reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
+        taken: the sources without input files.
+    """
+
+    mixture: Mixture
+    sources: Mapping[str, PlannedSource]
+    tokenizer_content: bytes = b""
+    tokenizer_notes: tuple[str, ...] = ()
+    limit: int | None = None
+    deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    warnings: tuple[RunWarning, ...] = ()
+    reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
+    taken: Mapping[str, TakenSource] = field(default_factory=dict)

@@ -1,0 +1,244 @@
+"""The steps of a run. Logical ones: each source's stages, cut at the global ones into segments that run fused.
+
+    web:   normalize.unicode  filter.language │ dedup.exact │  │ dedup.minhash │ redact.pii
+           └── segment 0 ───────────────────┘               1                  └ segment 2
+    code:                                     │ dedup.exact │  redact.pii
+           segment 0 (only reads)                             segment 1
+
+A filter that keeps a share of a source ends a segment as well: it scores the documents there, and the next segment drops those
+below the cut, which is found between the two.
+
+A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
+the same order; otherwise each would wait for the other.
+
+A plan has a step of tasks for each segment, for each round of the exchanges of a global stage, and for what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import cast
+
+from datapipe.errors import UserError
+from datapipe.records.outputs import F, OutputFile, TokenizerFile
+from datapipe.records.record import Record
+from datapipe.stage.base import Filter
+from datapipe.stage.global_stage import Global
+from datapipe.steps.request import PlannedSource
+from datapipe.steps.work import BoundStage, Task
+
+EXCHANGES = ("reduce", "merge", "gather")
+"""Kinds of steps that exchange rows and count no documents."""
+
+ARROW = " → "
+"""Between the stages that a step runs one after the other, in its label."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalStep:
+    """A global stage and the sources whose documents it compares.
+
+    Attributes:
+        id: its name in the run; with the first digits of its digest where two have the same name and other options.
+        sources: each with the number of the segment that emits into it, in the mixture's order.
+    """
+
+    id: str
+    stage: BoundStage
+    sources: tuple[tuple[str, int], ...]
+
+    @property
+    def rule(self) -> str:
+        """The rule of its drops: the reason is STAGE:RULE."""
+        return cast(Global, self.stage.stage).rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankingStep:
+    """A filter that keeps a share of one source, the last stage of a segment: its cut is found before the next segment."""
+
+    id: str
+    stage: BoundStage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """The logical steps of a run.
+
+    Attributes:
+        segments: by source; segment i ends before global stage i of that source, or with a filter that keeps a share.
+        global_steps: each after the global steps that it needs.
+        after: by source, what must be known of all documents after each segment; None for the last.
+        global_stages: by source, in order, with the limits that the source sets itself.
+    """
+
+    segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
+    global_steps: tuple[GlobalStep, ...]
+    after: Mapping[str, tuple[GlobalStep | RankingStep | None, ...]]
+    global_stages: Mapping[str, tuple[Global, ...]]
+
+    def map_step(self, source: str, number: int) -> str:
+        """The id of the step that runs a segment: `web/read` for the first, `web/apply-dedup.exact` for one that applies the
+        decisions of a global stage, or a cut."""
+        if number == 0:
+            return f"{source}/read"
+        before = self.after[source][number - 1]
+        assert before is not None
+        return f"{source}/apply-{before.id}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Tasks of one kind.
+
+    Attributes:
+        id: unique in the run: "web/read", "dedup.minhash/compare".
+        label: what it does, in full, for people: "read → filter.length → filter.url".
+        source: empty where the step serves several.
+        tasks: None while the steps that it needs are not committed.
+        records: of the committed tasks, in task order.
+    """
+
+    id: str
+    kind: str
+    label: str
+    source: str = ""
+    tasks: tuple[Task, ...] | None = None
+    records: tuple[Record, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The label in short, with the source: "web: read → filter", "dedup.minhash: compare"."""
+        if not self.source:
+            return self.label
+        parts = (part if " " in part else part.partition(".")[0] for part in self.label.split(ARROW))
+        return f"{self.source}: {ARROW.join(dict.fromkeys(parts))}"
+
+    @property
+    def is_committed(self) -> bool:
+        return self.tasks is not None and len(self.records) == len(self.tasks)
+
+    def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
+        """All outputs of a kind, which are files of one type, in task order."""
+        return tuple(output for record in self.records for output in record.of(kind, file_type))
+
+    def pending(self) -> list[Task]:
+        done = {record.fingerprint for record in self.records}
+        return [task for task in self.tasks or () if task.fingerprint not in done]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Steps, each after the steps that it needs.
+
+    Attributes:
+        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
+        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
+        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
+    """
+
+    pipeline: Pipeline
+    steps: list[Step] = field(default_factory=list)
+    inputs: dict[str, PlannedSource] = field(default_factory=dict)
+    read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
+    widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
+
+    @property
+    def is_committed(self) -> bool:
+        return all(step.is_committed for step in self.steps)
+
+    def pending(self) -> list[Task]:
+        """Tasks that can run now and have no record, in plan order."""
+        return [task for step in self.steps for task in step.pending()]
+
+    @property
+    def tokenizer(self) -> TokenizerFile | None:
+        """The tokenizer's file, or None while it is not committed."""
+        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+
+    def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
+        return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
+
+
+def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
+    """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting orders."""
+    segments = {source: _segments(listed) for source, listed in stages.items()}
+    endings = {source: [bound for bound in listed if _ends_segment(bound)] for source, listed in stages.items()}
+    global_steps = {step.id: step for step in _global_steps(endings)}
+    by_identity = {(step.stage.name, step.stage.digest): step for step in global_steps.values()}
+    after = {
+        source: (
+            *(
+                by_identity[bound.name, bound.digest] if is_global(bound) else RankingStep(id=bound.name, stage=bound)
+                for bound in listed
+            ),
+            None,
+        )
+        for source, listed in endings.items()
+    }
+    orders = {source: [step.id for step in steps if isinstance(step, GlobalStep)] for source, steps in after.items()}
+    ordered = tuple(global_steps[step_id] for step_id in _order(orders))
+    global_stages = {
+        source: tuple(cast(Global, bound.stage) for bound in listed if is_global(bound)) for source, listed in endings.items()
+    }
+    return Pipeline(segments=segments, global_steps=ordered, after=after, global_stages=global_stages)
+
+
+def is_global(bound: BoundStage) -> bool:
+    """Whether a stage compares the documents of a run with each other."""
+    return isinstance(bound.stage, Global)
+
+
+def finds_cut(bound: BoundStage) -> bool:
+    """Whether a stage keeps a share of a source whose cut this run must find."""
+    share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
+    return share is not None and not share.threshold_from
+
+
+def _ends_segment(bound: BoundStage) -> bool:
+    return is_global(bound) or finds_cut(bound)
+
+
+def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
+    segments: list[list[BoundStage]] = [[]]
+    for bound in listed:
+        if not is_global(bound):
+            segments[-1].append(bound)
+        if _ends_segment(bound):
+            segments.append([])
+    return tuple(tuple(segment) for segment in segments)
+
+
+def _global_steps(endings: Mapping[str, Sequence[BoundStage]]) -> list[GlobalStep]:
+    members: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    stages: dict[tuple[str, str], BoundStage] = {}
+    for source, listed in endings.items():
+        for number, bound in ((number, bound) for number, bound in enumerate(listed) if is_global(bound)):
+            members.setdefault((bound.name, bound.digest), []).append((source, number))
+            stages[bound.name, bound.digest] = bound
+    names = [name for name, _ in members]
+    return [
+        GlobalStep(
+            id=name if names.count(name) == 1 else f"{name}@{digest[:8]}",
+            stage=stages[name, digest],
+            sources=tuple(sources),
+        )
+        for (name, digest), sources in members.items()
+    ]
+
+
+def _order(orders: Mapping[str, Sequence[str]]) -> list[str]:
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    for order in orders.values():
+        for before, step_id in zip([None, *order], order):
+            graph.add(step_id, *([before] if before is not None else []))
+    try:
+        return list(graph.static_order())
+    except CycleError as error:
+        circle = " → ".join(dict.fromkeys(error.args[1]))
+        raise UserError(
+            f"sources name the global stages {circle} in conflicting orders, so each would wait for the other. "
+            f"Put them in the same order in every source's list, or set `scope: source` and different `as:` names."
+        ) from error

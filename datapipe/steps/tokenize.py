@@ -1,0 +1,185 @@
+"""From cleaned text to token rows.
+
+    documents ─▶ encode, tokens around it    ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
+                                              │   each stratum of the training documents
+                                              ├▶ where documents are held out: hashes of texts, a file for training, one for
+                                              │   validation with the keys, so that copies in both are found
+                                              ├▶ tokens and words by language and licence, and the ids that occur
+                                              └▶ quarantine: documents that the tokenizer fails on (`encoding.py`)
+
+The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
+as tokens of the document from here on: in rows, quotas and reports. Only fertility leaves them out.
+
+The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
+another keyed hash holds documents out for validation. Neither depends on how the input was split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError
+from datapipe.exchange.files import TableWriters
+from datapipe.exchange.partitions import read_documents
+from datapipe.kernels.dedup.text_hashes import hash_texts
+from datapipe.metrics import TaskMetrics
+from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, train_rows
+from datapipe.rng import shuffle_hash
+from datapipe.shards import schemas
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.licenses import codes_of_documents
+from datapipe.steps.encoding import encode, encoder_of
+from datapipe.steps.quarantine import Quarantine
+from datapipe.steps.train import is_validation
+from datapipe.steps.work import TokenizeTask
+from datapipe.storage.root import Root
+from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.fertility import Meter
+
+LEAST_DOCUMENT_BYTES = 64
+"""What a document counts at least in the size of a pack task. The task holds as much of a document beside its ids: key, offset,
+and where its pieces go. So a bucket of documents of a few tokens takes no more memory than another one."""
+
+
+_KEYED_HASHES = full_schema(hash=pa.uint64(), key=KEY_TYPE)
+_HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED_HASHES}
+
+
+def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
+    metrics = TaskMetrics()
+    with metrics.timed("load tokenizer"):
+        encoder = encoder_of(task.tokenizer, root.url)
+    id_type = schemas.token_type(encoder.vocab_size)
+    meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
+    writers = TableWriters(root, folder, {**dict.fromkeys(_parts(task), schemas.tokens(id_type)), **_HASHES})
+    counts = metrics.document_counts
+    quarantine = Quarantine(root, folder, task.source, counts)
+    for documents in read_documents(root, task.documents, metrics):
+        counts.read += documents.num_docs
+        counts.read_bytes += documents.text_bytes
+        with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
+            batch, ids, offsets, failed = encode(encoder, documents)
+            rows = _token_rows(batch, ids, offsets, encoder, task.seed)
+        quarantine.isolate(task.kind, documents, failed)
+        counts.kept += batch.num_docs
+        counts.kept_bytes += batch.text_bytes
+        metrics.empty += count_empty(batch.texts)
+        with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
+            counted = meter.add(batch, ids, offsets)
+            if task.license_column is not None:
+                metrics.licenses.count(*codes_of_documents(batch.record, task.license_column), counted)
+        with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
+            by_part = _by_part(task, batch, rows)
+            num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
+            writers.add({**by_part, **(_text_hashes(task, batch) if task.validation else {})}, task.kind)
+    counts.check(task.label)
+    metrics.tokens, metrics.fertility = num_tokens.total(), meter.fertility
+    with metrics.timed("write tokens"):
+        written = writers.finish()
+        for name in num_tokens.keys() & written.keys():
+            (file,) = written[name]
+            row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
+            written[name] = (replace(file, row_bytes=row_bytes),)
+        used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
+        return {**written, "quarantine": quarantine.finish(), "used_ids": used}, metrics
+
+
+def _by_part(task: TokenizeTask, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+    """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
+    names = _parts(task)
+    held_out = is_validation(batch.keys, task.seed, task.validation)
+    strata = 0 if task.strata is None else strata_of(batch, task.source, *task.strata)
+    part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
+    masks = {name: part == number for number, name in enumerate(names)}
+    return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
+
+
+def _parts(task: TokenizeTask) -> list[str]:
+    strata = [None] if task.strata is None else range(len(task.strata[1]) + 1)
+    return [*(train_rows(stratum) for stratum in strata), "validation"]
+
+
+def _text_hashes(task: TokenizeTask, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
+    """Hashes of the texts of a batch: of training documents, and with keys of held-out ones. Documents without text are left
+    out: they are no copies of each other."""
+    hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
+    hash_texts(*batch.buffers, hashes, digests)
+    held_out = is_validation(batch.keys, task.seed, task.validation)
+    has_text = np.diff(batch.buffers[0]) > 0
+    rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
+    masks = {TRAINING_TEXTS: ~held_out & has_text, HELD_OUT_TEXTS: held_out & has_text}
+    return {name: rows.select(_HASHES[name].names).filter(pa.array(mask)) for name, mask in masks.items()}
+
+
+def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
+    with root.open_output(path) as stream:
+        stream.write(meter.used_ids)
+    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=stream.num_bytes, checksum=stream.checksum)
+
+
+def _token_rows(
+    batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], encoder: Encoder, seed: int
+) -> pa.RecordBatch:
+    """Rows of `schemas.tokens`: every document's ids between the tokens that begin and end documents."""
+    around = 1 if encoder.bos_id is None else 2
+    # shifted: (num_docs + 1,); each document moves right by the ids around every document before it
+    shifted = offsets + around * np.arange(len(offsets), dtype=np.int64)
+    flat, id_type = np.empty(int(shifted[-1]), ids.dtype), pa.from_numpy_dtype(ids.dtype)
+    is_text = np.ones(len(flat), np.bool_)
+    for places, number in ((shifted[1:] - 1, encoder.eos_id), (shifted[:-1], encoder.bos_id)):
+        if number is not None:
+            is_text[places], flat[places] = False, number
+    flat[is_text] = ids
+    hashes = shuffle_hash(key_halves(batch.keys), seed)
+    tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
+    return pa.record_batch(
+        [pa.array(hashes), batch.keys, tokens.cast(schemas.tokens(id_type).field("tokens").type)],
+        schema=schemas.tokens(id_type),
+    )
+
+
+def _count_tokens(rows: pa.RecordBatch) -> int:
+    return int(pc.sum(pc.list_value_length(rows.column("tokens"))).as_py() or 0)
+
+
+def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[float]) -> NDArray[np.int64]:
+    """The stratum of each document, (num_docs,): how many of `bounds` are at most its number.
+
+    Raises UserError where documents have no such column, or the column holds anything but numbers.
+    """
+    names = batch.record.schema.names
+    if column not in names:
+        raise UserError(
+            f"sources.{source}.strata.by: documents have no column '{column}', they have {', '.join(sorted(names))}. "
+            f"If the input has it, name it under `keep`; otherwise add a stage that writes it"
+        )
+    numbers = _numbers(batch.record.column(column), f"sources.{source}.strata.by: column '{column}'")
+    missing = pc.is_null(numbers, nan_is_null=True)
+    if pc.any(missing).as_py():
+        document = batch.record.column("id")[int(pc.index(missing, True).as_py())]
+        raise UserError(
+            f"sources.{source}.strata.by: document {document} has no number in column '{column}', so it belongs to no stratum. "
+            f"Add the number to the input, or drop such documents with a filter"
+        )
+    return np.searchsorted(np.asarray(bounds, np.float64), numbers.to_numpy(), side="right").astype(np.int64)
+
+
+def _numbers(values: pa.Array, what: str) -> pa.Array:
+    """A column as float64; numbers kept from JSON are text."""
+    kind, is_text = values.type, pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if not (is_text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise UserError(f"{what} holds {kind}, expected numbers")
+    try:
+        return values.cast(pa.float64(), safe=False)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{what} holds text that is not a number: {error}. Expected numbers, such as 3 or 0.5") from error

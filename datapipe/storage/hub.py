@@ -1,0 +1,77 @@
+"""The Hugging Face Hub, `hf://datasets/OWNER/NAME[@REVISION]/path`, through huggingface_hub's file system, which pyarrow takes.
+
+    hf://datasets/me/data/*.parquet ─▶ the commit of the revision, asked for once when planning ─▶ hf://datasets/me/data@COMMIT/*.parquet
+
+A branch moves and a commit does not, so all tasks of a run read the files of one commit, and the commit is the stamp of a file.
+The token is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. The library sends it, and all that is printed masks it.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Any
+
+from datapipe.credentials import remember
+from datapipe.errors import UserError
+from datapipe.machine.libraries import require
+
+_SCHEME = "hf://"
+_NOT_FOUND = (
+    "the Hub has no such data set or revision, or this user may not read it. Check the name; for a private or gated one, set "
+    "HF_TOKEN or run `hf auth login`"
+)
+_COMMIT = re.compile(r"hf://[^@]*@([0-9a-f]{40})(?:/|$)")
+_REVISION = re.compile(r"(hf://[^@]*)@(?:refs/(?:convert|pr)/[^/]+|[^/]*)")
+_WILD = re.compile(r"[*?\[]")
+
+
+def is_hub(url: str) -> bool:
+    """Whether a URL is that of a file on the Hub."""
+    return url.startswith(_SCHEME)
+
+
+def commit_of(url: str) -> str | None:
+    """The commit that a URL names; None for one without."""
+    found = _COMMIT.match(url)
+    return None if found is None else found[1]
+
+
+def without_revision(url: str) -> str:
+    """A URL or pattern of the Hub without its revision, any other as it is."""
+    return _REVISION.sub(r"\1", url, count=1) if is_hub(url) else url
+
+
+def pinned(url: str) -> str:
+    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, as it is.
+
+    Raises:
+        UserError: huggingface_hub is not installed, or may not be asked (HF_HUB_OFFLINE).
+        FileNotFoundError: there is no such repository or revision, or the token does not reach it.
+        ValueError, NotImplementedError: the URL is malformed.
+        OSError, or an error of the library: the Hub does not answer.
+    """
+    require("huggingface_hub", url)
+    from huggingface_hub import HfApi, HfFileSystem, constants, get_token
+
+    remember(get_token() or "", "${HF_TOKEN}", "")
+    if constants.HF_HUB_OFFLINE:
+        raise UserError(
+            f"cannot open {url}: HF_HUB_OFFLINE is set, so the Hub is not asked. Unset it; or download the files where the Hub "
+            f"can be reached, with `hf download`, and name their folder here."
+        )
+    if commit_of(url) is not None:
+        return url
+    wild = _WILD.search(url)
+    stop = url.rindex("/", 0, wild.start()) if wild else len(url)
+    folder, below = url[:stop], url[stop:]
+    try:
+        resolved: Any = HfFileSystem().resolve_path(folder)
+    except FileNotFoundError as error:  # its text has several lines
+        raise FileNotFoundError(errno.ENOENT, _NOT_FOUND, folder) from error
+    if not hasattr(resolved, "repo_type"):
+        return url
+    commit = HfApi().repo_info(resolved.repo_id, repo_type=resolved.repo_type, revision=resolved.revision).sha
+    kind = "" if resolved.repo_type == "model" else f"{resolved.repo_type}s/"
+    inside = f"/{resolved.path_in_repo}" if resolved.path_in_repo else ""
+    return f"{_SCHEME}{kind}{resolved.repo_id}@{commit}{inside}{below}"

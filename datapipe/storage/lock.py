@@ -1,0 +1,248 @@
+"""One run per output: a second run is refused while the first is alive.
+
+local          flock on work/lock: the kernel releases it with the process, so nothing is left to clean up
+object store   a lease, which a run takes, renews, and may lose:
+
+    work/lock.json      holder, epoch, beat          every write is conditional on the version that the writer knows
+    work/condemned-…    what a holder is deleting    written before the write of the lease that names it
+
+A run that is killed renews no more, and its lease expires by the clock of the store. A run that is paused for longer than that
+may wake at any point of its work, after another run has taken the output. Asking for the lease before each step would not help:
+the process may be paused between question and step. So
+
+- committing is harmless: a task has the first of its records;
+- what is deleted is condemned first. The lease of the next holder names the same lists, and that run uses nothing of them,
+  whenever the deletion comes;
+- what is replaced (snapshot.json and the files beside it) is written on condition of the version that stood there while the
+  lease was surely held, so that it never replaces what a newer run has written.
+
+The scheme is that of fencing tokens (Kleppmann, "How to do distributed locking", 2016), the lease's version being the token.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+from datapipe.errors import UserError
+from datapipe.storage.conditional import ConditionalStore, ConflictError, Version
+from datapipe.storage.hold import Hold, LeaseLostError
+from datapipe.storage.root import Root
+
+LOCK = "work/lock"
+LEASE = "work/lock.json"
+CONDEMNED = "work/condemned-"
+PROBE = "work/probe-"
+
+LEASE_S = 60.0
+"""Seconds without a renewal until another run may take the output."""
+
+_RENEW_S = 15.0
+_RETRY_S = 3.0
+
+
+def exclusive(root: Root) -> AbstractContextManager[Hold]:
+    """Holds the output while the block runs. Raises UserError where another run holds it, LeaseLostError where one took it."""
+    return _flock(root) if root.local is not None else _leased(root)
+
+
+@contextmanager
+def _flock(root: Root) -> Iterator[Hold]:
+    assert root.local is not None
+    path = root.local / LOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"output {root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists or "
+            f"can be made, on a disk with room. Set `output:` in the mixture, or give --output."
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+            raise UserError(
+                f"{root.url}: another run is using this output (process {holder}). "
+                f"Wait for it to end, stop it, or give another --output."
+            ) from error
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield Hold(root)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _leased(root: Root) -> Iterator[Hold]:
+    lease = Lease(root)
+    lease.take()
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+class Lease(Hold):
+    """The lease of one run.
+
+    Attributes:
+        state: what the run has written last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the
+            paths of the lists of what is condemned.
+    """
+
+    def __init__(self, root: Root) -> None:
+        super().__init__(root)
+        self.store = ConditionalStore(root)
+        process = f"{os.getpid()} on {socket.gethostname()}"
+        self.state: dict[str, Any] = {"holder": uuid.uuid4().hex, "process": process, "beat": 0, "condemned": []}
+        self._version: Version | None = None
+        self._writing = threading.Lock()
+        self._lost = ""
+        self._done = threading.Event()
+        self._renewing = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def take(self) -> None:
+        """Takes the lease and keeps it. Raises UserError where another run holds it."""
+        found = self.store.read(LEASE)
+        before = _state(found[0]) if found else {}
+        self._version = found[1] if found else None
+        if before.get("holder"):
+            age_s = self.store.age_s(LEASE, probe(self.state["holder"]))
+            if age_s is not None and age_s < LEASE_S:
+                raise UserError(
+                    f"{self.root.url}: another run is using this output (process {before.get('process')}). Wait for it to end, "
+                    f"stop it, or give another --output. If it was killed, its lease expires within {LEASE_S:.0f} seconds."
+                )
+        self.state |= {"epoch": before.get("epoch", 0) + 1, "condemned": before.get("condemned", [])}
+        try:
+            self._version = self.store.write(LEASE, _bytes(self.state), self._version)
+        except ConflictError as error:
+            raise UserError(
+                f"{self.root.url}: another run took this output at the same moment. Run again, or give another --output."
+            ) from error
+        self.condemned = frozenset(path for name in self.state["condemned"] for path in self._listed(name))
+        self._renewing.start()
+
+    def release(self) -> None:
+        """Ends the lease, where it is still held and the store answers; else it expires by itself."""
+        self._done.set()
+        self._renewing.join()
+        with suppress(OSError, LeaseLostError):
+            self.renew(holder="")
+
+    def check(self) -> None:
+        if self._lost:
+            raise LeaseLostError(self._lost)
+
+    def renew(self, **changes: Any) -> None:
+        """Writes the lease again, with changes. Raises LeaseLostError where another run has it, OSError without an answer."""
+        with self._writing:
+            self.check()
+            state = {**self.state, **changes, "beat": self.state["beat"] + 1}
+            try:
+                self._version = self.store.write(LEASE, _bytes(state), self._version)
+            except ConflictError:
+                self._version = self._version_after_conflict()
+                self._version = self.store.write(LEASE, _bytes(state), self._version)
+            self.state = state
+
+    def _version_after_conflict(self) -> Version:
+        """The version of an own write of which no answer came. Raises LeaseLostError where another run wrote."""
+        found = self.store.read(LEASE)
+        state = _state(found[0]) if found else {}
+        if found is None or state.get("holder") != self.state["holder"]:
+            holder = state.get("process") or "unknown"
+            self._lost = (
+                f"{self.root.url}: this run did not renew its lease for more than {LEASE_S:.0f} seconds, and another run has "
+                f"taken the output since (process {holder}). This one deletes and publishes nothing more, and what it has "
+                f"committed stays. When the other has ended, run the same command again"
+            )
+            raise LeaseLostError(self._lost)
+        return found[1]
+
+    def _keep(self) -> None:
+        pause_s = _RENEW_S
+        while not self._done.wait(pause_s):
+            try:
+                self.renew()
+                pause_s = _RENEW_S
+            except LeaseLostError:
+                return
+            except OSError:  # no answer: the run waits for the store, and so does the lease
+                pause_s = _RETRY_S
+            except ConflictError:
+                pause_s = _RETRY_S
+
+    # ---------------------------------------------------------------------------------------------- what may hurt
+
+    @contextmanager
+    def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
+        own = f"{CONDEMNED}{uuid.uuid4().hex}.json"
+        before: list[str] = self.state["condemned"]
+        if paths:
+            self.root.write_atomic(own, json.dumps(sorted(paths)).encode())
+        try:
+            self._fence(condemned=[*before, own] if paths else before)
+        except LeaseLostError:
+            self.root.delete(own)  # no lease names it
+            raise
+        yield
+        settled = [name for name in before if all(path.startswith(below) for path in self._listed(name))]
+        settled += [own] if paths else []
+        if settled:
+            self._fence(condemned=[name for name in self.state["condemned"] if name not in settled])
+        for name in settled:
+            self.root.delete(name)
+
+    def replace(self, files: Mapping[str, bytes]) -> None:
+        known = {path: self.store.version(path) for path in files}
+        self._fence()  # held until now, so whatever another run publishes comes after these versions
+        for path, content in files.items():
+            try:
+                self.store.write(path, content, known[path])
+            except ConflictError as error:
+                raise LeaseLostError(
+                    f"{self.root.child_url(path)}: another run has written this file since this run began to publish. It stays "
+                    f"as it is. When the other run has ended, run the same command again"
+                ) from error
+
+    def _fence(self, **changes: Any) -> None:
+        try:
+            self.renew(**changes)
+        except ConflictError as error:
+            raise LeaseLostError(f"{self.root.url}: other processes write {LEASE} at the same time") from error
+
+    def _listed(self, name: str) -> list[str]:
+        """The paths of a list of what is condemned."""
+        try:
+            return json.loads(self.root.read_bytes(name))
+        except (FileNotFoundError, ValueError):
+            return []
+
+
+def _bytes(state: dict[str, Any]) -> bytes:
+    return json.dumps(state | {"renewed": time.time()}).encode()
+
+
+def _state(content: bytes) -> dict[str, Any]:
+    """What a lease says; nothing where it is damaged."""
+    try:
+        state = json.loads(content)
+    except ValueError:
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def probe(name: str) -> str:
+    """The file by which a cluster's nodes are asked whether they see OUTPUT; deleted once they answered."""
+    return f"{PROBE}{name}"

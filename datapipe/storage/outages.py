@@ -1,0 +1,228 @@
+"""Failures of disks, stores and hubs: which of them may pass, and the words for them.
+
+    exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
+              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: no attempt helps until somebody changes something
+
+pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known by
+the package of their class: none of these packages has to be installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError, UserError
+from datapipe.quantities import size
+
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+_SILENT = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED),
+    }
+)
+"""Errors of disks and network file systems that do not answer."""
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
+
+_AWS_MARK = "AWS Error"
+_STORE_MARKS = (_AWS_MARK, "curlCode", "google::cloud", "Azure::", "GCS returned")
+_STORE_REFUSALS = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "UNRECOGNIZED_CLIENT",
+    "EXPIRED_TOKEN",
+    "ExpiredToken",  # within "Unable to parse ExceptionName": what the SDK says where it does not know the name
+    "InvalidToken",
+    "NO_SUCH_BUCKET",
+    "SIGNATURE_DOES_NOT",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "AuthenticationFailed",
+)
+"""Parts of the text of a store's answer that waiting does not change."""
+
+_BAD_REQUEST = "(HTTP status 400) during Head"
+"""The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
+
+_CUT_ANSWERS = ("UNKNOWN (HTTP status 400) during GetObject", "Failed to flush response stream")
+"""Of the SDK of S3, which reads an answer into room for the bytes that it asked for: an error is longer than a small file. It
+may pass, where the network damaged the request."""
+
+_HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
+_HTTP_REFUSALS = frozenset({401, 403, 404})
+_MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
+"""Errors of HTTP libraries about a URL. Those of huggingface_hub are ValueErrors."""
+
+_RIGHT_URLS = {
+    "hf": "hf://datasets/OWNER/NAME/folder/*.parquet",
+    "s3": "s3://bucket/folder/*.parquet",
+    "gs": "gs://bucket/folder/*.parquet",
+    "https": "https://host/folder/file.jsonl.gz",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outage:
+    """A disk that is full, or a disk, store or hub that does not answer.
+
+    Attributes:
+        where: path or URL, without credentials; empty where it is not known.
+        cause: what it says: "the disk is full", or the text of the error.
+        free_bytes: on the disk, once everything that the failed attempt wrote is deleted; None for a store.
+    """
+
+    where: str
+    cause: str
+    free_bytes: int | None = None
+
+    def __str__(self) -> str:
+        free = "" if self.free_bytes is None else f", {size(self.free_bytes)} free"
+        return ": ".join(part for part in (self.where, f"{self.cause}{free}") if part)
+
+    @property
+    def short(self) -> str:
+        """Where, and what in a few words: "s3://bucket/a.jsonl: no answer"."""
+        return ": ".join(part for part in (self.where, self.cause.partition(":")[0]) if part)
+
+
+class OutageError(DatapipeError):
+    """A task or a run could not read or write, and may when it is tried again."""
+
+    def __init__(self, outage: Outage) -> None:
+        super().__init__(str(outage))
+        self.outage = outage
+
+    def __reduce__(self) -> tuple[type[OutageError], tuple[Outage]]:
+        return type(self), (self.outage,)
+
+
+def outage_of(error: BaseException, url: str) -> Outage | None:
+    """The outage that an exception tells of; None for any other exception.
+
+    Args:
+        url: the folder that is read and written, for an error that names no file; empty for none.
+    """
+    if isinstance(error, OutageError):
+        return error.outage
+    if refusal_of(error) is not None or type(error) is BrokenPipeError:  # that of a program which read what we print
+        return None
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FULL:
+        path = min(_paths(error, url), key=lambda path: free_bytes(path) or 0, default=os.sep)  # the first one on a disk
+        return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
+    if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
+        is_cut = any(mark in str(error) for mark in _CUT_ANSWERS)
+        hint = " (the store's answer is an error, as of credentials that have expired)" if is_cut else ""
+        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}{hint}"))
+    return None
+
+
+def refusal_of(error: BaseException, url: str = "") -> str | None:
+    """Why an exception stays as long as nobody changes permissions, credentials or names, and what to do, without the end of
+    the sentence; None for any other exception.
+
+    Args:
+        url: the folder that is written, for an error of a disk that names no file; empty for none.
+    """
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return masked(f"{_text(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = f"{url}: " if url and not _named(error) and url not in str(error) else ""
+        return masked(f"{where}{os.strerror(error.errno or 0)}: {_text(error)}. Give this user access")
+    if _is_malformed(error):
+        return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
+    if not _is_of_store(error):
+        return None
+    if _BAD_REQUEST in str(error):
+        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
+    status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
+    is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
+    public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
+    return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
+
+
+def right_url(url: str) -> str:
+    """A URL as it may look on the store of `url`, for messages."""
+    return _RIGHT_URLS.get(url.partition("://")[0], "s3://bucket/folder/*.parquet")
+
+
+def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
+
+    Args:
+        where: file, line and key that name it.
+        action: "cannot list".
+    """
+    outage = outage_of(error, url)
+    if outage is not None:
+        return OutageError(outage)
+    return UserError(f"{where}: {action} {url}: {error.strerror or error}")
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes that this user can still write to the disk of a path, which need not exist; None where no disk tells."""
+    while True:
+        try:
+            status = os.statvfs(path)
+        except FileNotFoundError:
+            path = os.path.dirname(os.path.abspath(path))
+        except OSError:
+            return None
+        else:
+            return status.f_bavail * status.f_frsize if status.f_favail or not status.f_files else 0
+
+
+def may_write(path: str) -> bool:
+    """Whether this user may write into a folder, or into the nearest one above it that exists, and its disk has room."""
+    while not os.path.exists(path):
+        path = os.path.dirname(os.path.abspath(path))
+    return os.access(path, os.W_OK | os.X_OK) and free_bytes(path) != 0
+
+
+def _paths(error: BaseException, url: str) -> Iterator[str]:
+    """The folder of the file that an error names, or where it may be: in `url`, if local, or among temporary files."""
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        yield os.path.dirname(os.path.abspath(error.filename))
+        return
+    if "://" not in url or url.startswith("file://"):
+        yield os.path.abspath(url.removeprefix("file://"))
+    with suppress(OSError):  # there is no such folder
+        yield tempfile.gettempdir()
+
+
+def _is_of_store(error: BaseException) -> bool:
+    if isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS):
+        return True
+    return _is_of_http(error) and not _is_malformed(error)
+
+
+def _is_of_http(error: BaseException) -> bool:
+    return any(base.__module__.partition(".")[0] in _HTTP_PACKAGES for base in type(error).__mro__)
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Whether a URL is not one of its store. An OSError, as of requests, may be an answer that is not JSON."""
+    is_value = isinstance(error, ValueError) and not isinstance(error, OSError)
+    return _is_of_http(error) and (is_value or type(error).__name__ in _MALFORMED)
+
+
+def _named(error: BaseException) -> str:
+    """The file or URL that an error names; empty for none."""
+    name = error.filename if isinstance(error, OSError) else None
+    with suppress(RuntimeError):  # httpx: the error has no request
+        name = name or getattr(getattr(error, "request", None), "url", None)
+    return "" if name is None else str(name)
+
+
+def _text(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

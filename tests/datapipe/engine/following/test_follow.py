@@ -1,0 +1,570 @@
+"""Real runs that follow a folder: what is published, from what, and that stopping anywhere changes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from datapipe.api import execute
+from datapipe.config import load_mixture
+from datapipe.engine.following import follow
+from datapipe.engine.following.additions import mixture_of
+from datapipe.engine.following.follow import Follower
+from datapipe.engine.following.watch import Watch
+from datapipe.engine.run import Run
+from datapipe.engine.watching.status import read_status
+from datapipe.errors import CorruptionError, DatapipeError, UserError
+from datapipe.loader import Loader
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.removed import read_removed
+from datapipe.shards.snapshots import published_additions
+from datapipe.snapshots.additions import Addition, begin_addition, begun_addition
+from datapipe.snapshots.clean import clean, plan_cleaning
+from datapipe.snapshots.export.text import parts_of_text
+from datapipe.snapshots.index.takedown import make_index
+from datapipe.snapshots.takedown import take_down
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.hold import Hold
+from datapipe.storage.outages import Outage, OutageError
+from datapipe.storage.root import Root
+from tests.support import corpora, runs
+from tests.support.cli_processes import run as run_process
+from tests.support.cli_processes import start, wait_until
+from tests.support.command_line import datapipe
+
+pytestmark = pytest.mark.medium
+
+_FILTERS = "stages:\n  - normalize.unicode\n  - filter.length: {min_chars: 40}\n"
+STAGES = f"{_FILTERS}  - dedup.exact\n  - dedup.minhash: {{}}\n"
+TAIL = (
+    "validation: 3%\ntokenizer: {train: {vocab_size: 400}}\npack: {sequence_length: 64}\n"
+    "execution: {split_bytes: 16KiB, bucket_bytes: 64KiB, check_disk: false}\n"
+)
+
+
+class Corpus:
+    """A folder in which files appear, a mixture of it, and what a follower said."""
+
+    def __init__(self, folder: Path, tail: str = TAIL, stages: str = STAGES) -> None:
+        self.folder, self.root = folder, Root(str(folder / "out"))
+        (folder / "in").mkdir(parents=True, exist_ok=True)
+        self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", stages, tail)
+        self.lines: list[str] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.num_runs = 0
+
+    def add(self, *numbers: int) -> None:
+        for number in numbers:
+            self.write(number, corpora.documents(number, 24))
+
+    def write(self, number: int, documents: list[dict[str, str]]) -> None:
+        corpora.write_jsonl(self.folder / f"in/{number:02}.jsonl", documents)
+
+    def position(self, number: int) -> int:
+        """The position of the second document of a file; those of 01.jsonl and 02.jsonl are kept."""
+        return len((self.folder / f"in/{number:02}.jsonl").read_bytes().splitlines(keepends=True)[0])
+
+    def run_one(self, mixture, only) -> None:
+        self.num_runs += 1
+        problem = execute(Run(mixture, runs.InProcess, runs.Watcher(), only=only))
+        if problem is not None:
+            raise problem
+
+    def whole_run(self, **options) -> BaseException | None:
+        return execute(Run(load_mixture(self.path), runs.InProcess, runs.Watcher(), **options))
+
+    def follow(self, num_looks: int = 2, **options) -> Snapshot:
+        self.follower(**options).follow(num_looks)
+        return self.snapshot
+
+    def follower(self, **options) -> Follower:
+        def notice(event: str, **facts: Any) -> None:
+            self.events.append((event, facts))
+
+        about = self.lines.append, notice
+        return Follower(load_mixture(self.path), 1.0, self.run_one, *about, **{"wait": lambda seconds: None, **options})
+
+    @property
+    def snapshot(self) -> Snapshot:
+        snapshot = read_snapshot(self.root)
+        assert isinstance(snapshot, Snapshot)
+        return snapshot
+
+    @property
+    def num_documents(self) -> int:
+        return sum(shard.documents for shard in self.snapshot.shards)
+
+
+def _parts(snapshot: Snapshot) -> set[int]:
+    return {shard.part or 0 for shard in snapshot.shards}
+
+
+def _checksums(snapshot: Snapshot) -> list[str]:
+    return [shard.checksum for shard in snapshot.shards]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A folder, and beside it its states: `published`, of the files 0 and 1, and `followed` by an addition of the file 2."""
+    folder = tmp_path_factory.mktemp("saved") / "corpus"
+    made = Corpus(folder)
+    made.add(0, 1)
+    made.follow()
+    shutil.copytree(folder, folder.with_name("published"))
+    made.add(2)
+    made.follow()
+    shutil.copytree(folder, folder.with_name("followed"))
+    return folder
+
+
+def _restored(saved: Path, state: str) -> Corpus:
+    shutil.rmtree(saved)
+    shutil.copytree(saved.with_name(state), saved)
+    return Corpus(saved)
+
+
+@pytest.fixture
+def corpus(saved) -> Corpus:
+    return _restored(saved, "published")
+
+
+@pytest.fixture
+def followed(saved) -> Corpus:
+    return _restored(saved, "followed")
+
+
+@pytest.fixture(scope="module")
+def expected(saved) -> list[str]:
+    """The checksums of the shards of `followed`."""
+    return _checksums(read_snapshot(Root(str(saved.with_name("followed") / "out"))))
+
+
+def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
+    first = corpus.snapshot
+    before = {shard.path: (corpus.folder / "out" / shard.path).stat() for shard in first.shards}
+    corpus.add(2, 3)
+    second = corpus.follow()
+    corpus.add(4)
+    third = corpus.follow()
+    assert third.shards[: len(second.shards)] == second.shards
+    assert second.shards[: len(first.shards)] == first.shards
+    assert [_parts(each) for each in (first, second, third)] == [{0}, {0, 1}, {0, 1, 2}]
+    assert {shard.split for shard in third.shards[len(first.shards) :]} == {"train"}
+    assert third.tokenizer == first.tokenizer
+    tokens = [sum(shard.tokens for shard in each.shards) for each in (first, second, third)]
+    published = [(facts["snapshot"], facts["tokens"]) for event, facts in corpus.events if event == "published"]
+    assert published == [(second.fingerprint, tokens[1] - tokens[0]), (third.fingerprint, tokens[2] - tokens[1])]
+    for path, was in before.items():
+        now = (corpus.folder / "out" / path).stat()
+        assert (now.st_mtime_ns, now.st_ino) == (was.st_mtime_ns, was.st_ino)
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+    assert corpus.num_runs == 2
+
+
+def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
+    first = corpus.snapshot
+    corpus.write(99, corpora.documents(0, 24))
+    second = corpus.follow()
+    assert second.shards == first.shards
+    assert second.fingerprint != first.fingerprint  # its file is known now
+    assert corpus.follow().fingerprint == second.fingerprint
+    assert corpus.num_runs == 1
+    corpus.add(2)
+    assert _parts(corpus.follow()) == {0, 1}
+    folders = published_additions(corpus.root, corpus.snapshot)
+    assert folders == ["additions/00001", "additions/00002"]
+    later = mixture_of(load_mixture(corpus.path), corpus.root, Addition(number=3, base="", files={"web": ()}))
+    against = [use.options["against"] for use in later.stages if use.name.startswith("dedup.")]
+    assert against == [[corpus.root.url, *(f"{corpus.root.url}/{folder}" for folder in folders)]] * 2
+
+
+def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
+    first = corpus.snapshot
+    corpus.add(2)
+    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert "web/02.jsonl may still be written" in corpus.lines[-1]
+
+    def grow(seconds: float) -> None:
+        with open(corpus.folder / "in/02.jsonl", "ab") as stream:
+            stream.write(corpora.jsonl(corpora.documents(77, 1)))
+
+    assert corpus.follow(5, wait=grow).fingerprint == first.fingerprint
+    assert corpus.follow().fingerprint != first.fingerprint
+
+
+def test_a_file_that_changes_or_goes_after_it_was_read_is_told_once(corpus):
+    first = corpus.snapshot
+    os.remove(corpus.folder / "in/00.jsonl")
+    with open(corpus.folder / "in/01.jsonl", "ab") as stream:
+        stream.write(corpora.jsonl(corpora.documents(77, 1)))
+    assert corpus.follow(4).fingerprint == first.fingerprint
+    told = [line.partition(".jsonl ")[2].partition(".")[0] for line in corpus.lines if ".jsonl" in line]
+    assert told == ["changed since it was read", "is gone"]
+
+
+def test_what_is_new_waits_until_there_is_enough_or_the_time_has_come(corpus):
+    corpus.path.write_text(corpus.path.read_text() + "publish: {min_tokens: 1M, or_every: 6h}\n")
+    first = corpus.snapshot
+    corpus.add(2)
+    published_at = (corpus.folder / "out/snapshots" / first.fingerprint / "publication.json").stat().st_mtime
+    assert corpus.follow(3, now=lambda: published_at + 5 * 3600).fingerprint == first.fingerprint
+    assert "waiting for 1,000,000 tokens or 20" in corpus.lines[-1]
+    assert corpus.follow(now=lambda: published_at + 7 * 3600).fingerprint != first.fingerprint
+
+
+def _killed(*given):
+    raise KeyboardInterrupt
+
+
+def _kill_while(corpus: Corpus, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, killed: Any = _killed) -> None:
+    """A follower is killed where it calls this."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            corpus.follow()
+
+
+def test_a_run_that_is_stopped_goes_on_with_the_same_files(corpus, expected):
+    corpus.add(2)
+    begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    corpus.add(3)  # after the choice
+    assert _checksums(corpus.follow(1)) == expected
+    assert begun_addition(corpus.root, corpus.snapshot.fingerprint) is None
+
+
+@pytest.mark.slow
+def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing(corpus, monkeypatch):
+    """It was killed before it was published, and one of its files went; both of its names come again, one with other text."""
+    corpus.add(2)
+    lost = corpora.documents(77, 20)
+    corpus.write(3, lost)
+    _kill_while(corpus, monkeypatch, follow, "publish_addition")
+    (corpus.folder / "in/03.jsonl").unlink()
+    corpus.follow()
+    corpus.write(3, corpora.documents(88, 20))
+    corpus.follow()
+    before = corpus.num_documents
+    corpus.write(4, lost)
+    corpus.follow()
+    assert published_additions(corpus.root, corpus.snapshot) == [f"additions/{number:05}" for number in (2, 3, 4)]
+    assert corpus.num_documents > before
+
+
+def test_a_choice_that_was_edited_is_refused(corpus):
+    begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    (corpus.folder / "out/additions/00001/files.json").write_text('{"base": 3, "files": [1]}')
+    with pytest.raises(DatapipeError, match=r"files\.json"):
+        corpus.follow()
+
+
+def test_an_addition_has_the_sources_with_new_files_alone_and_their_own_stages_are_frozen(corpus):
+    sources = {"web": {"path": "w/*", "stages": ["dedup.exact"], "weight": 7}, "code": {"path": "c/*"}}
+    data = {"name": "a", "output": corpus.root.url, "sources": sources}
+    addition = begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    mixture = mixture_of(load_mixture(data), corpus.root, addition)
+    assert list(mixture.sources) == ["web"]
+    [use] = mixture.stages_of("web")
+    assert use.options["against"] == [corpus.root.url]
+    assert mixture.weight_phases()[0].weights == {"web": 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ("{train: {vocab_size: 400}}", "none", "tokenizer: none"),
+        ("sequence_length: 64", "sequence_length: [64, 128]", "sequence_length"),
+        ("tokenizer: {train: {vocab_size: 400}}", "mixture: {replay: {from: runs/old, share: 5%}}", "rows of other snapshots"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_anything_runs(tmp_path, before, after, cause):
+    corpus = Corpus(tmp_path, tail=TAIL.replace(before, after))
+    corpus.add(0)
+    with pytest.raises(UserError, match=cause):
+        corpus.follow()
+    assert corpus.num_runs == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"), [("400", "300", "tokenizer.train"), ("64", "128", "pack.sequence_length")]
+)
+def test_what_rows_were_made_with_cannot_change_while_following(corpus, before, after, name):
+    corpus.path.write_text(corpus.path.read_text().replace(f": {before}}}", f": {after}}}"))
+    corpus.add(2)
+    with pytest.raises(UserError, match=f"{name} was .*{before}"):
+        corpus.follow()
+    assert corpus.num_runs == 0
+
+
+@pytest.mark.slow
+def test_later_runs_compare_with_the_additions_of_an_output_too(followed, tmp_path):
+    make_index([followed.root.url], str(tmp_path / "index"))
+    for name, against in (("of", followed.root.url), ("by", str(tmp_path / "index"))):
+        later = Corpus(tmp_path / name, stages=f"{_FILTERS}  - dedup.exact: {{against: {against}}}\n")
+        later.write(90, corpora.documents(1, 24)[:5] + corpora.documents(2, 24)[:5])
+        later.write(91, corpora.documents(8, 20))
+        later.follow()
+        assert 0 < later.num_documents <= 20
+
+
+@pytest.mark.slow
+def test_a_repack_that_is_stopped_leaves_additions_compared(followed, monkeypatch):
+    before = followed.snapshot
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.InProcess, "next_attempt", _killed)
+        assert isinstance(followed.whole_run(repacks=True), KeyboardInterrupt)
+    followed.write(3, corpora.documents(2, 24))
+    assert followed.follow().shards == before.shards
+    assert not plan_cleaning(followed.root, 1).additions
+
+
+@pytest.mark.slow
+def test_a_repack_makes_additions_needless_and_cleaning_deletes_these_alone(followed):
+    root, before = followed.root, followed.snapshot
+    with pytest.raises(UserError, match="additions/00001"):  # texts are not left out
+        parts_of_text(root, before, None, None)
+    assert clean(root, 1).additions == ()  # the newest snapshot has its shards
+    assert not verify_snapshot(root, before)
+    followed.add(3)
+    assert followed.follow().fingerprint != before.fingerprint  # which reads the rows of the addition before
+    last = begin_addition(root, followed.snapshot.fingerprint, {"web": ("04.jsonl",)})
+    assert clean(root, 1).additions == ()  # a run goes on with the last one
+    assert isinstance(followed.whole_run(), UserError)
+    assert followed.whole_run(repacks=True) is None
+    assert plan_cleaning(root, 2).additions == tuple(  # an earlier snapshot has the others
+        (path, size) for path, size in root.list_files("additions") if path.startswith(last.folder)
+    )
+    assert {path.split("/")[1] for path, _ in clean(root, 1).additions} == {"00001", "00002", "00003"}
+    assert {path.split("/")[1] for path, _ in root.list_files("additions")} == {"work"}
+    assert not verify_snapshot(root, followed.snapshot)
+    followed.add(4)
+    assert {shard.part for shard in followed.follow().shards} == {None, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["report.json", "snapshot.json"])
+def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus, expected, monkeypatch, name):
+    corpus.add(2)
+    replace = Hold.replace
+
+    def killed(hold, files):
+        paths = list(files)
+        if "mixture.yaml" not in paths:  # the addition's own
+            return replace(hold, files)
+        replace(hold, {path: files[path] for path in paths[: paths.index(name)]})
+        raise KeyboardInterrupt
+
+    _kill_while(corpus, monkeypatch, Hold, "replace", killed)
+    assert _checksums(corpus.follow()) == expected
+
+
+@pytest.mark.slow
+def test_a_run_over_all_files_that_was_stopped_while_it_published_is_finished_first(corpus, monkeypatch):
+    corpus.add(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Hold, "replace", _killed)
+        assert isinstance(corpus.whole_run(), KeyboardInterrupt)
+    with pytest.raises(UserError, match=r"web/02\.jsonl"):
+        corpus.follow()
+    assert corpus.whole_run() is None
+    corpus.add(3)
+    assert _parts(corpus.follow()) == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_damaged_manifest_is_restored_and_takedowns_stay(followed):
+    taken_down, _ = take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
+    path = followed.folder / "out/snapshot.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert isinstance(followed.whole_run(), UserError)
+    assert followed.follow().fingerprint == taken_down.fingerprint
+    path.write_bytes(path.read_bytes()[:-40])
+    assert followed.whole_run(repacks=True) is None
+    assert followed.snapshot.removed is not None
+
+
+@pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
+def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_told_once(corpus, monkeypatch, error):
+    corpus.add(2)
+    look, left = Watch.look, [2]
+
+    def failing(watch, snapshot):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+        return look(watch, snapshot)
+
+    monkeypatch.setattr(Watch, "look", failing)
+    assert _parts(corpus.follow(4)) == {0, 1}
+    assert sum(str(error) in line for line in corpus.lines) == 1
+
+
+@pytest.mark.slow
+def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expected):
+    corpus = Corpus(tmp_path)
+    corpus.add(0, 1)
+    assert run_process(["run", str(corpus.path), "--workers", "1"]).returncode == 0
+    corpus.add(2)
+    moments = [
+        (corpus.folder / "out/additions/00001/files.json").exists,
+        lambda: any((corpus.folder / "out/additions/00001/work/ledger").glob("*.jsonl")),
+        (corpus.folder / "out/additions/00001/snapshot.json").exists,
+        lambda: any(shard.part for shard in corpus.snapshot.shards),
+    ]
+    for moment in moments:
+        process = start(["run", str(corpus.path), "--workers", "1", "--follow", "0.2"])
+        wait_until(lambda moment=moment, process=process: moment() or process.poll() is not None, "a moment")
+        assert process.poll() is None, process.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert _checksums(corpus.snapshot) == expected
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+@pytest.mark.slow
+def test_command_tells_people_and_programs_of_additions_and_ends_at_once_when_it_is_interrupted(tmp_path):
+    corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
+    corpus.add(0)
+    process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
+    assert process.stderr is not None and process.stdout is not None
+    try:
+        address = next(line for line in iter(process.stderr.readline, "") if "figures for Prometheus" in line).split()[-1]
+        lines = iter(process.stdout.readline, "")
+        assert any("waiting for new files" in line for line in lines)
+        corpus.add(1)
+        assert any("published snapshot" in line for line in lines)
+        assert any("waiting for new files" in line for line in lines)
+        with urlopen(address) as answer:  # served while it waits
+            figures = answer.read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 130
+    assert 'datapipe_run_documents_total{fate="read",source="web"} 48.0' in figures
+    assert "datapipe_run_published_total 2.0" in figures
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    told = [event for event in events if event in ("run_started", "run_finished", "adding", "published")]
+    assert told == ["run_started", "run_finished", "adding", "run_started", "run_finished", "published"]
+    of_both = datapipe(["status", str(corpus.root.local)]).stdout
+    assert any(line.startswith("web: 48 read") for line in of_both.splitlines())
+
+
+@pytest.mark.slow
+def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpus):
+    listed, first = corpus.folder / "gone.txt", corpus.snapshot
+    corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
+    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\nweb/00.jsonl:1")  # the last line is not whole
+    second = corpus.follow()
+    assert second.removed is not None
+    assert (second.removed.documents, second.shards) == (1, first.shards)
+    corpus.add(7)  # a document of it is listed
+    third = corpus.follow()
+    assert third.removed is not None
+    assert third.removed.documents == 2
+    assert third.removed.takedowns[:1] == second.removed.takedowns
+    corpus.add(8)
+    begun = begin_addition(corpus.root, third.fingerprint, {"web": ("08.jsonl",)})
+    take_down(corpus.root, [f"web/01.jsonl:{corpus.position(1)}"])
+    assert begun_addition(corpus.root, corpus.snapshot.fingerprint) == begun
+    fourth = corpus.follow()
+    assert fourth.removed is not None
+    assert (fourth.removed.documents, _parts(fourth), corpus.num_runs) == (3, {0, 1, 2}, 2)
+    told = [facts["taken_down"] for event, facts in corpus.events if event == "published"]
+    assert told == [1, 1, 0]  # of the list, with an addition, and none: the third was taken down by hand
+    with closing(Loader(corpus.root.url, global_batch_size=4, fields=("document_keys",))) as loader:
+        keys = {bytes(key) for step in range(60) for key in loader.batch(step)["document_keys"].reshape(-1, 16)}
+    assert not keys & {key.tobytes() for key in read_removed(corpus.root, fourth).keys}
+    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\n")
+    assert corpus.whole_run(repacks=True) is None
+    assert corpus.snapshot.removed == fourth.removed
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+@pytest.mark.slow
+def test_documents_taken_down_while_an_addition_is_built_let_it_be_built_again(corpus):
+    corpus.add(2)
+    follower = corpus.follower()
+
+    def disturbed(mixture, only):
+        follower.run_one = corpus.run_one
+        take_down(corpus.root, ["web/00.jsonl:0"])
+        raise CorruptionError("a file of an index is gone")
+
+    follower.run_one = disturbed
+    follower.follow(3)
+    assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
+    assert corpus.snapshot.removed is not None
+
+
+@pytest.mark.slow
+def test_a_second_follower_of_an_output_is_refused_and_status_tells_of_the_first(corpus):
+    corpus.add(2)
+    first, told = corpus.follower(), []
+
+    def second(mixture, only):
+        told.append(read_status(corpus.root)["following"])
+        with pytest.raises(UserError, match="another run"):
+            corpus.follow(1)
+        corpus.run_one(mixture, only)
+
+    first.run_one = second
+    first.follow(2)
+    assert "adding 1 new file as part 1 of web" in told[0]["doing"]
+    assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
+
+
+@pytest.mark.slow
+def test_a_line_of_takedowns_that_names_nothing_stops_no_other(tmp_path):
+    corpus = Corpus(tmp_path)
+    corpus.add(0, 1)
+    listed = corpus.folder / "gone.txt"
+    corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
+    listed.write_text("web/00.jsonl:0\ngarbage line\n")
+    with pytest.raises(UserError, match=r"gone\.txt, line 2: 'garbage line'"):
+        corpus.follow()
+    listed.write_text("web/00.jsonl:0\n")
+    corpus.follow()
+    listed.write_text("garbage line\nweb/00.jsonl:0\nweb/01.jsonl:0\n")
+    corpus.add(2)
+    snapshot = corpus.follow(3)
+    assert snapshot.removed is not None
+    assert (snapshot.removed.documents, _parts(snapshot)) == (2, {0, 1})
+
+
+@pytest.mark.slow
+def test_an_addition_by_itself_leaves_out_what_was_taken_down(followed):
+    document, addition = f"web/02.jsonl:{followed.position(2)}", followed.root.within("additions/00001")
+    assert list(take_down(followed.root, [document, "web/02.jsonl:3"])[1].unknown) == ["web/02.jsonl:3"]
+    assert not verify_snapshot(addition, read_snapshot(addition))
+    assert take_down(followed.root, [document])[1].num_new == 0
+    assert len(read_removed(addition, read_snapshot(addition))) == 1
+
+
+@pytest.mark.slow
+def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
+    corpus = Corpus(tmp_path)
+    listed = tmp_path / "new.txt"
+    corpus.path.write_text(corpus.path.read_text().replace(f"{tmp_path}/in/*.jsonl", f"'@{listed}'"))
+    corpus.add(0)
+    listed.write_text("in/00.jsonl\n")
+    first = corpus.follow(num_looks=1)
+    corpus.add(1)
+    with listed.open("a") as file:
+        file.write("in/01.json")  # cut within a name
+    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    with listed.open("a") as file:
+        file.write("l\nin/02.jsonl\n")
+    second = corpus.follow(num_looks=1)
+    assert _parts(second) == {0, 1}
+    assert corpus.follow(num_looks=1).fingerprint == second.fingerprint
+    assert f"@{listed}, line 3: {tmp_path}/in/02.jsonl may still be written" in corpus.lines[-1]
+    corpus.add(2)
+    assert _parts(corpus.follow(num_looks=1)) == {0, 1, 2}
+    assert corpus.num_runs == 3

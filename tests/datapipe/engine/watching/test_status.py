@@ -1,0 +1,183 @@
+"""`datapipe status`, the figures for Prometheus and the log of events, of runs that go on, end, fail and are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.request
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from datapipe.api import execute
+from datapipe.config import load_mixture
+from datapipe.engine.protocol import Message
+from datapipe.engine.run import Run
+from datapipe.engine.watching.events import EventLog
+from datapipe.engine.watching.metrics import serve_runs
+from datapipe.engine.watching.screen import left_text, status_lines
+from datapipe.engine.watching.state import CommandFigures, Observers, RunState
+from datapipe.engine.watching.status import StatusFile, read_status
+from datapipe.engine.watching.time_left import TimeLeft
+from datapipe.errors import DatapipeError, UserError
+from datapipe.machine.http_server import MetricsServer
+from datapipe.records.names import STATUS
+from datapipe.storage.root import Root
+from tests.support import cli_processes, corpora, runs
+
+_STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    for number in range(4):
+        corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 24))
+    tail = "tokenizer: none\nexecution: {split_bytes: 8KiB}"
+    return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}", _STAGES, tail)
+
+
+Samples = dict[tuple[str, ...], float]
+
+
+def _scraped(server: MetricsServer) -> Samples:
+    """The samples of a server, by name and values of the labels, which are in the order of their names."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = (sample for family in families for sample in family.samples)
+    return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in samples}
+
+
+def _of_plan(samples: Samples) -> Samples:
+    """The counters of committed tasks."""
+    names = ("documents", "input_bytes", "tokens", "output_bytes", "second_attempts", "task_seconds", "task_duration_seconds")
+    wanted = tuple(f"datapipe_run_{name}_" for name in names)
+    return {key: value for key, value in samples.items() if key[0].startswith(wanted)}
+
+
+def _run(mixture: Path, *observers: Any) -> runs.Finished:
+    watcher: Any = Observers(observers)
+    return runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
+
+
+@pytest.mark.medium
+def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
+    state, figures, scraped = RunState(), CommandFigures(), list[Samples]()
+    figures.begin_run(state, "a")
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log, serve_runs(figures, {"mixture": "test"}, 0) as server:
+        watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if not scraped else None)
+        done = _run(mixture, state, log, watcher)
+        last = _scraped(server)
+        again = RunState()
+        _run(mixture, again)
+        for later in (RunState(), again):  # before it has a plan no counter falls, and then it finds the same committed
+            figures.begin_run(later, "a")
+            assert _of_plan(_scraped(server)) == _of_plan(last)
+        figures.begin_run(again, "b")
+        elsewhere = _scraped(server)
+    assert _of_plan(elsewhere) == pytest.approx({key: 2 * value for key, value in _of_plan(last).items()})
+    assert dict(again.sums) == pytest.approx(dict(state.sums))
+    source = done.report["sources"]["web"]["documents"]
+    fates = source | {"dropped": sum(source["dropped"].values())}
+    for fate in ("read", "kept", "dropped", "quarantined"):
+        assert last["datapipe_run_documents_total", fate, "web"] == fates[fate]
+    tasks = {key[-2:]: value for key, value in last.items() if key[0] == "datapipe_run_tasks"}
+    committed = {step: value for (progress, step), value in tasks.items() if progress == "committed"}
+    assert committed == {step.id: len(step.tasks or ()) for step in done.plan.steps}
+    assert sum(tasks.values()) == sum(committed.values())
+    assert scraped[0]["datapipe_run_steps", "waiting"] > last["datapipe_run_estimated_seconds_left", "about"] == 0
+    counted = {key[1]: value for key, value in last.items() if key[0] == "datapipe_run_task_duration_seconds_count"}
+    assert counted == Counter(step.kind for step in done.plan.steps for _ in step.tasks or ())
+    buckets = {key[2]: value for key, value in last.items() if key[:2] == ("datapipe_run_task_duration_seconds_bucket", "map")}
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert buckets["+Inf"] == counted["map"]
+    counts = Counter(json.loads(line)["event"] for line in (tmp_path / "log.jsonl").read_text().splitlines())
+    assert counts["task_started"] == counts["task_committed"] == len(watcher.records)
+    assert counts["step_committed"] == len(done.plan.steps)
+
+
+@pytest.mark.medium
+def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixture: Path, tmp_path: Path) -> None:
+    state, seen, root = RunState(), [], Root(str(tmp_path / "out"))
+
+    def look(record: Any) -> None:
+        StatusFile(root, state).tick(())
+        seen.append((state.time_left(), state.text_of_time_left(), left_text(read_status(root))))
+
+    run = Run(load_mixture(mixture), runs.InProcess, runs.Watcher(on_commit=look))
+    assert execute(run, state) is None
+    assert [text for _, text, _ in seen] == [text for _, _, text in seen]
+    first = seen[0][0]
+    assert first is not None and not first.is_least
+    waiting = [name for name in state.steps if name not in ("web/read", "dedup.exact/match")]
+    assert first.seconds > sum(run.step_times(run.plan)[name].seconds for name in waiting) / 3 > 0
+    assert state.time_left() == TimeLeft(seconds=0.0)
+
+
+def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
+        serve_runs(CommandFigures(), {}, taken.getsockname()[1])
+    with pytest.raises(UserError, match="--log-json"):
+        EventLog(str(tmp_path / "no/such/folder"))
+
+
+@pytest.mark.medium
+def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(mixture: Path, tmp_path: Path) -> None:
+    state, root = RunState(), Root(str(tmp_path / "out"))
+    with pytest.raises(UserError):
+        read_status(root)
+    status = StatusFile(root, state)
+    _run(mixture, state, status)
+    assert read_status(root)["state"] == "killed"
+    state.say("opened s3://key:secret@bucket/folder")
+    status.end(DatapipeError("cannot read s3://key:secret@bucket/folder"))
+    assert "secret" not in root.read_bytes(STATUS).decode()
+    failed = list(status_lines(read_status(root), "out"))
+    assert "failed: cannot read s3://" in failed[0] and "opened s3://" in failed[-1]
+    state.tick([Message(attempt="a", task="web/read (0)")])
+    status.end(None)
+    assert read_status(root)["num_running"] == 0
+    assert next(status_lines(read_status(root), "out")) == "out: finished"
+
+
+def _status(output: Path) -> tuple[int, dict[str, Any]]:
+    done = cli_processes.run(["status", str(output), "--json"])
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(mixture: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    driver = cli_processes.start(["run", str(mixture), "--workers", "1", "--metrics-port", "0", "--log-json", "-"])
+    try:
+        cli_processes.wait_until(lambda: (output / STATUS).exists() or driver.poll() is not None, "a status")
+        driver.send_signal(signal.SIGSTOP)
+        exit_status, running = _status(output)
+        assert (exit_status, running["state"]) == (0, "running")
+        assert running["holder"].startswith(str(driver.pid))
+        unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        watching = cli_processes.start(["status", str(output), "--watch", "0.1"], env=unbuffered)
+        assert watching.stdout is not None
+        assert re.match(rf"{output}: \d of \d steps done; ", watching.stdout.readline())
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate()
+        assert (watching.returncode, said) == (130, "")
+    finally:
+        driver.kill()
+        printed, _ = driver.communicate()
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert events[0]["event"] == "run_started"
+    assert {event["node"] for event in events if event["event"].startswith("task_")} <= {socket.gethostname()}
+    exit_status, killed = _status(output)
+    assert (exit_status, killed["state"]) == (3, "killed")
+    assert cli_processes.run(["run", str(mixture), "--workers", "1"]).returncode == 0
+    exit_status, finished = _status(output)
+    assert (exit_status, finished["state"], finished["num_running"]) == (0, "finished", 0)
+    assert {step["state"] for step in finished["steps"]} == {"committed"}
+    assert all(0 < step["slowest"]["seconds"] <= step["seconds"] for step in finished["steps"])

@@ -1,0 +1,320 @@
+"""What is shown of a run: the log of events, sums while a plan is read, the time left, the dashboard and `status --watch`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from ruamel.yaml import YAML
+
+from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.engine.watching.events import EventLog
+from datapipe.engine.watching.metrics import RunMetrics
+from datapipe.engine.watching.progress import Progress, at_work
+from datapipe.engine.watching.screen import watch
+from datapipe.engine.watching.state import CommandFigures, Observers, RunState, step_json
+from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
+from datapipe.machine.activity import Activity
+from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.records.record import Record
+from datapipe.steps.compile import Plan, Step
+from datapipe.steps.estimate import StepCost
+from datapipe.steps.steps import lay_out
+from datapipe.steps.work import MapTask, TrainTask
+
+TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
+OTHER = replace(TASK, fingerprint="fedcba9876543210")
+RECORD = Record(step="web/read", fingerprint=TASK.fingerprint, outputs={}, metrics=TaskMetrics())
+
+
+def _seen(attempt: str, node: str, task: MapTask = TASK) -> Message:
+    return Message(attempt=attempt, task=task.label, node=node)
+
+
+def _ended(attempt: str, node: str = "", kind: str = "", task: MapTask = TASK) -> Attempt:
+    failure = Failure(kind=kind, message="it failed") if kind else None
+    record = None if kind else replace(RECORD, fingerprint=task.fingerprint)
+    return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
+
+
+def _written(path: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(event.pop("time").endswith("Z") for event in events)
+    return events
+
+
+def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_path: Path) -> None:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
+        log.tick([_seen("a", "")])
+        for _ in range(2):
+            log.tick([_seen("a", "n1")])
+        log.ended(_ended("a", kind="task"))
+        log.retried(TASK, Failure(kind="task", message="it failed, once more"))
+        log.tick([_seen("b", "n2")])
+        log.ended(_ended("b", "n2"))
+        log.committed(RECORD)
+    about = {"step": "web/read", "task": "0123456789ab"}
+    first, second = about | {"attempt": "a", "node": "n1"}, about | {"attempt": "b", "node": "n2"}
+    assert _written(tmp_path / "log.jsonl") == [
+        {"event": "task_started"} | first,
+        {"event": "task_failed", "kind": "task", "message": "it failed"} | first,
+        {"event": "task_retried", "kind": "task", "message": "it failed, once more"} | first,
+        {"event": "task_started"} | second,
+        {"event": "task_committed", "seconds": 0.0, "peak_bytes": 0, "read": 0, "kept": 0} | second,
+    ]
+
+
+def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_no_node_never(tmp_path: Path) -> None:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
+        log.ended(_ended("short", "n1"))
+        log.ended(_ended("unplaced", kind="node", task=OTHER))
+    events = [(event["event"], event["attempt"], event.get("node")) for event in _written(tmp_path / "log.jsonl")]
+    assert events == [("task_started", "short", "n1"), ("task_failed", "unplaced", None)]
+
+
+def test_of_two_attempts_at_a_task_the_one_that_is_ended_is_told_as_cancelled(tmp_path: Path) -> None:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
+        log.tick([_seen("a", "n1"), _seen("b", "n2"), _seen("c", "n3"), _seen("d", "n1", OTHER)])
+        log.ended(_ended("a", "n1", kind="infrastructure"))
+        log.ended(_ended("b", "n2"))
+        log.committed(RECORD)
+    events = [(event["event"], event["attempt"], event["node"]) for event in _written(tmp_path / "log.jsonl")]
+    assert events[4:] == [("task_failed", "a", "n1"), ("task_cancelled", "c", "n3"), ("task_committed", "b", "n2")]
+
+
+RECORDS = tuple(
+    Record(
+        step="web/read",
+        fingerprint=f"{number:064x}",
+        outputs={},
+        metrics=TaskMetrics(document_counts=DocumentCounts(read=10, kept=7), seconds=1.0 + number),
+    )
+    for number in range(3)
+)
+TASKS = tuple(MapTask(step="web/read", fingerprint=record.fingerprint, seed=0) for record in RECORDS)
+
+
+class _Scraped(tuple[Record, ...]):
+    """Records of which the sums are read while somebody goes through them."""
+
+    def __new__(cls, state: RunState, seen: list[int]) -> _Scraped:
+        made = super().__new__(cls, RECORDS)
+        made.state, made.seen = state, seen
+        return made
+
+    state: RunState
+    seen: list[int]
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in super().__iter__():
+            self.seen.append(self.state.sums["documents", "web", "read"])
+            yield record
+
+
+def _plan(records: tuple[Record, ...]) -> Plan:
+    step = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS, records=records)
+    return Plan(pipeline=lay_out({"web": []}), steps=[step])
+
+
+def test_no_sum_falls_while_a_new_plan_is_read() -> None:
+    state, seen = RunState(), []
+    state.planned(_plan(()))
+    for record in RECORDS:
+        state.committed(record)
+    state.planned(_plan(_Scraped(state, seen)))
+    assert seen == [30, 30, 30]
+    documents = {key[2]: number for key, number in state.sums.items() if key[:2] == ("documents", "web")}
+    assert documents == {"read": 30, "kept": 21, "dropped": 0, "quarantined": 0}
+    assert state.sums["task_duration_seconds", "map", "sum"] == 6.0
+    step = state.steps["web/read"]
+    assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
+
+
+def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
+    return StepCost(seconds=seconds, unknown=("a stage",) if is_least else ())
+
+
+_STEP, _TRAIN = (Step(id=kind, kind=kind, label=kind, source="web") for kind in ("map", "train"))
+
+
+def _step(planned: int | None, **known: Any) -> StepState:
+    return StepState(**{"step": _STEP, "planned": planned, **known})
+
+
+READING = _step(planned=10, committed=4, seconds=40.0, estimate=_estimate(100.0))
+DONE = _step(planned=3, committed=3, seconds=9.0)
+
+
+def _running(committed: int, seconds: float, *running_s: float) -> StepState:
+    return _step(planned=10, committed=committed, seconds=seconds, running_s=running_s, estimate=_estimate(100.0))
+
+
+WAITING = _step(planned=None, estimate=_estimate(50.0))
+TRAINING = _step(planned=None, estimate=_estimate(50.0), step=_TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("steps", "slots", "seconds"),
+    [
+        ([DONE], 0, 0.0),  # on any number of slots
+        ([DONE, READING], 2, 30.0),
+        ([_running(4, 40.0, 4.0, 30.0)], 2, (60.0 - 4.0 - 10.0) / 2 + 3.0),  # tasks less what their attempts have done
+        ([_running(9, 90.0, 4.0)], 16, 6.0),  # the last task takes as long on many slots
+        ([READING, WAITING], 2, 30.0 + 25.0),
+        ([_running(5, 100.0), WAITING], 1, 100.0 + 2 * 50.0),  # at the pace of the run
+        ([_running(5, 5000.0), WAITING], 1, 5000.0 + 3 * 50.0),
+        ([READING, TRAINING], 2, 30.0 + 50.0),  # shared by no slots
+        ([_step(planned=1, running_s=(1.0,), estimate=_estimate(2.0))], 2, 1.0),
+    ],
+)
+def test_time_left_of_steps_follows_from_their_tasks_and_estimates(steps: list[StepState], slots: int, seconds: float) -> None:
+    assert time_left(steps, slots) == TimeLeft(seconds=seconds)
+
+
+@pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
+def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepCost | None) -> None:
+    assert time_left([READING, _step(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
+    begun = _step(planned=5, committed=1, seconds=2.0, estimate=estimate)
+    assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)
+    assert time_left([_step(planned=5, estimate=estimate)], 2) is None
+
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+NAME = re.compile(r"datapipe_run_\w+")
+
+
+def _names() -> set[str]:
+    figures = CommandFigures()
+    figures.looked_at = 0.0
+    families = RunMetrics(figures, {"mixture": "a"}).collect()
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+
+def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_the_figures_that_exist() -> None:
+    known = _names()
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    rules = [
+        rule
+        for group in YAML(typ="safe", pure=True).load((DEPLOY / "alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
+    named = {name.removesuffix("_bucket") for expression in expressions for name in NAME.findall(expression)}
+    assert named <= known
+    assert known - named <= {
+        f"datapipe_run_{name}" for name in ("info", "commit_records", "published_total", "looked_timestamp_seconds")
+    }
+    assert set(NAME.findall((ROOT / "datapipe/watching/README.md").read_text(encoding="utf-8"))) == known
+
+
+def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
+    step = step_json(_step(planned=4, committed=committed))
+    who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
+    counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
+    rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "said": [], "is_least": False}
+    return {**who, **counts, **rest, **facts}
+
+
+def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[int, list[str]]:
+    """The exit status, and the lines that were printed."""
+    stream, waiting = io.StringIO(), iter(looks)
+
+    def read() -> dict[str, Any]:
+        look = next(waiting)
+        if isinstance(look, OSError):
+            raise look
+        return look
+
+    status = watch(read, "out", 2.0, Console(file=stream, force_terminal=terminal, width=100), lambda seconds: None)
+    assert next(waiting, None) is None
+    return status, stream.getvalue().splitlines()
+
+
+def test_on_a_pipe_a_line_is_printed_when_something_changed_and_the_exit_status_is_that_of_the_run() -> None:
+    failing = _status(committed=1, failures={"task": 2}, seconds_left=None)
+    looks = (_status(), _status(seconds_left=60.0), _status(committed=1), failing, _status("stopped", exit_status=130))
+    status, printed = _watched(*looks)
+    assert status == 130
+    facts = ["; 0/4  web: map; about 1:05 left", "; 1/4  web: map", "2 failed attempts", "stopped"]
+    assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * 4
+
+
+FINISHED = _status("finished", exit_status=0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "status", "facts"),
+    [
+        ((_status(), _status("killed"), FINISHED), 0, ["about 1:05 left", "finished"]),  # it ended between two files
+        ((_status("killed"), _status("killed")), 3, ["process 7 on here is gone"]),
+        ((TimeoutError("timed out"), _status("failed", exit_status=1)), 1, ["timed out", "failed"]),  # asked again
+    ],
+)
+def test_exit_status_of_a_watched_run_that_ends_is_killed_or_cannot_be_read(looks, status: int, facts: list[str]) -> None:
+    found, printed = _watched(*looks)
+    assert found == status
+    assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * len(facts)
+    found, printed = _watched(*looks, terminal=True)
+    assert (found, facts[-1] in " ".join(printed)) == (status, True)
+
+
+class _Timed(RunState):
+    def text_of_time_left(self) -> str:
+        return "about 4:10 left"
+
+
+def _message(work: str, place: str, silent_s: float) -> Message:
+    activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
+    return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
+
+
+def _displayed(terminal: bool) -> str:
+    stream, state = io.StringIO(), _Timed()
+    with Progress(Console(file=stream, force_terminal=terminal, width=100), state) as progress:
+        observers = Observers([state, progress])
+        first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
+        last = Step(id="web/pack", kind="pack", label="pack", source="web")
+        observers.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
+        observers.committed(RECORDS[0])
+        observers.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
+        if progress._live is not None:
+            progress._live.refresh()
+        observers.committed(RECORDS[1])
+    return stream.getvalue()
+
+
+def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends():
+    shown = _displayed(terminal=True)
+    for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
+        assert part in shown
+    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
+    [line] = _displayed(terminal=False).splitlines()
+    assert line.startswith("2/2  14 kept  ") and "  web: read  " in line
+
+
+def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:
+    starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
+    resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
+    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
+    assert at_work([resting]) == at_work([]) == []
+
+
+def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
+    task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
+    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
+    stream, state = io.StringIO(), RunState()
+    with Progress(Console(file=stream, force_terminal=True, width=80), state):
+        state.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
+        state.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
+    shown = "train the tokenizer: 0:00, counting words, 64 MB of 256 MB, about 225 s left"
+    assert shown in re.sub(r"0:\d\d", "0:00", stream.getvalue())

@@ -1,0 +1,219 @@
+"""The ledger: a record is there whole or not at all, and only while its outputs are; a damaged line costs no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
+from datapipe.records.ledger import LONGEST_WAIT_S, Ledger, Pending
+from datapipe.records.names import ATTEMPTS, LEDGER
+from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
+from datapipe.records.record import Record
+from datapipe.storage.hold import Hold
+from datapipe.storage.root import Root
+
+FINGERPRINT, OTHER = "ab" * 32, "cd" * 32
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(str(tmp_path))
+
+
+def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> Record:
+    path = f"{ATTEMPTS}/step/{name}/out.bin"
+    root.write_atomic(path, name.encode())
+    output = TableFile(path=path, rows=1, bytes=len(name), checksum="x", row_bytes=3)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
+    metrics.spent("read", 1.5, 100, 3)
+    return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
+
+
+def _opened(root: Root, *condemned: str) -> Ledger:
+    ledger = Ledger(root, condemned)
+    ledger.load()
+    return ledger
+
+
+def test_ledger_keeps_the_first_record_of_a_task_for_later_ledgers(root):
+    ledger = _opened(root)
+    record = _record(root)
+    [first] = ledger.commit([record])
+    assert ledger.commit([_record(root, "second"), _record(root, "third")]) == [first, first]
+    assert _opened(root).look_up(FINGERPRINT) == first == record
+
+
+@pytest.mark.parametrize("content", [None, b"f"])
+def test_ledger_record_whose_outputs_are_gone_or_shorter_is_no_record(root, content):
+    record = _record(root)
+    _opened(root).commit([record])
+    path = Path(root.path(record.of("documents")[0].path))
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert _opened(root).look_up(FINGERPRINT) is None
+
+
+def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_else(root, tmp_path):
+    ledger = _opened(root)
+    kept = {ledger.commit([_record(root)])[0].of("documents")[0].path}
+    for path in ("mixture.yaml", ".note.tmp", f"{ATTEMPTS}/notes/of-a-user.txt"):
+        root.write_atomic(path, b"mine")
+        kept.add(path)
+    unfinished = [f"{folder}.x.json.{'0a' * 16}.tmp" for folder in ("", "work/", f"{LEDGER}/", "work/index/", "length-128/")]
+    killed = f"{ATTEMPTS}/step/{'0' * 16}-killed"
+    for path in [*unfinished, "work/publish/000003", "work/probe-ab", "work/publish/a/b", f"{killed}/out.bin"]:
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"half")
+    (tmp_path / killed / "deeper").mkdir()
+    assert ledger.sweep(Hold(root)) == 1
+    commits = {path for path, _ in root.list_files(LEDGER)}
+    assert len(commits) == 1
+    assert {path for path, _ in root.list_files("")} == kept | commits
+    assert {folder.name for folder in (tmp_path / ATTEMPTS).rglob("*") if folder.is_dir()} == {"step", "first", "notes"}
+
+
+FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checksum": "x"}
+
+
+TOKENIZER = {
+    "vocab_size": 300, "eos_id": 0, "eos_token": "é", "fingerprint": "xxh3:1",
+    "library": "fastokens", "library_version": "0.3.5", "battery": "b", "fallback_reason": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        OutputFile(**FILE),
+        TableFile(**FILE, row_bytes=9),
+        ExchangeFile(**FILE, row_bytes=9, first=0, last=2**64 - 1, runs=3),
+        ExchangeFile(**FILE, row_bytes=0),
+        TokenizerFile(**FILE, **TOKENIZER),
+        ShardFile(**FILE, documents=2, tokens=64, piece_length=32),
+        ShardFile(**FILE, documents=2, tokens=64),
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_record_keeps_every_type_of_output(output):
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=1, kept=1))
+    record = Record(step="web/read", fingerprint=FINGERPRINT, outputs={"some": (output,)}, metrics=metrics)
+    ([line], _) = lines_of(line_of(record).to_bytes())
+    assert line.record() == record
+
+
+def test_ledger_records_of_other_versions_are_counted_and_not_read(root):
+    root.write_atomic(f"{LEDGER}/{FINGERPRINT}.json", b'{"checksum": ""}\n{"version": 3}\n')
+    later = line_of(_record(root)).to_bytes().replace(b"4\t", b"5\t", 1)
+    root.write_atomic(f"{LEDGER}/{0:08d}-{'a' * 32}.jsonl", later)
+    root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", b"old")
+    ledger = _opened(root)
+    assert ledger.look_up(FINGERPRINT) is None
+    assert (ledger.num_refused, ledger.sweep(Hold(root))) == (2, 1)
+
+
+def test_ledger_forgets_a_record_for_good(root):
+    ledger = _opened(root)
+    first, second = _record(root), _record(root, "second", OTHER)
+    ledger.commit([first, second])
+    ledger.forget([FINGERPRINT])
+    for each in (ledger, _opened(root)):
+        assert (each.look_up(FINGERPRINT), each.look_up(OTHER)) == (None, second)
+    again = _record(root, "again")
+    ledger.commit([again])
+    assert _opened(root).look_up(FINGERPRINT) == again
+
+
+def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned(root, tmp_path):
+    for number, name in enumerate(("first", "second", "third")):  # three drivers that see nothing of each other
+        CommitFiles(root, _next=number).write([line_of(_record(root, f"{'0' * 16}-{name}"))])
+    chosen = _opened(root).look_up(FINGERPRINT)
+    assert chosen is not None and "-first" in chosen.of("documents")[0].path
+    (tmp_path / chosen.of("documents")[0].path).unlink()
+    ledger = _opened(root, f"{ATTEMPTS}/step/{'0' * 16}-second")
+    chosen = ledger.look_up(FINGERPRINT)
+    assert chosen is not None and "-third" in chosen.of("documents")[0].path
+    assert ledger.sweep(Hold(root)) == 1  # what is condemned goes, although a record names it
+
+
+@pytest.mark.medium
+def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_records(root):
+    count, ledger = 300, _opened(root)
+    records = {f"{number:064x}": _record(root, f"{number}", f"{number:064x}") for number in range(count)}
+    for record in records.values():
+        ledger.commit([record])
+    assert len(root.list_files(LEDGER)) == count - 256 + 1
+    later = _opened(root)
+    later.files.merge_small(2)
+    assert list(later.files.sizes.values()) == [256, count - 256]  # a file that is large enough stays
+    later.keep(list(records)[:7])
+    again = _opened(root)
+    assert {name: again.look_up(name) for name in again.fingerprints()} == dict(list(records.items())[:7])
+
+
+def _numbered(number: int) -> Record:
+    path = f"{ATTEMPTS}/web.read/{number:016x}-one/documents.arrow"
+    output = TableFile(path=path, rows=1, bytes=5, checksum="x", row_bytes=3)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a\tb:é\n": 2})), tokens=number)
+    return Record(step="web/read", fingerprint=f"{number:064x}", outputs={"documents": (output,)}, metrics=metrics)
+
+
+@pytest.mark.medium
+def test_every_flipped_bit_and_every_torn_end_costs_one_record() -> None:
+    records = [_numbered(number) for number in range(3)]
+    content = b"".join(line_of(record).to_bytes() for record in records)
+    first, second = (len(line_of(record).to_bytes()) for record in records[:2])
+    for bit in range(8 * first, 8 * (first + second)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        lines, num_refused = lines_of(bytes(flipped))
+        found = [line.record() for line in lines]
+        assert found[0] == records[0]
+        assert found in ([records[0], records[2]], records[:1], records)  # the end of a line separates two of them
+        assert num_refused <= (bit // 8 == first)
+    for length in range(len(content) - 1):
+        whole = [record for record, end in zip(records, (first, first + second, len(content))) if length >= end - 1]
+        assert [line.record() for line in lines_of(content[:length])[0]] == whole
+
+
+def test_records_are_written_in_files_of_a_thousand_and_read_in_their_order(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    lines = [line_of(_numbered(number)) for number in range(2 * MOST_RECORDS + 5)]
+    files = CommitFiles(root)
+    files.write(lines[:7])
+    files.write(lines[7:])
+    again = CommitFiles(root)
+    assert list(again.read()) == lines
+    assert list(again.sizes.values()) == [7, MOST_RECORDS, MOST_RECORDS - 2]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "00000001-short.jsonl", "sub/00000000-" + "0" * 32 + ".jsonl"])
+def test_other_files_in_the_folder_are_no_commit_files(tmp_path: Path, name: str) -> None:
+    root = Root(str(tmp_path))
+    root.write_atomic(f"{LEDGER}/{name}", line_of(_numbered(1)).to_bytes())
+    assert list(CommitFiles(root).read()) == []
+
+
+@pytest.mark.medium
+def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> None:
+    now = [10.0]
+    pending = Pending(clock=lambda: now[0])
+    assert pending.due_in_s == float("inf")
+    pending.add(_numbered(0))
+    now[0] += LONGEST_WAIT_S / 2
+    pending.add(_numbered(1))
+    assert 0 < pending.due_in_s <= LONGEST_WAIT_S / 2
+    now[0] += LONGEST_WAIT_S
+    assert pending.due_in_s == 0
+    assert pending.take() == [_numbered(0), _numbered(1)]
+    assert (pending.due_in_s, pending.by_step) == (float("inf"), {})
+    for number in range(MOST_RECORDS):
+        assert pending.due_in_s > 0
+        pending.add(_numbered(number))
+    assert pending.due_in_s == 0
+    assert pending.by_step == {"web/read": MOST_RECORDS}

@@ -59,4 +59,4 @@ def code_digest(kind: str) -> str:
 
 def code_of(kind: str) -> Code:
     """The engine's code that tasks of a kind run."""
-    return code_of_modules(frozenset({f"datapipe.tasks.{MODULES[kind]}"}))
+    return code_of_modules(frozenset({f"datapipe.steps.{MODULES[kind]}"}))

@@ -85,7 +85,7 @@ def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
 
 def _runner(kind: str) -> Runner:
     """The function for tasks of a kind, `run_pack` of `steps/pack.py`; a worker imports the modules of what it runs."""
-    return getattr(import_module(f"datapipe.tasks.{MODULES[kind]}"), f"run_{kind}")
+    return getattr(import_module(f"datapipe.steps.{MODULES[kind]}"), f"run_{kind}")
 
 
 def _flush(outputs: Outputs, root: Root) -> None:

@@ -248,5 +248,5 @@ def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
                 mixture = scale_corpus.write_mixture(folder, corpus, stage, {}, execution)
                 make = partial(InFreshProcesses, processes=processes, peaks=peaks)
                 runs.run_mixture(mixture, overrides=overrides, make_engine=make)
-    assert small.keys() == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/tasks has these
+    assert small.keys() == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/steps has these
     assert {kind: peak for kind, peak in small.items() if large[kind] > peak + (64 << 20)} == {}, f"large: {large}"

@@ -41,7 +41,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def test_commands_of_the_readme_are_those_of_the_mixture() -> None:
-    readme = (ROOT / "datapipe/classifier/annotation/README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "datapipe/models/annotation/README.md").read_text(encoding="utf-8")
     section = readme.partition("## From scores to a filtered corpus")[2].partition("\n## ")[0]
     assert commands(section) == commands(MIXTURE.read_text(encoding="utf-8"))
     assert len(commands(section)) == 3

@@ -170,7 +170,7 @@ def test_annotate_killed_between_an_answer_and_the_cache_asks_for_that_one_again
     """SIGKILL when the seventh answer has been written to the client's file and not yet synced, then the same command."""
     kill = (
         "import os, signal\n"
-        "from datapipe.classifier.annotation import cache\n"
+        "from datapipe.language_model import cache\n"
         "real, calls = cache._write_all, []\n"
         "def write(descriptor, content, offset):\n"
         "    calls.append(1)\n"

@@ -213,7 +213,7 @@ def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_th
     assert known - named <= {
         f"datapipe_run_{name}" for name in ("info", "commit_records", "published_total", "looked_timestamp_seconds")
     }
-    assert set(NAME.findall((ROOT / "datapipe/watching/README.md").read_text(encoding="utf-8"))) == known
+    assert set(NAME.findall((ROOT / "datapipe/engine/watching/README.md").read_text(encoding="utf-8"))) == known
 
 
 def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:

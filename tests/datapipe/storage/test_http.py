@@ -16,8 +16,8 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
 from datapipe.stage import InputFile
-from datapipe.storage.outages import outage_of, refusal_of
 from datapipe.storage import http
+from datapipe.storage.outages import outage_of, refusal_of
 from datapipe.storage.root import Root, current_state, open_input
 from stages.read.jsonl import Jsonl
 from tests.support import corpora, runs

@@ -20,12 +20,12 @@ from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage import conditional
+from datapipe.storage import lock as lease_module
 from datapipe.storage.conditional import ConditionalStore, ConflictError
 from datapipe.storage.hold import LeaseLostError
 from datapipe.storage.lock import LEASE, Lease
-from datapipe.storage import conditional
 from datapipe.storage.root import Root
-from datapipe.storage.root import lock as lease_module
 from tests.support import cli_processes, corpora, runs
 from tests.support.unreliable_store import Kind, UnreliableStore, unreliable
 

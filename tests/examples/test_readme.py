@@ -86,7 +86,7 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(tmp_path: Path, monk
 
     (stage,) = blocks("python", OWN_STAGE)
     (tmp_path / "shouting.py").write_text(stage, encoding="utf-8")
-    (stage,) = blocks("python", "Adding a stage", "datapipe/README.md")
+    (stage,) = blocks("python", "Adding a stage", "stages/README.md")
     (tmp_path / "strip.py").write_text(stage, encoding="utf-8")
     added = ["strip:Strip", "shouting:Shouting: {max_capital_share: 0.1}", "dedup.exact"]
     mixture = mixture.replace("  - dedup.exact\n", "".join(f"  - {stage}\n" for stage in added))

@@ -16,7 +16,7 @@ from datapipe.records.source_code import Code, code_of_class, code_of_modules
 
 pytestmark = pytest.mark.medium
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SEGMENTATIONS = {f"datapipe.kernels.text.{name}" for name in ("english_words", "unicode_words", "raw_lines")}
 
 

@@ -187,7 +187,7 @@ def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are
     assert time_left([_step(planned=5, estimate=estimate)], 2) is None
 
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DEPLOY = ROOT / "deploy"
 NAME = re.compile(r"datapipe_run_\w+")
 

@@ -99,7 +99,7 @@ def _peaks(tasks: FreshTasks, folder: Path, num_docs: int, stage: str, options: 
         ("dedup.substring", {"length": 20}, {"match", "extend", "verify"}),
     ],
 )
-def test_task_memory_does_not_grow_with_the_corpus(tasks, tmp_path, stage, options, kinds):
+def test_steps_memory_does_not_grow_with_the_corpus(tasks, tmp_path, stage, options, kinds):
     """The fewer documents fill buckets already. Rows that are written wait until `RUN_BYTES` of them are there."""
     small = _peaks(tasks, tmp_path / "small", 16_000, stage, options)
     large = _peaks(tasks, tmp_path / "large", 80_000, stage, options)

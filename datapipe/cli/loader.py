@@ -204,9 +204,6 @@ def serve(
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Of what all streams build and send, at most.")] = "4GiB",
     idle: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A stream left unread for so long is cut.")] = 120.0,
     drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For streams to end, after SIGTERM.")] = 30.0,
-    no_files: Annotated[
-        bool, typer.Option("--no-files", help="Do not tell clients on this machine where the files are.")
-    ] = False,
     cache_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Of the local copy of outputs on object stores; 16GiB by default.")
     ] = None,
@@ -247,7 +244,6 @@ def serve(
         idle_s=idle,
         connections=connections,
         drain_s=drain,
-        tells_files=not no_files,
         cache_bytes=None if cache_bytes is None else size_of("--cache-bytes", cache_bytes),
         cache_folder=cache_folder,
     )

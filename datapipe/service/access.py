@@ -4,7 +4,6 @@
       - name: team-a                       for logs and metrics
         sha256: 5e884898da28…              of the token: `printf %s TOKEN | sha256sum`
         outputs: [runs/web]                all that are served, where it is left out
-        bytes_per_s: 500MB                 without a limit, where it is left out
         streams: 64                        at once; the server's --client-streams, where it is left out
 
 Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; one that
@@ -23,16 +22,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from datapipe.config.fields import ByteSize
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import Name, Refusal
 
 _LOOK_EVERY_S = 1.0
-_BURST_S = 1.0
 
 
 class RefusedError(Exception):
@@ -43,22 +40,7 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-class _Rate:
-    """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_at, self._lock = 0.0, threading.Lock()
-
-    def take(self, num_bytes: int, now: float) -> float:
-        """Seconds to wait before so many bytes may be sent."""
-        with self._lock:
-            starts = max(self._free_at, now - _BURST_S)
-            self._free_at = starts + num_bytes / self.bytes_per_s
-            return max(0.0, self._free_at - now)
-
-
-class Client(BaseModel, extra="forbid"):
+class Client(BaseModel, frozen=True, extra="forbid"):
     """Whom a request comes from: an entry of the token file; or an address, where there is none.
 
     Attributes:
@@ -70,9 +52,7 @@ class Client(BaseModel, extra="forbid"):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
     outputs: frozenset[Name] | None = None
-    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
     streams: Annotated[int, Field(ge=1)] | None = None
-    _rate: _Rate | None = PrivateAttr(default=None)
 
     @classmethod
     def at(cls, host: str, streams: int) -> Client:
@@ -82,19 +62,6 @@ class Client(BaseModel, extra="forbid"):
     def check_output(self, name: str) -> None:
         if self.outputs is not None and name not in self.outputs:
             raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
-
-    def pause_s(self, num_bytes: int) -> float:
-        return 0.0 if self._rate is None else self._rate.take(num_bytes, time.monotonic())
-
-    def limited(self, most_streams: int, before: Mapping[str, Client]) -> Client:
-        """This client with its limits: it goes on with the rate that a client of its name had before."""
-        client = self.model_copy(update={"streams": self.streams or most_streams})
-        rates = [known._rate for known in before.values() if (known.name, known.bytes_per_s) == (self.name, self.bytes_per_s)]
-        if rates:
-            client._rate = rates[0]
-        elif self.bytes_per_s is not None:
-            client._rate = _Rate(self.bytes_per_s)
-        return client
 
 
 class _TokenFile(BaseModel, frozen=True, extra="forbid"):
@@ -177,7 +144,8 @@ class Access:
             if twice:
                 shown = f" '{twice[0]}'" if what == "name" else ""
                 raise UserError(f"--tokens {path}: two entries have the same {what}{shown}.")
-        return {one.sha256: one.limited(self._most_streams, self._clients) for one in tokens}
+        limit = self._most_streams
+        return {token.sha256: token.model_copy(update={"streams": token.streams or limit}) for token in tokens}
 
 
 class Slots:

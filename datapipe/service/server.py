@@ -28,17 +28,16 @@ from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.address import PORT
-from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.outputs import ServedOutput, batch_bytes
-from datapipe.service.sockets import is_loopback, peer_of
+from datapipe.service.sockets import peer_of
 
 Say = Callable[..., None]
 
 _MIDDLEWARE = "access"
-_MOST_NAME = 256
 
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
@@ -59,7 +58,6 @@ class ServeOptions:
         idle_s: for which a client may leave a stream unread.
         connections: at most.
         drain_s: for running streams to end, once the server is told to stop.
-        tells_files: whether clients on this machine may read the files instead.
         cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
     """
 
@@ -77,7 +75,6 @@ class ServeOptions:
     idle_s: float = 120.0
     connections: int = 1024
     drain_s: float = 30.0
-    tells_files: bool = True
     cache_bytes: int | None = None
     cache_folder: str | None = None
 
@@ -188,7 +185,6 @@ def _messages(
         figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
         figures.steps.labels(ticket.output).inc(len(wanted))
         figures.bytes.labels(ticket.output).inc(num_bytes)
-        time.sleep(client.pause_s(num_bytes))
         yield from messages
         left -= len(wanted)
         of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
@@ -228,11 +224,9 @@ class Service(flight.FlightServerBase):
         with self._refusing():
             content = action.body.to_pybytes() if action.body is not None else b""
             client = self._client(context, content)
-            if action.type == "open":
-                return [self._open(client, content)]
-            if action.type == "where":
-                return [self._where(client, content, context)]
-            raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
+            if action.type != "open":
+                raise UserError(f"no action '{action.type[:64]}'. Expected open.")
+            return [self._open(client, content)]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -304,11 +298,6 @@ class Service(flight.FlightServerBase):
         output = self._output(client, request.output)
         order, step = output.open(request)
         return output.describe(order, step, most_steps=self.options.steps).to_json()
-
-    def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
-        output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
-        local = output.root.local if self.options.tells_files and is_loopback(peer_of(context.peer())[0]) else None
-        return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
 
     # -------------------------------------------------------------------------------------------- errors
 

@@ -1,9 +1,7 @@
 """The loader as a torch dataset, correct under a DataLoader with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
-    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …             whole batches
-    dataset = StreamingDataset("runs/x", batch_size=8, samples=True)
-    for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
+    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
 
 `datapipe.loader.torch.dataloader` makes the DataLoader too, and counts for the trainer. A dataset alone is for programs that
 make their own DataLoader.
@@ -41,7 +39,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.stats import LoaderStats
@@ -50,9 +47,6 @@ from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_s
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
 from datapipe.shards.manifest import Snapshot
-
-PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
-"""The fields that can be cut into rows."""
 
 
 class TensorBatch(dict[str, Any]):
@@ -80,7 +74,7 @@ register_pytree_node(
 
 
 class StreamingDataset(IterableDataset):
-    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
+    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`.
 
     Args:
         output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
@@ -88,8 +82,6 @@ class StreamingDataset(IterableDataset):
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
-        samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
-            With workers and another size, the order depends on the number of workers. Each row is collated in Python.
 
     Attributes:
         loader: of this process: its order, its position, its state.
@@ -101,21 +93,16 @@ class StreamingDataset(IterableDataset):
         *,
         dtype: torch.dtype | npt.DTypeLike = torch.int64,
         pin_memory: bool = False,
-        samples: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
-        fields, mesh = self.loader.options.fields, self.loader.mesh
-        if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
-            raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
+        mesh = self.loader.mesh
         self._pins = pin_memory and torch.cuda.is_available()
         has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
         self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
         self._resumed: dict[str, int] | None = None
         self._iterated_in: tuple[int, int] | None = None
-        self._cuts_rows = samples
-        self._rows_done = 0  # of the next step
         self._runs_ahead = ""
         self._is_owned, self._is_fresh = False, True  # fresh: nothing was taken here or loaded
         self._passes = Passes()
@@ -148,10 +135,8 @@ class StreamingDataset(IterableDataset):
         return self.loader.stats()
 
     def __len__(self) -> int:
-        """Batches of the whole run. Raises TypeError where the run has no end, and for rows."""
+        """Batches of the whole run. Raises TypeError for a run without end."""
         refuse_sampler()
-        if self._cuts_rows:
-            raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
         return len(self.loader)
 
     def __bool__(self) -> bool:
@@ -163,8 +148,6 @@ class StreamingDataset(IterableDataset):
 
     def belong_to_loader(self) -> None:
         """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
-        if self._cuts_rows:
-            raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
         self._is_owned, self._passes = True, Passes()  # none is permitted
 
     def begin_pass(self) -> None:
@@ -176,7 +159,7 @@ class StreamingDataset(IterableDataset):
         try:
             if self._pins and get_worker_info() is not None:
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-            find_wrappers(self).refuse(self._cuts_rows, self.loader.mesh.data_size, self._is_fresh)
+            find_wrappers(self).refuse(self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
@@ -200,7 +183,7 @@ class StreamingDataset(IterableDataset):
             state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
         elif not self._is_owned:
             self._refuse_counting()
-        return sealed(state | ({"rows_done": self._rows_done} if self._rows_done else {}))
+        return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
@@ -208,21 +191,14 @@ class StreamingDataset(IterableDataset):
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
         state = verified(checked_mapping(state))
-        whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
-        worker, rows_done = state.get("worker"), state.get("rows_done", 0)
-        if len(whole) < len(state) and state.get("global_batch_size") != self.loader.global_batch_size:
+        worker = state.pop("worker", None)
+        if worker is not None and state.get("global_batch_size") != self.loader.global_batch_size:
             raise SnapshotError(
-                f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
-                f"this dataset {self.loader.global_batch_size}. Use the same size, or a state of the whole run: "
-                f"state_dict(steps_done)."
+                f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
+                f"{self.loader.global_batch_size}. Use the same size, or a state of the whole run: state_dict(steps_done)."
             )
-        if rows_done and not self._cuts_rows:
-            raise SnapshotError(
-                f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
-                f"of whole steps: state_dict(steps_done)."
-            )
-        self.loader.load_state_dict(sealed(whole))
-        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
+        self.loader.load_state_dict(sealed(state))
+        self._resumed, self._iterated_in, self._runs_ahead, self._is_fresh = worker, None, "", False
         if get_worker_info() is None:
             self._passes.permit()
         else:
@@ -260,7 +236,6 @@ class StreamingDataset(IterableDataset):
             reader = self._runs_ahead or "DataLoader workers"
             raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
         if starts_over and not (is_permitted and is_first):
-            self._rows_done = 0
             self.loader.seek(0)
             step = self.loader.next_step(worker)
         elif self._is_owned:
@@ -302,26 +277,7 @@ class StreamingDataset(IterableDataset):
         self._runs_ahead = find_wrappers(self).runs_ahead
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
         with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
-            if not self._cuts_rows:
-                yield from batches
-                return
-            step = self.loader.step
-            for batch in batches:
-                yield from self._rows(batch, step)
-                step = self.loader.step
-
-    def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
-        """The rows of the batch of `step` that were not handed out yet. The position stays there until the last of them."""
-        after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
-        self.loader.seek(step)
-        while self.loader.step == step:
-            row = self._rows_done
-            self._rows_done += 1
-            if self._rows_done >= num_rows:
-                self.loader.seek(after)
-                self._rows_done = 0
-            if row < num_rows:  # a rank may have no row in a step
-                yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
+            yield from batches
 
     def _as_tensors(self, arrays: Batch) -> TensorBatch:
         return TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())

@@ -68,14 +68,13 @@ class Wrappers:
     keeps_state: bool
     resumed_at: int
 
-    def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:
+    def refuse(self, data_size: int, is_fresh: bool) -> None:
         """Raises UserError where the trainer would get other batches than the dataset hands out."""
-        if self.makes_batches and not cuts_rows:
+        if self.makes_batches:
             raise UserError(
                 "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
                 "DataLoader(dataset, batch_size=None, …), with a collate_fn or not, or datapipe.loader.torch.dataloader(…), "
-                "which Hugging Face's Trainer takes from its get_train_dataloader. Or hand out rows: "
-                "StreamingDataset(…, samples=True)."
+                "which Hugging Face's Trainer takes from its get_train_dataloader."
             )
         self.refuse_trainer(data_size, is_fresh)
 

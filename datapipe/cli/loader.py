@@ -256,8 +256,8 @@ def serve(
         serve_outputs(
             outputs,
             options,
-            tell=lambda line: print(line, flush=True),
-            say=(lambda event, **facts: None) if log is None else log.write,
+            print_line=lambda line: print(line, flush=True),
+            emit=(lambda event, **facts: None) if log is None else log.write,
         )
     finally:
         if log is not None:

@@ -38,13 +38,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
 
 
 def _buffer(num_bytes: int) -> tuple[np.ndarray, int]:
-    """Memory, and where an aligned array of `num_bytes` begins in it."""
+    """Memory, and the offset at which an aligned array of `num_bytes` begins in it."""
     buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     return buffer, -buffer.ctypes.data % _ALIGNMENT
 
 
 def _own_references() -> int:
-    """What `getrefcount` tells of a free buffer: how a loop's variable and an argument count depends on Python's version."""
+    """The `getrefcount` of a free buffer: how a loop's variable and an argument count depends on Python's version."""
     buffers = [_buffer(0)]
     for buffer, _ in buffers:
         return getrefcount(buffer)

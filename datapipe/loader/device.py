@@ -1,6 +1,6 @@
 """Batches on the accelerator before the step that needs them.
 
-    source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a stream of its own ─▶ queue of `depth` ─▶ the trainer's stream
+    source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a second stream ─▶ queue of `depth` ─▶ the trainer's stream
                                                           an event after it             oldest first      waits for the event
 
     batches = prefetch_to_device(Loader("runs/x", batch_size=8), "cuda")
@@ -122,7 +122,7 @@ class DevicePrefetcher(Iterator[Batch]):
             self._states.load_state_dict(state)
 
     def _state_now(self) -> int | dict[str, Any] | None:
-        """The state of the source: only its step where nothing else changes from batch to batch."""
+        """The state of the source; its step alone if nothing else changes from batch to batch."""
         if isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
             return self._states.step
         return None if self._states is None else dict(self._states.state_dict())

@@ -176,12 +176,12 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     def with_rank(self) -> Self:
         """These options with the mesh of this process and the rows of a global batch: those of a copy in another process."""
-        found = {"mesh": self.own_mesh, "global_batch_size": self.num_rows}
-        return self.model_copy(update={**found, "rank": None, "world_size": None, "batch_size": None})
+        own = {"mesh": self.own_mesh, "global_batch_size": self.num_rows}
+        return self.model_copy(update={**own, "rank": None, "world_size": None, "batch_size": None})
 
     @property
     def own_mesh(self) -> Mesh:
-        """The mesh, or that of rank and world size, which the environment tells where the program does not."""
+        """The mesh, or that of rank and world size, by default from the environment."""
         if self.mesh is None:
             rank, world_size = rank_and_world_size(self.rank, self.world_size)
             return Mesh(data_rank=rank, data_size=world_size)
@@ -220,7 +220,7 @@ _WORDS = {
     "less than": "below",
     "a valid integer": "an int, which int(…) makes of other numbers",
 }
-"""Of messages of pydantic, in ours."""
+"""Of messages of pydantic, and the replacement."""
 
 
 def checked_options(given: Mapping[str, Any]) -> LoaderOptions:

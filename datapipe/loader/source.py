@@ -129,10 +129,10 @@ class FileSource(BatchSource):
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
-        found = read_snapshot(self._root, snapshot).fingerprint
-        if found == self.snapshot.fingerprint:
+        fingerprint = read_snapshot(self._root, snapshot).fingerprint
+        if fingerprint == self.snapshot.fingerprint:
             return self
-        options = self._options.model_copy(update={"snapshot": found, "migrate": True})
+        options = self._options.model_copy(update={"snapshot": fingerprint, "migrate": True})
         moved = type(self)(self._root.url, options)
         moved.resume(saved, lineage)
         moved._options = options.model_copy(update={"migrate": self._options.migrate})
@@ -186,10 +186,10 @@ def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> l
 
 
 def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: LoaderOptions, *, is_exact: bool) -> BatchOrder:
-    """The order of a saved run, which continues as `fresh`, a new run with these options. Raises SnapshotError where it cannot.
+    """The order of a saved run that continues as `fresh`, a new run with these options. Raises SnapshotError if it cannot.
 
     Args:
-        is_exact: the history of the state holds as it is, whatever the options say.
+        is_exact: the history in the state is kept unchanged, whatever the options.
     """
     if is_exact:
         check_same_rows(lineage, fresh.inventory)
@@ -201,7 +201,7 @@ def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: Lo
 def open_rows(
     root: Root, inventory: Inventory, options: LoaderOptions
 ) -> tuple[ShardCache | None, RowReader, ReadAhead | None]:
-    """What reads the rows of an inventory. For an object store: with a cache, whose threads start at the first batch."""
+    """The reader of an inventory's rows. For an object store it has a cache, whose threads start at the first batch."""
     folder = None if options.cache_folder is None else Path(options.cache_folder)
     budget_bytes, path = (0, None) if root.local is not None else plan_budget(options.cache_bytes, folder)
     cache = ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes and path else None

@@ -207,7 +207,7 @@ class TracedRun:
         """The pieces of one rank's rows."""
         layout = self.batch_order.layout
         builder = self._builder(mesh)
-        addresses = self.batch_order.locate(builder.samples(step))
+        addresses = self.batch_order.addresses_of(builder.samples(step))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
         left_out = builder.left_out(step, read.keys)

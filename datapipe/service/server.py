@@ -2,8 +2,7 @@
 
     DoGet(ticket) ─▶ limits ─▶ token ─▶ order ─▶ slot ─▶ RowStream: build, send, build … ─▶ slot given back
 
-Every error leaves here as a `Refusal`: gRPC would send a traceback, and lose a long text. What is no refusal is told as such,
-and its traceback goes to the log.
+Every error leaves here as a `Refusal`: gRPC would send a traceback, and lose a long text. Internal errors are logged.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.address import PORT
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket
-from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
+from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.outputs import ServedOutput, batch_bytes
 from datapipe.service.sockets import peer_of
 
-Say = Callable[..., None]
+Emit = Callable[..., None]
 
 _MIDDLEWARE = "access"
 
@@ -57,7 +56,7 @@ class ServeOptions:
         steps: of a stream.
         idle_s: for which a client may leave a stream unread.
         connections: at most.
-        drain_s: for running streams to end, once the server is told to stop.
+        drain_s: for running streams to end, after the signal to stop.
         cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
     """
 
@@ -80,24 +79,24 @@ class ServeOptions:
 
 
 class Serving:
-    """What the listeners of one server share: a changed certificate needs another listener.
+    """The state that the listeners of one server share: a changed certificate needs another listener.
 
     Attributes:
         outputs: by name.
-        say: gets an event and facts, for the log; threads call it in turn.
+        emit: gets an event and facts, for the log; threads call it in turn.
     """
 
-    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, say: Say) -> None:
+    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, emit: Emit) -> None:
         cache = LoaderOptions(cache_bytes=options.cache_bytes, cache_folder=options.cache_folder)
         self.outputs = {name: ServedOutput(name, url, cache) for name, url in outputs.items()}
-        self.options, self._say, self._lock = options, say, threading.Lock()
+        self.options, self._emit, self._lock = options, emit, threading.Lock()
         self.access = Access(options.tokens, options.client_streams)
         self.slots = Slots(options.streams, options.memory_bytes)
         self.figures, self.requests = ServiceFigures(self.slots.by_client.copy), RequestBytes()
 
-    def say(self, event: str, **facts: Any) -> None:
+    def emit(self, event: str, **facts: Any) -> None:
         with self._lock:
-            self._say(event, **facts)
+            self._emit(event, **facts)
 
 
 class _Asks(flight.ServerMiddleware):
@@ -151,7 +150,7 @@ class RowStream:
             self._end()
             raise
         except Exception as error:
-            message = notice(self.schema, self._service.refusal_of(error))
+            message = refusal_row(self.schema, self._service.refusal_of(error))
             self._messages = iter(())
         self.is_sending, self.handed_at = True, time.monotonic()
         return message
@@ -211,8 +210,6 @@ class Service(flight.FlightServerBase):
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
 
-    # -------------------------------------------------------------------------------------------- requests
-
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         with self._refusing():
             content = ticket.ticket
@@ -235,8 +232,6 @@ class Service(flight.FlightServerBase):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
             raise UserError("nothing can be exchanged here.")
-
-    # -------------------------------------------------------------------------------------------- what they do
 
     def _client(self, context: flight.ServerCallContext, content: bytes = b"") -> Client:
         headers, peer = context.get_middleware(_MIDDLEWARE), peer_of(context.peer())
@@ -285,7 +280,7 @@ class Service(flight.FlightServerBase):
         return stream
 
     def end_stream(self, client_name: str, held_bytes: int, number: int, leave: Callable[[], None] | None) -> None:
-        """Gives the slot of a stream back, and tells the cache that its shards are not wanted any more."""
+        """Gives the slot of a stream back, and its shards to the cache."""
         self.slots.give_back(client_name, held_bytes)
         if leave is not None:
             leave()
@@ -298,8 +293,6 @@ class Service(flight.FlightServerBase):
         output = self._output(client, request.output)
         order, step = output.open(request)
         return output.describe(order, step, most_steps=self.options.steps).to_json()
-
-    # -------------------------------------------------------------------------------------------- errors
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -315,12 +308,12 @@ class Service(flight.FlightServerBase):
         raise kind(refusal.message, extra_info=refusal.to_json())
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What a client is told of an error. Counts it; an error that is not the client's goes to the log."""
+        """The answer to a client for an error. Counts it; logs an error that is not the client's."""
         refusal = self._refusal_of(error)
         self.figures.refusals.labels(refusal.kind).inc()
         if refusal.kind in ("failed", "corruption"):
             text = "".join(traceback.format_exception(error))
-            self._serving.say("failed", kind=refusal.kind, message=str(error), traceback=text)
+            self._serving.emit("failed", kind=refusal.kind, message=str(error), traceback=text)
         return refusal
 
     def _refusal_of(self, error: Exception) -> Refusal:
@@ -342,8 +335,6 @@ class Service(flight.FlightServerBase):
                 if path:
                     text = text.replace(path, output.name)
         return text
-
-    # -------------------------------------------------------------------------------------------- operation
 
     @property
     def running(self) -> list[RowStream]:

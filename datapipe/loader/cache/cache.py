@@ -114,7 +114,7 @@ class ShardCache:
 
     @staticmethod
     def _warn(scheduler: DownloadScheduler) -> None:
-        """Warns in the caller's thread of what a thread of the cache found."""
+        """Warns, in the caller's thread, of a problem of a thread of the cache."""
         advice, scheduler.advice = scheduler.advice, None
         if advice is not None:
             warnings.warn(advice, RuntimeWarning, stacklevel=3)

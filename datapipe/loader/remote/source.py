@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.document_parts import check_context
+from datapipe.loader.context_slices import check_context
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import RunSteps
 from datapipe.loader.order.lineage import Lineage

@@ -78,11 +78,11 @@ class _Call:
             self._reader = None
 
     def took(self) -> None:
-        """Tells the thread that a message was taken."""
+        """Called when a message was taken: the thread may read another."""
         self._room.release()
 
     def cancel(self) -> None:
-        """Ends the call. Its thread ends soon, or when a server that stands still does."""
+        """Ends the call. Its thread ends soon, or with the connection if the server hangs."""
         self._is_over = True
         reader = self._reader
         if reader is not None:
@@ -125,7 +125,7 @@ class StepStream:
             self._receive()
         taken = [self._ready.popleft() for _ in steps]
         if [step for step, _ in taken] != list(steps):
-            raise DatapipeError(f"the service sent step {taken[0][0]} in the place of {steps[0]}.")
+            raise DatapipeError(f"the service sent step {taken[0][0]} instead of {steps[0]}.")
         self._next = self._ready[0][0] if self._ready else self._successor(steps[-1])
         return [batch for _, batch in taken]
 
@@ -151,7 +151,7 @@ class StepStream:
         return step
 
     def _receive(self) -> None:
-        """Takes one message, or notes why none came; begins the calls that are needed for it."""
+        """Takes one message, or handles its absence; begins the calls that it needs."""
         if not self._calls and not self._begin():
             self._pause(self._replicas.wait())
             return
@@ -189,7 +189,7 @@ class StepStream:
                 return
             if step != self._wanted():
                 self._end(call)
-                raise DatapipeError(f"the service sent step {step} in the place of {self._wanted()}.")
+                raise DatapipeError(f"the service sent step {step} instead of {self._wanted()}.")
             self._ready.append((step, batch))
         call.took()
 
@@ -204,7 +204,7 @@ class StepStream:
         self._replicas.handle(call.replica, error, is_stream=True)
 
     def _begin(self) -> bool:
-        """Begins a call at the best server; False where none may be asked now."""
+        """Begins a call at the best server; False if none may be asked now."""
         replica = self._replicas.choose([call.replica for call in self._calls])
         if replica is None:
             return False

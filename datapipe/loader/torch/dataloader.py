@@ -1,4 +1,4 @@
-"""A DataLoader that counts the batches it hands out, and goes on where the trainer stopped.
+"""A DataLoader that counts the batches it hands out, and continues after them.
 
     loader = dataloader("runs/x", global_batch_size=32)
     loader.load_state_dict(state)              from a checkpoint
@@ -188,11 +188,11 @@ class StreamingDataLoader(DataLoader):
             self._is_resumed, self._is_fresh, self._holder = True, False, ""
 
     def advance(self, snapshot: str | None = None) -> str:
-        """Moves to a later snapshot after the batches handed out, as `Loader.advance`. Workers start anew."""
+        """Moves to a later snapshot after the batches handed out, as `Loader.advance`. New workers start."""
         with self.dataset.loader.turns.lock:
-            found = self.dataset.loader.advance(snapshot)
+            fingerprint = self.dataset.loader.advance(snapshot)
             self._end_pass(keep_workers=False)
-        return found
+        return fingerprint
 
     def _has_more(self) -> bool:
         loader = self.dataset.loader
@@ -222,7 +222,7 @@ class StreamingDataLoader(DataLoader):
                 self._end_pass(keep_workers=False)
 
     def _refuse(self, wrappers: Wrappers) -> None:
-        """Raises UserError where batches would be left out, or a run would begin anew."""
+        """Raises UserError if batches would be left out, or the run would start over."""
         if wrappers.runs_ahead not in ("", "DevicePrefetcher"):
             raise UserError(
                 f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "
@@ -239,7 +239,7 @@ class StreamingDataLoader(DataLoader):
             )
 
     def _take(self) -> Any:
-        """The next batch. An error leaves the position where it was, so another loop asks for the same batch."""
+        """The next batch. An error leaves the position unchanged, so another loop asks for the same batch."""
         loader, step = self.dataset.loader, self.step
         asked_at = loader.clock.asks()
         if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers

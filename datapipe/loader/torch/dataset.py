@@ -3,28 +3,28 @@
     dataset = StreamingDataset("runs/x", batch_size=8)
     for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
 
-`datapipe.loader.torch.dataloader` makes the DataLoader too, and counts for the trainer. A dataset alone is for programs that
+`datapipe.loader.torch.dataloader` also makes the DataLoader, and counts for the trainer. A dataset alone is for programs that
 make their own DataLoader.
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. No shard is opened and no thread is started before a worker iterates.
+those of one process, each once. A worker opens shards and starts threads when it iterates.
 
-Checkpoints. Workers run ahead of the trainer, so their positions do not say which batches were trained on:
+Workers run ahead of the trainer, so a position in a worker does not count the batches that were trained on:
 
     without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
     StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
 
-A second pass goes on after the first where this process handed out the batches. After a pass of workers it is refused until
-`load_state_dict` sets a position (`passes.py`). A validation pass always starts over. Libraries that would hand out other
-batches are refused at the start of an iteration (`wrappers.py`).
+A second pass continues after the first if this process handed out the batches. After a pass of workers, `load_state_dict`
+must set a position first (`passes.py`). A validation pass always starts over. Libraries that would hand out other batches are
+refused at the start of an iteration (`wrappers.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -33,9 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils._pytree import register_pytree_node
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
@@ -47,30 +45,6 @@ from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_s
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
 from datapipe.shards.manifest import Snapshot
-
-
-class TensorBatch(dict[str, Any]):
-    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
-
-
-def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
-    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
-    raise UserError(
-        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
-        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
-    )
-
-
-default_collate_fn_map[TensorBatch] = _refuse_collating
-"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
-
-register_pytree_node(
-    TensorBatch,
-    lambda batch: (list(batch.values()), list(batch)),
-    lambda values, names: TensorBatch(zip(names, values, strict=True)),
-    serialized_type_name="datapipe.loader.torch.TensorBatch",
-)
-"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
 
 
 class StreamingDataset(IterableDataset):
@@ -216,7 +190,7 @@ class StreamingDataset(IterableDataset):
         )
 
     def _refuse_counting(self) -> None:
-        """Raises UserError where this process does not know how many batches the trainer took."""
+        """Raises UserError if this process does not know how many batches the trainer took."""
         if self._passes.is_begun:
             reason = "DataLoader workers handed out the batches"
         elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
@@ -250,7 +224,7 @@ class StreamingDataset(IterableDataset):
         self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
-        """Whether this process knows where a pass goes on. `is_first`: the first since its copy was made, or a state loaded."""
+        """Whether this process knows the position of a pass. `is_first`: since its copy was made, or a state loaded."""
         if get_worker_info() is not None or self._is_owned:
             is_claimed = self._passes.claim(worker)
             return self._positioned_in == os.getpid() or (is_claimed and (is_first or self._is_owned))
@@ -279,8 +253,8 @@ class StreamingDataset(IterableDataset):
         with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
             yield from batches
 
-    def _as_tensors(self, arrays: Batch) -> TensorBatch:
-        return TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
+    def _as_tensors(self, arrays: Batch) -> Batch:
+        return {name: self._as_tensor(value) for name, value in arrays.items()}
 
     def _as_tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):

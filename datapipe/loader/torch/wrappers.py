@@ -1,10 +1,10 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
-Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. None
-tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence: see `Wrappers`.
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. They
+do not inform the dataset, and the trainer of one rank would then get wrong batches in silence: see `Wrappers`.
 
-The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
-`set_epoch` of a dataset in the main process before each iteration, and is found there.
+In a worker process, the stack has only the classes of the DataLoader. Accelerate calls `set_epoch` of a dataset in the main
+process before each iteration, and is recognised there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAINER = ("transformers.trainer", "Trainer")
 """Hugging Face's, which users derive theirs from."""
 
 MOST_FRAMES = 64
-"""Looked at: a trainer is within the first dozen."""
+"""That are searched: a trainer is within the first dozen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Wrappers:
     resumed_at: int
 
     def refuse(self, data_size: int, is_fresh: bool) -> None:
-        """Raises UserError where the trainer would get other batches than the dataset hands out."""
+        """Raises UserError if the trainer would get other batches than those of the dataset."""
         if self.makes_batches:
             raise UserError(
                 "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
@@ -79,7 +79,7 @@ class Wrappers:
         self.refuse_trainer(data_size, is_fresh)
 
     def refuse_trainer(self, data_size: int, is_fresh: bool) -> None:
-        """Raises UserError where a part of the rows of one of `data_size` ranks would be handed out, or a run begin anew."""
+        """Raises UserError if only some rows of one of `data_size` ranks would be handed out, or the run would start over."""
         if is_fresh:
             self.refuse_beginning_anew()
         if self.splits and data_size > 1:
@@ -90,7 +90,7 @@ class Wrappers:
             )
 
     def refuse_beginning_anew(self) -> None:
-        """Raises UserError where a trainer resumes and the dataset, of which nothing was taken or loaded, would not."""
+        """Raises UserError if a trainer resumes, and the dataset does not: nothing was taken or loaded."""
         if self.resumed_at:
             raise UserError(
                 f"Hugging Face's Trainer resumes after step {self.resumed_at}, and this loader would begin anew. Save "
@@ -128,7 +128,7 @@ def _resumed_at(owner: Any, dataset: object) -> int:
 
 
 def refuse_sampler() -> None:
-    """Raises UserError where a sampler asks for the length of a dataset, as that of DeepSpeed does for its training_data."""
+    """Raises UserError if a sampler asks for the length of a dataset, as that of DeepSpeed does for its training_data."""
     if is_called_by("torch.utils.data.distributed", "torch.utils.data.sampler"):
         raise UserError(
             "a sampler cannot choose from a StreamingDataset, which reads the rows of its rank in the order of the run. "

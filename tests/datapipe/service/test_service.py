@@ -71,7 +71,7 @@ def test_a_token_is_found_with_its_limits(token_file: Path) -> None:
 
 
 def test_a_changed_file_is_taken_and_a_broken_one_is_not(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
     access = Access(token_file, 64)
     write(token_file, "tokens: [{name: c")
     assert access.client("Bearer one", "x").name == "a"
@@ -127,7 +127,7 @@ def test_slots_are_bounded_by_client_by_memory_and_in_all() -> None:
 
 
 def test_a_token_that_is_taken_back_or_changes_allows_nothing_more(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
     access = Access(token_file, 64)
     first, second = access.client("Bearer one", "x"), access.client("Bearer two", "x")
     assert access.still_allows(first, "web")
@@ -323,7 +323,7 @@ def connection(number: int, host: str = "10.0.0.1", received: int = 0, sent: int
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A watcher that looks when it is watched to, the connections that it finds, and what it cuts."""
     found = SimpleNamespace(connections=[], cut=[], kept=[], errors=[], running=[], requests=RequestBytes())
-    monkeypatch.setattr(watcher_module, "LOOK_S", 1e9)
+    monkeypatch.setattr(watcher_module, "PROBE_S", 1e9)
     monkeypatch.setattr(watcher_module, "connections", lambda port: iter(found.connections))
     monkeypatch.setattr(watcher_module, "cut", lambda one: None)
     monkeypatch.setattr(watcher_module, "keep_alive", lambda one: found.kept.append(one.inode))
@@ -344,7 +344,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 def test_connections_that_send_too_long_a_message_are_cut_however_slowly_it_comes(watched: SimpleNamespace) -> None:
     for received in range(0, MOST_RECEIVED + 1, MOST_RECEIVED // 64):
         watched.connections = [connection(1, received=received), connection(2, received=received + 1)]
-        watched.watcher.look()
+        watched.watcher.probe()
     assert watched.cut == [("flood", 2)]
     assert watched.kept == ["socket:[1]", "socket:[2]"]
 
@@ -358,16 +358,16 @@ def test_what_came_in_requests_and_what_acknowledges_answers_is_no_flood(watched
         connection(2, received=2 * MOST_RECEIVED, sent=64 * MOST_RECEIVED),
         connection(3, received=MOST_RECEIVED + 2),
     ]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("flood", 3)]
     watched.connections = [connection(2, received=asks)]  # the peer of another connection
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut[1:] == [("flood", 2)]
 
 
 def test_connections_that_send_too_much_together_are_cut_those_that_sent_most_first(watched: SimpleNamespace) -> None:
     watched.connections = [connection(number, received=number << 20) for number in range(1, 17)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert [one for one in watched.cut if one[0] == "flood"] == [("flood", 16)]  # 136 MiB in all
 
 
@@ -379,14 +379,14 @@ def test_streams_that_are_not_read_are_cut_and_those_that_are_built_are_not(watc
     now = time.monotonic()
     watched.connections = [connection(1), connection(2), connection(3)]
     watched.running = [stream(1, True, now - 11), stream(2, False, now - 11), stream(3, True, now)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("unread", 1)]
 
 
 def test_above_the_limit_those_without_a_stream_are_cut_of_the_host_with_most(watched: SimpleNamespace) -> None:
     watched.connections = [connection(1, "10.0.0.2"), *(connection(number) for number in (2, 3, 4, 5))]
     watched.running = [stream(2, False, 0.0)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("connections", 3), ("connections", 4)]
     assert watched.watcher.num_connections == 5
 

@@ -27,8 +27,9 @@ from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
 from datapipe.machine.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.service.access import stamp_of
+from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, named_outputs
-from datapipe.service.server import Emit, ServeOptions, Service, Serving
+from datapipe.service.server import Emit, Service, Serving
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
 from datapipe.service.watcher import CERTIFICATES_S, OUTPUTS_S, Watcher
 

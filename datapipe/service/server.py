@@ -13,9 +13,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -26,11 +24,11 @@ from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
-from datapipe.loader.remote.address import PORT
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket
 from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
+from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
 from datapipe.service.sockets import peer_of
 
@@ -38,44 +36,11 @@ Emit = Callable[..., None]
 
 _MIDDLEWARE = "access"
 
+MOST_STEPS = 1 << 16
+"""Of a stream."""
+
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """How a server is reached, and what it does at most.
-
-    Attributes:
-        port, status_port: 0 for a free one; `status_port` None for no status.
-        certificate, key: PEM files; both, or none.
-        tokens: a token file.
-        streams, client_streams: at once, over all and of each client.
-        batch_bytes: of one batch of a rank, while it is built.
-        memory_bytes: of what all streams build and send.
-        steps: of a stream.
-        idle_s: for which a client may leave a stream unread.
-        connections: at most.
-        drain_s: for running streams to end, after the signal to stop.
-        cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = PORT
-    status_port: int | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    tokens: Path | None = None
-    streams: int = 256
-    client_streams: int = 64
-    batch_bytes: int = 1 << 30
-    memory_bytes: int = 4 << 30
-    steps: int = 1 << 16
-    idle_s: float = 120.0
-    connections: int = 1024
-    drain_s: float = 30.0
-    cache_bytes: int | None = None
-    cache_folder: str | None = None
 
 
 class Serving:
@@ -255,8 +220,8 @@ class Service(flight.FlightServerBase):
         self.check_open()
         ticket = Ticket.read(content)
         output = self._output(client, ticket.output)
-        if ticket.count > self.options.steps:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
+        if ticket.count > MOST_STEPS:
+            raise UserError(f"{ticket.count:,} steps in a stream: at most {MOST_STEPS:,} are sent.")
         order = output.order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
@@ -292,7 +257,7 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        return output.describe(order, step, most_steps=self.options.steps).to_json()
+        return output.describe(order, step, most_steps=MOST_STEPS).to_json()
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

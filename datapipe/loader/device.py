@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from datapipe.errors import UserError
+from datapipe.loader.batches import Batch
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import sealed
 
@@ -34,8 +35,6 @@ except ImportError as error:
 
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
 from datapipe.loader.turns import Turns, interrupted
-
-Batch = dict[str, Any]
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:

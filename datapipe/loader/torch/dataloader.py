@@ -5,19 +5,12 @@
     for batch in loader: …                     from the loader's position on
     state = loader.state_dict()                after the batches handed out, whatever the workers have built
 
-The position lives in the main process. A pass of workers begins at it, and every batch that reaches the trainer moves it on. So
-each `for` goes on after the last one, with and without workers, persistent ones too; a finished run hands out nothing more; and
-the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always starts
-over, unless a state was loaded since the last.
+The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer moves
+it. So each `for` continues after the last one, with and without workers, persistent ones too; a finished run hands out nothing
+more; and the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always
+starts over, unless a state was loaded since the last.
 
-Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of torch.distributed.checkpoint:
-
-    Accelerate     `prepare` returns it as it is, since each process reads its own rows; `save_state` and `load_state` save and
-                   restore its state; `accumulate` steps at the last batch. The trainer moves batches to the device
-    Trainer        return it from `get_train_dataloader`, with ignore_data_skip=True
-    Lightning      saves its state in checkpoints, and restores it with max_steps; with max_epochs, a LightningDataModule
-                   restores it. A run without an end needs limit_train_batches: Lightning holds a batch of a loader
-                   without a length
+To trainers, a StreamingDataLoader is a torch DataLoader and a `Stateful` of torch.distributed.checkpoint: `../README.md`.
 """
 
 from __future__ import annotations
@@ -137,7 +130,7 @@ class StreamingDataLoader(DataLoader):
     @property
     def snapshot(self) -> Snapshot:
         """The manifest: sequence length, tokenizer, sources."""
-        return self.dataset.snapshot
+        return self.dataset.loader.snapshot
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         loader = self.dataset.loader

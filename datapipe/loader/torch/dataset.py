@@ -44,7 +44,6 @@ from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Pass
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
-from datapipe.shards.manifest import Snapshot
 
 
 class StreamingDataset(IterableDataset):
@@ -54,25 +53,15 @@ class StreamingDataset(IterableDataset):
         output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
             before `torch.distributed` began is refused afterwards.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
-        pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
-            workers, use `DataLoader(…, pin_memory=True)` instead.
 
     Attributes:
         loader: of this process: its order, its position, its state.
     """
 
-    def __init__(
-        self,
-        output: str | Path,
-        *,
-        dtype: torch.dtype | npt.DTypeLike = torch.int64,
-        pin_memory: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, output: str | Path, *, dtype: torch.dtype | npt.DTypeLike = torch.int64, **options: Any) -> None:
         super().__init__()
         self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
         mesh = self.loader.mesh
-        self._pins = pin_memory and torch.cuda.is_available()
         has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
         self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
         self._resumed: dict[str, int] | None = None
@@ -85,24 +74,9 @@ class StreamingDataset(IterableDataset):
         self._opened_in: int | None = None
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """Source names; the field `sources` holds indices into them."""
-        return self.loader.sources
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The manifest: sequence length, tokenizer, sources."""
-        return self.loader.snapshot
-
-    @property
     def step(self) -> int:
         """The next step to hand out, in this process."""
         return self.loader.step
-
-    @property
-    def num_steps(self) -> int | None:
-        """As `Loader.num_steps`, over all workers of this rank."""
-        return self.loader.num_steps
 
     def stats(self) -> LoaderStats:
         """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
@@ -131,8 +105,6 @@ class StreamingDataset(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            if self._pins and get_worker_info() is not None:
-                raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
             find_wrappers(self).refuse(self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
@@ -250,17 +222,13 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
-        with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
+        with closing(self.loader.iterate(stride, _as_tensors, 5 if warns_of_dropped else 0)) as batches:
             yield from batches
 
-    def _as_tensors(self, arrays: Batch) -> Batch:
-        return {name: self._as_tensor(value) for name, value in arrays.items()}
 
-    def _as_tensor(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
-        return tensor.pin_memory() if self._pins else tensor
+def _as_tensors(arrays: Batch) -> Batch:
+    """The batch with tensors on the CPU, whatever the default device is."""
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in arrays.items()}
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:

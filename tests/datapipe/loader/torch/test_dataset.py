@@ -94,7 +94,7 @@ CONTEXT = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout=
     "options", [{"fields": tuple(FIELDS)}, {"rank": 1, "world_size": 2}, {"mesh": CONTEXT}, {"fields": ("step", "sources")}]
 )
 def test_dataset_gives_every_field_as_the_loader_does(output: Path, options: dict[str, Any]) -> None:
-    dataset = dataset_of(output, pin_memory=True, **options)
+    dataset = dataset_of(output, **options)
     expected, found = next(Loader(output, **{**OPTIONS, **options})), next(iter(dataset))
     assert list(found) == list(expected)
     for name, value in expected.items():

@@ -91,7 +91,7 @@ def _print_document(
 
     traced = open_run(output, **run)
     try:
-        found = traced.find_document(document, *searched)
+        trace = traced.find_document(document, *searched)
     except SnapshotError:
         raise
     except UserError:
@@ -99,11 +99,11 @@ def _print_document(
         if key is None:
             raise
         document = key.hex()
-        found = traced.find_document(document, *searched)
-    shown = [seen for seen in found.appearances if rank is None or seen.rank == rank]
+        trace = traced.find_document(document, *searched)
+    shown = [seen for seen in trace.appearances if rank is None or seen.rank == rank]
     if as_json:
-        found.check_complete()
-        print_json({"document": document, "searched": found.searched, "appearances": [asdict(seen) for seen in shown]})
+        trace.check_complete()
+        print_json({"document": document, "searched": trace.searched, "appearances": [asdict(seen) for seen in shown]})
         return
     console = Screen()
     print_text("step  rank  row  epoch  source  shard  tokens", console)
@@ -111,11 +111,11 @@ def _print_document(
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
         row = f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}"
         print_text(row, console)
-    if not found.appearances:
+    if not trace.appearances:
         print_text("no step: the document is in no row of the output, comes later, or is left out", console)
     more = "" if searched[0] else ". --epochs N searches N epochs of its source"
-    print_text(f"searched: {found.searched}{more}", console)
-    found.check_complete()
+    print_text(f"searched: {trace.searched}{more}", console)
+    trace.check_complete()
 
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:
@@ -165,7 +165,7 @@ def loader_bench(
     the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
     trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. --prefetch measures
+    data-bound: at least 1 % of the time was spent waiting for batches; the line says what would help. --prefetch measures
     another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
@@ -209,7 +209,7 @@ def serve(
 
     A loader of the service takes the arguments and states of any loader, and gives the same batches. Servers keep nothing
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
-    a step, and their clients go on elsewhere.
+    a step, and their clients continue elsewhere.
     """
     from datapipe.engine.watching.events import EventLog
     from datapipe.service.serve import serve as serve_outputs

@@ -61,7 +61,7 @@ def check_context(mesh: Mesh, fields: Collection[str], labels: str) -> None:
     if refused and mesh.context_size > 1 and not mesh.splits_documents:
         raise UserError(
             f"field '{refused[0]}' with layout='{mesh.layout}' over {mesh.context_size} context ranks: rows are cut without "
-            f"regard to documents, so a rank has no borders of its own that variable-length attention could use. Use "
+            f"regard to documents, so a rank has no borders that variable-length attention could use. Use "
             f"layout='document_zigzag' or 'document_contiguous', which split each document. Or leave the field out: whole rows "
             f"then attend; for a mask of documents compare the `segment_ids` of queries and of gathered keys."
         )

@@ -41,7 +41,7 @@ from datapipe.loader.chunk import Chunk
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
 
 PIECES = frozenset({OFFSETS, LENGTHS})
-"""The columns that tell where the pieces of a row begin and end."""
+"""The columns with the borders of a row's pieces."""
 
 _LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
 

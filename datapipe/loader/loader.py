@@ -47,7 +47,7 @@ class Loader:
     and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
     pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
     whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
-    of the same history, and opens files of its own. Several threads may take batches: each batch is handed out once.
+    of the same history, and opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
@@ -116,7 +116,7 @@ class Loader:
         return self._source.run.num_steps
 
     def __len__(self) -> int:
-        """Number of batches of the whole run, those before the position included. Raises EndlessError where it has no end."""
+        """Number of batches of the whole run, those before the position included. Raises EndlessError for a run without end."""
         num_batches = self._source.run.steps.num_batches
         if num_batches is None:
             raise EndlessError(
@@ -126,7 +126,7 @@ class Loader:
         return num_batches
 
     def __bool__(self) -> bool:
-        """True: a loader is not a container, which would be false where it is empty."""
+        """True: a loader is not a container, which would be false when empty."""
         return True
 
     @property
@@ -289,7 +289,7 @@ class Loader:
         if self._source.holds(fingerprint):
             shown = json.dumps(masked(self._output), ensure_ascii=False)
             return SnapshotError(
-                f"{error} The output still has the snapshot of the state, and goes on with it: "
+                f"{error} The output still has the snapshot of the state, and continues with it: "
                 f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
             )
         return SnapshotError(
@@ -303,7 +303,7 @@ class Loader:
 
         Sources may have grown, and weights have changed. What was handed out before stays as it was; the state holds the move.
         All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
-        Raises SnapshotError, and stays where it is, where rows that were drawn are gone.
+        Raises SnapshotError, and does not move, if rows that were drawn are gone.
 
         Args:
             snapshot: as for the loader; None for the newest.
@@ -322,7 +322,7 @@ class Loader:
         return self._source.most_runs(self._step, num_steps)
 
     def close(self) -> None:
-        """Closes open shards or connections, and stops what is fetched and built ahead. The loader stays usable."""
+        """Closes shards or connections, and stops fetching and building ahead. The loader stays usable."""
         with self.turns.lock:
             self._end_next()
         self._source.close()

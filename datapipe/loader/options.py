@@ -123,7 +123,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
             ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
             validation always keeps them, and refuses True.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
-            0 for none. By default 16 GiB, and at most half of the free disk space. A service has a cache of its own.
+            0 for none. By default 16 GiB, and at most half of the free disk space. A service has its own cache.
         cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
         prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
             thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.

@@ -229,7 +229,7 @@ class RowReader:
 
     def _add(self, shard: int, opened: _OpenShard) -> None:
         """Makes a shard one of the open shards, in constant time while none needs to be closed. The caller holds the lock."""
-        if shard in self._open:  # a local copy takes the place of a remote shard, which a call may still hold
+        if shard in self._open:  # a local copy replaces a remote shard, which a call may still hold
             self._replace({number: other for number, other in self._open.items() if number != shard})
         self._open[shard] = opened
         self._tables[shard] = 0 if opened.table is None else opened.table.ctypes.data

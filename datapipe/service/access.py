@@ -73,7 +73,7 @@ class Access:
 
     Args:
         token_file: None: any client may read every output.
-        most_streams: of a client, unless its token says otherwise.
+        most_streams: of a client without a limit in its token.
     """
 
     def __init__(self, token_file: Path | None, most_streams: int) -> None:

@@ -143,7 +143,7 @@ def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
 
 
 def named_outputs(given: Sequence[str]) -> Mapping[str, str]:
-    """Names and URLs of outputs, as they are given: NAME=OUTPUT; or OUTPUT, whose name is a relative path, or its last part.
+    """Names and URLs of outputs, given as NAME=OUTPUT; or as OUTPUT, whose name is a relative path, or its last part.
 
     Raises UserError for two of one name, and for a name that a URL cannot hold.
     """

@@ -51,7 +51,7 @@ class AddressFinder:
         self._tables = self._empty()
 
     def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[GrownOrder, ...], np.ndarray]]:
-        """A copy begins with tables of its own: those of the original hold addresses of the original's memory."""
+        """A copy begins with empty tables: those of the original hold addresses of its memory."""
         return AddressFinder, (self._orders, self._source_starts)
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:

@@ -46,7 +46,7 @@ class RunSteps:
 
     @cached_property
     def lineage_json(self) -> str:
-        """The lineage as it is in a state: made once, since trainers ask for a state at every step."""
+        """The lineage in a state: made once, since trainers ask for a state at every step."""
         return lineage_json(self.lineage)
 
     @property
@@ -115,7 +115,7 @@ class BatchOrder(RunSteps):
 
 
 def check_step_number(step: object) -> None:
-    """Raises UserError for what is no number of a step of any run."""
+    """Raises UserError for a value that is no step of any run."""
     if isinstance(step, bool) or not isinstance(step, Integral):
         raise UserError(f"step {step!r} of type {type(step).__name__}: expected a whole number.")
     if int(step) >= MOST_STEPS:
@@ -227,7 +227,7 @@ def _next_sample(saved: Lineage, step: int, here: BatchOrder) -> int:
 
 
 def check_same_rows(saved: Lineage, inventory: Inventory) -> None:
-    """Raises SnapshotError where a saved run draws from rows that the inventory does not hold."""
+    """Raises SnapshotError if a saved run draws from rows that the inventory does not hold."""
     era = saved.mixtures[-1]
     changes = _changes(era, era.recipe, inventory)
     if changes:

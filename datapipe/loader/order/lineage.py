@@ -1,4 +1,4 @@
-"""The history of a run: batch sizes and mixtures, each from a step on, and what is left out from which step on.
+"""The history of a run: batch sizes, mixtures and skips, each from a step on.
 
 Snapshot, seed and lineage determine every step of the run, past and future. `saved_lineage.py` has its JSON.
 """

@@ -3,7 +3,7 @@
     train        g -> mixture era that holds g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
     validation   g -> address g: every validation sequence once, by source, shard and row; weights do not count
 
-Each epoch of each source has a permutation of its own (`source_order.py`), so any sample is found in constant time and memory,
+Each epoch of each source has its own permutation (`source_order.py`), so any sample is computed in constant time and memory,
 and the shuffle is global. Where the mixture changed, each era continues after the samples that the era before had drawn. The
 inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
@@ -123,7 +123,7 @@ class Inventory(OrderKey):
 
 
 class SampleOrder:
-    """The order of one split. Raises SnapshotError where a source with weight has no sequences.
+    """The order of one split. Raises SnapshotError for a source with weight and no sequences.
 
     Args:
         inventory: the rows of the split.
@@ -184,7 +184,7 @@ class SampleOrder:
     def samples_of(self, address: int, num_epochs: int, without: Mapping[int, int] = {}) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address` in its source's first `num_epochs` epochs.
 
-        The samples are those of an endless run; the caller drops those past the end of its own.
+        The samples are those of an endless run; the caller drops those past the end of its run.
 
         Args:
             without: left-out shards, as for `addresses_without`. The sequence may occur as a replacement of their rows.

@@ -29,7 +29,7 @@ from datapipe.loader.remote.wire import Assembler
 from datapipe.loader.source import BatchSource
 
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
-"""The options that a ticket holds as they are."""
+"""The options that a ticket holds unchanged."""
 
 
 class ServiceSource(BatchSource):
@@ -78,7 +78,7 @@ class ServiceSource(BatchSource):
         return True
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
-        raise UserError("most_runs reads the lengths of many rows. Count where the files are: Loader(OUTPUT).most_runs(…).")
+        raise UserError("most_runs reads the lengths of many rows. Count with the files: Loader(OUTPUT).most_runs(…).")
 
     def close(self) -> None:
         self._replicas.close()

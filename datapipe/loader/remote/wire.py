@@ -41,7 +41,7 @@ _MOST_LIST = (1 << 31) - 1
 
 
 def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_length: int) -> pa.Schema:
-    """The schema of a stream. The metadata of a list tells the shape, with -1 for the length that varies."""
+    """The schema of a stream. The metadata of a list is the shape, with -1 for the length that varies."""
     columns = [pa.field(STEP, pa.int64()), pa.field(MORE, pa.bool_()), pa.field(REFUSAL, pa.string())]
     for name in fields:
         values = pa.from_numpy_dtype(np.dtype(dtype)) if name in PER_TOKEN else _LISTS.get(name)
@@ -148,7 +148,7 @@ class Assembler:
         yield from zip(steps, (dict(zip(self._shapes, batch)) for batch in zip(*values)) if values else ({} for _ in steps))
 
     def _values(self, name: str, column: pa.Array) -> Iterable[Any]:
-        """The values of a field, by step: arrays of their own memory, which a trainer may change."""
+        """The values of a field, by step: copies, which a trainer may change."""
         if not pa.types.is_list(column.type):
             return column.to_pylist()
         offsets, flat = _view(column.offsets), _view(column.values)

@@ -253,7 +253,7 @@ class StreamingDataLoader(DataLoader):
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
-        """Drops the batches that workers have built and nobody took."""
+        """Drops the batches that workers have built and the trainer has not taken."""
         batches, self._pass = self._pass, None
         if not keep_workers:
             self._iterator = None
@@ -267,8 +267,8 @@ class StreamingDataLoader(DataLoader):
 def _end_workers(batches: Any) -> None:
     """Ends the workers of a pass now, not with the last reference to it.
 
-    One that crashes as it exits fails nothing, since nobody waits for its batches: an interpreter that was spawned may abort
-    where a thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
+    A worker that crashes as it exits is ignored, since its batches are not needed: a spawned interpreter may abort while a
+    thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
     """
     try:
         batches._shutdown_workers()

@@ -190,7 +190,7 @@ class StreamingDataset(IterableDataset):
         else:
             step = self._first_step() if is_first else self.loader.step
         if get_worker_info() is not None and self._opened_in != os.getpid():
-            self.loader = deepcopy(self.loader)  # a fork copies locks as they are, and the open loader's may be held
+            self.loader = deepcopy(self.loader)  # a fork copies locks, and the open loader's may be held
             self._opened_in = os.getpid()
         self.loader.seek(step)
         self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
@@ -200,7 +200,7 @@ class StreamingDataset(IterableDataset):
         if get_worker_info() is not None or self._is_owned:
             is_claimed = self._passes.claim(worker)
             return self._positioned_in == os.getpid() or (is_claimed and (is_first or self._is_owned))
-        is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which goes on with its own
+        is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which keeps its own position
         return not (self._passes.is_begun or is_held)
 
     def _is_iterated_here(self) -> bool:

@@ -58,8 +58,7 @@ class Wrappers:
         runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early; "" if there is
             none.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
-        resumed_at: the step after which Hugging Face's Trainer goes on with this dataset, where it skips no batches by itself;
-            0 elsewhere.
+        resumed_at: the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself; else 0.
     """
 
     makes_batches: bool

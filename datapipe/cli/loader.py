@@ -10,8 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, taking
 from datapipe.errors import SnapshotError, UserError
+from datapipe.service.options import ServeOptions
+
+GlobalBatchSize = Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")]
+WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
 
 
 def trace(
@@ -23,12 +27,12 @@ def trace(
             metavar="SOURCE/PATH:POSITION", help="A document instead of a step, or the key of one: lists its batches."
         ),
     ] = None,
-    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
+    global_batch_size: GlobalBatchSize = None,
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON of loader.state_dict(), for a run whose options changed.")
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the rows of this rank.")] = None,
-    world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
+    world_size: WorldSize = 1,
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -87,7 +91,7 @@ def _print_document(
 
     traced = open_run(output, **run)
     try:
-        found = traced.find_document(document, *searched)
+        trace = traced.find_document(document, *searched)
     except SnapshotError:
         raise
     except UserError:
@@ -95,11 +99,11 @@ def _print_document(
         if key is None:
             raise
         document = key.hex()
-        found = traced.find_document(document, *searched)
-    shown = [seen for seen in found.appearances if rank is None or seen.rank == rank]
+        trace = traced.find_document(document, *searched)
+    shown = [seen for seen in trace.appearances if rank is None or seen.rank == rank]
     if as_json:
-        found.check_complete()
-        print_json({"document": document, "searched": found.searched, "appearances": [asdict(seen) for seen in shown]})
+        trace.check_complete()
+        print_json({"document": document, "searched": trace.searched, "appearances": [asdict(seen) for seen in shown]})
         return
     console = Screen()
     print_text("step  rank  row  epoch  source  shard  tokens", console)
@@ -107,11 +111,11 @@ def _print_document(
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
         row = f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}"
         print_text(row, console)
-    if not found.appearances:
+    if not trace.appearances:
         print_text("no step: the document is in no row of the output, comes later, or is left out", console)
     more = "" if searched[0] else ". --epochs N searches N epochs of its source"
-    print_text(f"searched: {found.searched}{more}", console)
-    found.check_complete()
+    print_text(f"searched: {trace.searched}{more}", console)
+    trace.check_complete()
 
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:
@@ -143,9 +147,9 @@ def loader_bench(
     output: OutputFolder,
     step_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a training step; see your trainer's log.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of this rank; 8 unless a global size is given.")] = None,
-    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
+    global_batch_size: GlobalBatchSize = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank of the simulated trainer.")] = 0,
-    world_size: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 1,
+    world_size: WorldSize = 1,
     steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="Steps to run.")] = 100,
     prefetch: Annotated[
         int | None, typer.Option(min=0, max=1024, help="Batches built ahead; depends on their size if not given.")
@@ -161,7 +165,7 @@ def loader_bench(
     the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
     trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. --prefetch measures
+    data-bound: at least 1 % of the time was spent waiting for batches; the line says what would help. --prefetch measures
     another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
@@ -175,42 +179,21 @@ def loader_bench(
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
     if batch_size is None and global_batch_size is None:
         batch_size = 8
-    options: dict[str, Any] = {"global_batch_size": global_batch_size, "batch_size": batch_size}
-    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch}
-    options |= {"fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
-    bench = bench_loader(lambda: Loader(output, **options), step_s=step_ms / 1e3, steps=steps)
+    size = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
+    more = {"prefetch": prefetch, "fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
+    bench = bench_loader(lambda: Loader(output, **size, **more), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:
         json_file.write_text(json.dumps(bench, indent=1) + "\n", encoding="utf-8")
 
 
+@taking(ServeOptions)
 def serve(
     outputs: Annotated[
         list[str],
         typer.Argument(metavar="OUTPUT", help="Outputs of runs: paths or URLs, or NAME=OUTPUT.", callback=no_mixture),
     ],
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8815,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates in PEM; read again on change.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Their key in PEM.")] = None,
-    tokens: Annotated[Path | None, typer.Option(metavar="FILE", help="Who may read what; read again on change.")] = None,
-    status_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="HTTP: /healthz, /readyz, /metrics. None by default.")
-    ] = None,
-    streams: Annotated[int, typer.Option(min=1, help="At once, over all clients.")] = 256,
-    client_streams: Annotated[int, typer.Option(min=1, help="At once, of one client.")] = 64,
-    connections: Annotated[int, typer.Option(min=1, help="At most.")] = 1024,
-    batch_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Of a batch of one rank, at most.")] = "1GiB",
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Of what all streams build and send, at most.")] = "4GiB",
-    idle: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A stream left unread for so long is cut.")] = 120.0,
-    drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For streams to end, after SIGTERM.")] = 30.0,
-    no_files: Annotated[
-        bool, typer.Option("--no-files", help="Do not tell clients on this machine where the files are.")
-    ] = False,
-    cache_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of the local copy of outputs on object stores; 16GiB by default.")
-    ] = None,
-    cache_folder: Annotated[str | None, typer.Option(metavar="FOLDER", help="Of that copy.")] = None,
+    options: ServeOptions,
     log_json: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON line for each event; - for stdout.")] = None,
 ) -> None:
     """Serve the batches of outputs to trainers on other machines.
@@ -226,42 +209,23 @@ def serve(
 
     A loader of the service takes the arguments and states of any loader, and gives the same batches. Servers keep nothing
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
-    a step, and their clients go on elsewhere.
+    a step, and their clients continue elsewhere.
     """
     from datapipe.engine.watching.events import EventLog
     from datapipe.service.serve import serve as serve_outputs
-    from datapipe.service.server import ServeOptions
     from datapipe.service.sockets import is_loopback
 
-    options = ServeOptions(
-        host=host,
-        port=port,
-        status_port=status_port,
-        certificate=tls_cert,
-        key=tls_key,
-        tokens=tokens,
-        streams=streams,
-        client_streams=client_streams,
-        batch_bytes=size_of("--batch-bytes", batch_bytes),
-        memory_bytes=size_of("--memory", memory),
-        idle_s=idle,
-        connections=connections,
-        drain_s=drain,
-        tells_files=not no_files,
-        cache_bytes=None if cache_bytes is None else size_of("--cache-bytes", cache_bytes),
-        cache_folder=cache_folder,
-    )
     if not outputs:
         raise UserError("give at least one OUTPUT.")
-    if tokens is None and not is_loopback(host):
-        print(f"anyone who reaches {host}:{port} can read the batches: there is no --tokens", flush=True)
+    if options.tokens is None and not is_loopback(options.host):
+        print(f"anyone who reaches {options.host}:{options.port} can read the batches: there is no --tokens", flush=True)
     log = EventLog(log_json) if log_json is not None else None
     try:
         serve_outputs(
             outputs,
             options,
-            tell=lambda line: print(line, flush=True),
-            say=(lambda event, **facts: None) if log is None else log.write,
+            print_line=lambda line: print(line, flush=True),
+            emit=(lambda event, **facts: None) if log is None else log.write,
         )
     finally:
         if log is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -58,6 +61,42 @@ def size_of(option: str, value: str) -> int:
         return parse_size(value)
     except ValueError as error:
         raise UserError(f"{option} {value}: {error}") from None
+
+
+def taking(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command `(…, options)` an option for each field of a dataclass, whose record it gets.
+
+    The metadata of a field are `names` and keywords of `typer.Option`. Values with the metavar SIZE are sizes; the command line
+    shows the default `shown` for them.
+    """
+    types, fields = get_type_hints(record), dataclasses.fields(record)
+    sizes = {
+        field.name: (*field.metadata["names"], "--" + field.name.replace("_", "-"))[0]
+        for field in fields
+        if field.metadata.get("metavar") == "SIZE"
+    }
+
+    def parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
+        named = dict(field.metadata)
+        names, default = named.pop("names"), named.pop("shown", field.default)
+        kind = Annotated[str | None if field.name in sizes else types[field.name], typer.Option(*names, **named)]
+        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            chosen = {field.name: given.pop(field.name) for field in fields}
+            chosen |= {name: size_of(option, chosen[name]) for name, option in sizes.items() if chosen[name] is not None}
+            command(**given, options=record(**chosen))
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        several = [each for one in own for each in ([one] if one.name != "options" else map(parameter, fields))]
+        listed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in several]
+        call.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in listed}
+        return call
+
+    return with_options
 
 
 def share_of(option: str, value: str) -> Fraction:

@@ -19,7 +19,7 @@ import numpy as np
 from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.chunk import Chunk, count_targets, tokens_of_rows
-from datapipe.loader.document_parts import check_context, check_num_runs
+from datapipe.loader.context_slices import check_context, check_num_runs
 from datapipe.loader.field_table import FIELDS, PIECES
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
@@ -123,7 +123,7 @@ class BatchBuilder:
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""
-        addresses = self.batch_order.locate(samples)
+        addresses = self.batch_order.addresses_of(samples)
         try:
             return addresses, self._rows(addresses, columns)
         except CorruptionError:
@@ -149,7 +149,7 @@ class BatchBuilder:
                     warnings.warn(f"{error}; damaged rows are replaced by other rows of '{shard.source}'", stacklevel=2)
                 if attempt == MAX_REPLACEMENTS:
                     raise
-            address = int(self.batch_order.locate(np.array([sample]), attempt)[0])
+            address = int(self.batch_order.addresses_of(np.array([sample]), attempt)[0])
         raise AssertionError(sample)
 
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:

@@ -2,8 +2,8 @@
 
     empty((256, 2048), int64)  ->  an array over a buffer that no other array refers to, from a multiple of 64 bytes on
 
-Libraries take memory over as it is only where it is aligned, JAX to 64 bytes. Batches are views of the arrays of a chunk, so
-they are aligned where their rows are multiples of 64 bytes, as those of a multiple of 16 tokens are.
+Libraries take memory over without a copy only if it is aligned, JAX to 64 bytes. Batches are views of the arrays of a chunk, so
+they are aligned if their rows are multiples of 64 bytes, as those of a multiple of 16 tokens are.
 
 Every array over a buffer, and every object made from one without a copy (a tensor, a memory view), holds a reference to the
 buffer. A buffer is free when the pool holds the last reference, so a batch that the trainer keeps is never overwritten.
@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
-    """As `np.empty`, from a multiple of 64 bytes on where it has as many."""
+    """As `np.empty`; an array of 64 bytes or more begins at a multiple of 64."""
     wanted = np.dtype(dtype)
     num_bytes = prod(shape) * wanted.itemsize
     if num_bytes < _ALIGNMENT:
@@ -38,13 +38,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
 
 
 def _buffer(num_bytes: int) -> tuple[np.ndarray, int]:
-    """Memory, and where an aligned array of `num_bytes` begins in it."""
+    """Memory, and the offset at which an aligned array of `num_bytes` begins in it."""
     buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     return buffer, -buffer.ctypes.data % _ALIGNMENT
 
 
 def _own_references() -> int:
-    """What `getrefcount` tells of a free buffer: how a loop's variable and an argument count depends on Python's version."""
+    """The `getrefcount` of a free buffer: how a loop's variable and an argument count depends on Python's version."""
     buffers = [_buffer(0)]
     for buffer, _ in buffers:
         return getrefcount(buffer)

@@ -12,7 +12,7 @@ import numpy as np
 from datapipe.errors import UserError
 from datapipe.kernels.tokens import batch as kernels
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.document_parts import DocumentPart, num_borders, split_documents
+from datapipe.loader.context_slices import ContextSlice, num_borders, slice_documents
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import SequenceRows
@@ -67,8 +67,8 @@ class Chunk:
             return [rows.reshape(1, -1) for rows in self.per_row(values)]
         if self.mesh.splits_documents:
             return [
-                part.take(rows, filler, self.pool.empty((1, len(part.places)), values.dtype))
-                for part, rows in zip(self.document_parts, self.per_row(values))
+                context.take(rows, filler, self.pool.empty((1, len(context.token_indices)), values.dtype))
+                for context, rows in zip(self.context_slices, self.per_row(values))
             ]
         if self.columns is not None:
             part = self.pool.empty((len(values), len(self.columns)), values.dtype)
@@ -104,14 +104,14 @@ class Chunk:
         return out, offsets, longest
 
     @cached_property
-    def document_parts(self) -> list[DocumentPart]:
+    def context_slices(self) -> list[ContextSlice]:
         """This rank's tokens of each batch, where documents are split."""
-        return [split_documents(borders, self.mesh, self.sequence_length, self.num_runs) for borders in self._borders]
+        return [slice_documents(borders, self.mesh, self.sequence_length, self.num_runs) for borders in self._borders]
 
     @property
     def cu_seqlens(self) -> list[np.ndarray]:
         """The borders of the runs in this rank's tokens of each batch."""
-        borders = [part.cu_seqlens for part in self.document_parts] if self.mesh.splits_documents else self._borders
+        borders = [context.cu_seqlens for context in self.context_slices] if self.mesh.splits_documents else self._borders
         return borders if self.num_runs is None else [self._padded(each, self.num_runs) for each in borders]
 
     @property
@@ -120,7 +120,7 @@ class Chunk:
         if self.num_runs is not None:
             return [self.sequence_length // self.mesh.context_size for _ in self.steps]
         if self.mesh.splits_documents:
-            return [int(np.diff(part.cu_seqlens).max(initial=0)) for part in self.document_parts]
+            return [int(np.diff(context.cu_seqlens).max(initial=0)) for context in self.context_slices]
         return self.runs[2].tolist()
 
     @cached_property

@@ -1,6 +1,6 @@
 """Batches on the accelerator before the step that needs them.
 
-    source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a stream of its own ─▶ queue of `depth` ─▶ the trainer's stream
+    source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a second stream ─▶ queue of `depth` ─▶ the trainer's stream
                                                           an event after it             oldest first      waits for the event
 
     batches = prefetch_to_device(Loader("runs/x", batch_size=8), "cuda")
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from datapipe.errors import UserError
+from datapipe.loader.batches import Batch
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import sealed
 
@@ -34,8 +35,6 @@ except ImportError as error:
 
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
 from datapipe.loader.turns import Turns, interrupted
-
-Batch = dict[str, Any]
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:
@@ -122,7 +121,7 @@ class DevicePrefetcher(Iterator[Batch]):
             self._states.load_state_dict(state)
 
     def _state_now(self) -> int | dict[str, Any] | None:
-        """The state of the source: only its step where nothing else changes from batch to batch."""
+        """The state of the source; its step alone if nothing else changes from batch to batch."""
         if isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
             return self._states.step
         return None if self._states is None else dict(self._states.state_dict())

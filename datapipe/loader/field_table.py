@@ -22,7 +22,7 @@ A *piece* is the part of one document that lies in one row; a document that was 
     global_target_tokens    int       labels of the global batch that a loss counts: neither -100 nor, where the model shifts
                                       labels itself, the first of a row
 
-Where each document is split over context ranks (`document_parts.py`), fields per token have the shape (1, T) and hold this
+Where each document is split over context ranks (`context_slices.py`), fields per token have the shape (1, T) and hold this
 rank's parts of the runs; `segment_ids` are numbered over the batch, and `cu_seqlens` and `max_seqlen` are those of the parts.
 
 Tokens of left-out documents are padding: the end-of-text id, label -100, segment 0; their keys are zeros.
@@ -41,7 +41,7 @@ from datapipe.loader.chunk import Chunk
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
 
 PIECES = frozenset({OFFSETS, LENGTHS})
-"""The columns that tell where the pieces of a row begin and end."""
+"""The columns with the borders of a row's pieces."""
 
 _LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
 
@@ -54,7 +54,7 @@ def _labels(chunk: Chunk) -> list[Any]:
 
 def _position_ids(chunk: Chunk) -> list[Any]:
     if chunk.mesh.splits_documents and chunk.mesh.num_parts > 1:
-        return [part.positions.astype(chunk.dtype).reshape(1, -1) for part in chunk.document_parts]
+        return [context.positions.astype(chunk.dtype).reshape(1, -1) for context in chunk.context_slices]
     out = chunk.per_token()
     kernels.positions(chunk.read.piece_offsets, chunk.read.piece_lengths, out)
     return chunk.per_row_of_tokens(out, filler=0)

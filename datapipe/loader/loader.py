@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import DroppedRowsWarning, EndlessError, SnapshotError, UserError
@@ -31,13 +31,10 @@ from datapipe.loader.order.state import LoaderState, read_state, state_at
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import warn_of_ragged_ranks
-from datapipe.loader.source import FileSource
+from datapipe.loader.source import BatchSource, FileSource
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.loader.turns import SharedIterator, Turns, interrupted
 from datapipe.shards.manifest import Snapshot
-
-if TYPE_CHECKING:
-    from datapipe.loader.remote.source import ServiceSource  # gRPC takes 50 ms to import
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
@@ -50,7 +47,7 @@ class Loader:
     and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
     pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
     whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
-    of the same history, and opens files of its own. Several threads may take batches: each batch is handed out once.
+    of the same history, and opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
@@ -67,7 +64,7 @@ class Loader:
         checked = checked_options(options).with_rank()
         if not GLOBAL.intersection(checked.fields):  # which scale the loss
             warn_of_ragged_ranks(checked.own_mesh, checked.num_rows)
-        self._start(_files_of(str(output)), checked)
+        self._start(str(output), checked)
 
     def _start(self, output: str, options: LoaderOptions) -> None:
         self._output, self.options, self.mesh = output, options, options.own_mesh
@@ -119,7 +116,7 @@ class Loader:
         return self._source.run.num_steps
 
     def __len__(self) -> int:
-        """Number of batches of the whole run, those before the position included. Raises EndlessError where it has no end."""
+        """Number of batches of the whole run, those before the position included. Raises EndlessError for a run without end."""
         num_batches = self._source.run.steps.num_batches
         if num_batches is None:
             raise EndlessError(
@@ -129,7 +126,7 @@ class Loader:
         return num_batches
 
     def __bool__(self) -> bool:
-        """True: a loader is not a container, which would be false where it is empty."""
+        """True: a loader is not a container, which would be false when empty."""
         return True
 
     @property
@@ -194,11 +191,10 @@ class Loader:
         arrays = ahead.take(self._step)
         batch = arrays if convert is None else convert(arrays)
         self.clock.takes(asked_at, self.clock.count_tokens(arrays))
-        steps = self._source.run.steps
-        step, end = steps.advance(self._step, stride), steps.num_steps
-        if end is not None and step >= end:
-            step = end
+        step = self._source.run.steps.following(self._step, stride)
+        if step is None:
             self.warn_of_dropped(stacklevel)  # before the position moves: as an error, it must cost no batch
+            step = self._source.run.steps.num_steps or 0
         self._step = step
         return batch
 
@@ -222,21 +218,15 @@ class Loader:
 
     def _prefetcher(self, stride: int) -> Prefetcher:
         """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
-        steps = self._source.run.steps
-
-        def successor(step: int) -> int | None:
-            after = steps.advance(step, stride)
-            return after if steps.num_steps is None or after < steps.num_steps else None
-
-        ahead = self._source.prefetcher(self._prefetch, stride, successor)
+        ahead = self._source.prefetcher(self._prefetch, stride)
         ahead.counts = self.clock.counts
         self.clock.start(ahead)
         return ahead
 
     def stats(self) -> LoaderStats:
         """Figures of all iterations so far, and whether the data is the bottleneck: `print(loader.stats())`."""
-        depth, num_threads = self._prefetch, self._source.num_threads(self._prefetch)
-        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=depth, num_threads=num_threads)
+        threads = self._source.num_threads
+        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=threads)
 
     def seek(self, step: int) -> None:
         """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
@@ -299,7 +289,7 @@ class Loader:
         if self._source.holds(fingerprint):
             shown = json.dumps(masked(self._output), ensure_ascii=False)
             return SnapshotError(
-                f"{error} The output still has the snapshot of the state, and goes on with it: "
+                f"{error} The output still has the snapshot of the state, and continues with it: "
                 f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
             )
         return SnapshotError(
@@ -313,7 +303,7 @@ class Loader:
 
         Sources may have grown, and weights have changed. What was handed out before stays as it was; the state holds the move.
         All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
-        Raises SnapshotError, and stays where it is, where rows that were drawn are gone.
+        Raises SnapshotError, and does not move, if rows that were drawn are gone.
 
         Args:
             snapshot: as for the loader; None for the newest.
@@ -332,7 +322,7 @@ class Loader:
         return self._source.most_runs(self._step, num_steps)
 
     def close(self) -> None:
-        """Closes open shards or connections, and stops what is fetched and built ahead. The loader stays usable."""
+        """Closes shards or connections, and stops fetching and building ahead. The loader stays usable."""
         with self.turns.lock:
             self._end_next()
         self._source.close()
@@ -354,18 +344,9 @@ class Loader:
         self._step, self._is_positioned = saved.step, True
 
 
-def _files_of(output: str) -> str:
-    """The folder of an output that a service on this machine names; `output` where there is none."""
-    if not is_service(output):
-        return output
-    from datapipe.loader.remote.source import files_of
-
-    return files_of(output) or output
-
-
-def _open_source(output: str, options: LoaderOptions) -> FileSource | ServiceSource:
+def _open_source(output: str, options: LoaderOptions) -> BatchSource:
     if not is_service(output):
         return FileSource(output, options)
-    from datapipe.loader.remote.source import ServiceSource
+    from datapipe.loader.remote.source import ServiceSource  # gRPC takes 50 ms to import
 
     return ServiceSource(output, options)

@@ -123,7 +123,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
             ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
             validation always keeps them, and refuses True.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
-            0 for none. By default 16 GiB, and at most half of the free disk space. A service has a cache of its own.
+            0 for none. By default 16 GiB, and at most half of the free disk space. A service has its own cache.
         cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
         prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
             thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
@@ -176,12 +176,12 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     def with_rank(self) -> Self:
         """These options with the mesh of this process and the rows of a global batch: those of a copy in another process."""
-        found = {"mesh": self.own_mesh, "global_batch_size": self.num_rows}
-        return self.model_copy(update={**found, "rank": None, "world_size": None, "batch_size": None})
+        own = {"mesh": self.own_mesh, "global_batch_size": self.num_rows}
+        return self.model_copy(update={**own, "rank": None, "world_size": None, "batch_size": None})
 
     @property
     def own_mesh(self) -> Mesh:
-        """The mesh, or that of rank and world size, which the environment tells where the program does not."""
+        """The mesh, or that of rank and world size, by default from the environment."""
         if self.mesh is None:
             rank, world_size = rank_and_world_size(self.rank, self.world_size)
             return Mesh(data_rank=rank, data_size=world_size)
@@ -220,7 +220,7 @@ _WORDS = {
     "less than": "below",
     "a valid integer": "an int, which int(…) makes of other numbers",
 }
-"""Of messages of pydantic, in ours."""
+"""Of messages of pydantic, and the replacement."""
 
 
 def checked_options(given: Mapping[str, Any]) -> LoaderOptions:

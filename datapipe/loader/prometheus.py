@@ -62,7 +62,7 @@ class LoaderMetrics(Collector):
 
 
 def serve_metrics(loaders: Sequence[HasStats], port: int, address: str = "127.0.0.1") -> MetricsServer:
-    """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine a port of its own.
+    """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine another port.
 
     Args:
         loaders: of different ranks or splits, which label their figures.

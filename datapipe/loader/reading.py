@@ -107,7 +107,7 @@ class RowReader:
         if missing < 0:
             raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
         if missing:
-            kept += self._locate_missing(shards, rows, blocks, wanted)
+            kept += self._fill_missing(shards, rows, blocks, wanted)
         try:
             return gather(
                 blocks,
@@ -123,9 +123,7 @@ class RowReader:
             self.close()
         finally:
             del kept  # the memory that `blocks` points to must live until here
-        return self.read(
-            addresses, wanted, dtype, allocate
-        )  # opens the file anew, and so tells its size, or finds another copy
+        return self.read(addresses, wanted, dtype, allocate)  # opens the file again, which reveals its size, or another copy
 
     @cached_property
     def removed(self) -> Removed:
@@ -142,7 +140,7 @@ class RowReader:
         with self._lock:
             self._replace({})
 
-    def _locate_missing(self, shards: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> list[Any]:
+    def _fill_missing(self, shards: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> list[Any]:
         """Fills `blocks` and `rows` for the requests without a block, one shard at a time. Returns the owners of the blocks."""
         # missing: (num_missing,) requests without a block, sorted by shard and row
         missing = np.flatnonzero(blocks == 0)
@@ -152,26 +150,26 @@ class RowReader:
         for requests in np.split(missing, borders):
             shard = int(shards[requests[0]])
             try:
-                kept.append(self._locate_in_shard(shard, requests, rows, blocks, wanted))
+                kept.append(self._fill_from_shard(shard, requests, rows, blocks, wanted))
             except Exception as error:
                 path = self.layout.shards[shard].path
                 error.add_note(f"while reading {len(requests)} rows of shard {path} of {masked(self._root.url)}")
                 raise
         return kept
 
-    def _locate_in_shard(self, shard: int, requests: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> Any:
+    def _fill_from_shard(self, shard: int, requests: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> Any:
         opened = self._opened(shard)
         try:
-            return self._locate_blocks(opened, requests, rows, blocks, wanted)
+            return self._fill_from_blocks(opened, requests, rows, blocks, wanted)
         except CorruptionError:
             if opened.is_remote or self._root.local is not None:
                 raise
         # the local copy was damaged after it was fetched, so the store is read instead
         self._damaged_copies |= {shard}
         self.forget(shard)
-        return self._locate_blocks(self._opened(shard), requests, rows, blocks, wanted)
+        return self._fill_from_blocks(self._opened(shard), requests, rows, blocks, wanted)
 
-    def _locate_blocks(
+    def _fill_from_blocks(
         self, opened: _OpenShard, requests: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]
     ) -> Any:
         table, reader = opened.table, opened.reader
@@ -231,7 +229,7 @@ class RowReader:
 
     def _add(self, shard: int, opened: _OpenShard) -> None:
         """Makes a shard one of the open shards, in constant time while none needs to be closed. The caller holds the lock."""
-        if shard in self._open:  # a local copy takes the place of a remote shard, which a call may still hold
+        if shard in self._open:  # a local copy replaces a remote shard, which a call may still hold
             self._replace({number: other for number, other in self._open.items() if number != shard})
         self._open[shard] = opened
         self._tables[shard] = 0 if opened.table is None else opened.table.ctypes.data

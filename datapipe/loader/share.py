@@ -36,7 +36,7 @@ class Mesh:
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
             and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
             same for each document instead of each row, so that every rank has a part of every document: see
-            `document_parts.py`. The batch is then flat, (1, T).
+            `context_slices.py`. The batch is then flat, (1, T).
     """
 
     data_rank: int

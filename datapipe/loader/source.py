@@ -1,12 +1,15 @@
-"""Where the batches of a loader come from: the files of an output, or a service (`remote/source.py`).
+"""The sources of batches: the files of an output, or a service (`remote/source.py`).
 
-Loader: position, clock, state ─┬▶ FileSource ─▶ BatchBuilder ─▶ RowReader, cache
-                                └▶ ServiceSource ─▶ StepStream ─▶ servers
+Loader: position, clock, state ─▶ BatchSource: batches of a run by step
+                                   ├ FileSource ─▶ BatchBuilder ─▶ RowReader, cache
+                                   └ ServiceSource ─▶ StepStream ─▶ servers
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -15,12 +18,12 @@ from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead, ShardCache, plan_budget
 from datapipe.loader.options import LoaderOptions
-from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
+from datapipe.loader.order.batch_order import BatchOrder, RunSteps, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.lineage import Lineage, Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.state import LoaderState, check_same_order, state_at
-from datapipe.loader.prefetch import MAX_THREADS, Prefetcher, Successor
+from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
@@ -40,21 +43,64 @@ KERNELS = (
 """What every loader with the usual fields calls; others are compiled when they are first called."""
 
 
-class FileSource:
-    """The batches of one rank of a run, built by this process from the files of an output.
+class BatchSource(ABC):
+    """The batches of one rank of a run, by step.
+
+    Attributes:
+        snapshot: the manifest; of a service, without the shards.
+        run: the steps and the history of the run.
+        num_threads: threads that build at the same time.
+    """
+
+    snapshot: Snapshot
+    run: RunSteps
+    num_threads = 1
+
+    @abstractmethod
+    def build(self, step: int) -> Batch:
+        """The batch of a step of the run."""
+
+    @abstractmethod
+    def prefetcher(self, depth: int, stride: int) -> Prefetcher:
+        """Builds every `stride`-th step ahead. Threads start at the first batch."""
+
+    @abstractmethod
+    def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
+        """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order.
+
+        Args:
+            is_exact: the history in the state is kept unchanged, as for a copy of a loader.
+        """
+
+    @abstractmethod
+    def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
+        """The source of the same run in another snapshot, by default the newest; this source if it reads that snapshot."""
+
+    @abstractmethod
+    def holds(self, snapshot: str) -> bool:
+        """Whether the output has a snapshot with this fingerprint."""
+
+    @abstractmethod
+    def most_runs(self, step: int, num_steps: int | None) -> int:
+        """As `BatchBuilder.most_runs`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes files and connections. The source stays usable."""
+
+
+class FileSource(BatchSource):
+    """Batches that this process builds from the files of an output.
 
     Args:
         output: a path or URL.
         options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-
-    Attributes:
-        snapshot: the manifest.
-        run: the history of the run and its steps.
     """
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
         self._root, self._options = Root(output), options
+        self.num_threads = 1 if self._root.local is not None else MAX_THREADS
         self.snapshot = read_snapshot(self._root, options.snapshot)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
@@ -65,11 +111,9 @@ class FileSource:
         self.run, self._builder = order, BatchBuilder(order, self._reader, self._options)
 
     def build(self, step: int) -> Batch:
-        """The batch of a step of the run."""
         return self._builder.build(step)
 
-    def prefetcher(self, depth: int, stride: int, successor: Successor) -> Prefetcher:
-        """Builds every `stride`-th step ahead. Threads start at the first batch."""
+    def prefetcher(self, depth: int, stride: int) -> Prefetcher:
         builder, read_ahead = self._builder, self._read_ahead
 
         def build_many(steps: Sequence[int]) -> list[Batch]:
@@ -78,41 +122,29 @@ class FileSource:
             return builder.build_many(steps)
 
         build = builder.build_many if read_ahead is None else build_many
-        return Prefetcher(build, depth, successor=successor, num_threads=self.num_threads(depth))
-
-    def num_threads(self, depth: int) -> int:
-        """Threads that build where `depth` batches are built ahead."""
-        return 1 if self._root.local is not None else min(depth, MAX_THREADS)
+        successor = partial(builder.batch_order.steps.following, stride=stride)
+        return Prefetcher(build, depth, successor=successor, num_threads=self.num_threads)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
-        """Continues a saved run with the options of this source. Raises SnapshotError where it is of another order.
-
-        Args:
-            is_exact: the history of the state holds as it is, as for a copy of a loader.
-        """
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
-        """The source of the same run in another snapshot, the newest for None; itself where it is there already."""
-        found = read_snapshot(self._root, snapshot).fingerprint
-        if found == self.snapshot.fingerprint:
+        fingerprint = read_snapshot(self._root, snapshot).fingerprint
+        if fingerprint == self.snapshot.fingerprint:
             return self
-        options = self._options.model_copy(update={"snapshot": found, "migrate": True})
+        options = self._options.model_copy(update={"snapshot": fingerprint, "migrate": True})
         moved = type(self)(self._root.url, options)
         moved.resume(saved, lineage)
         moved._options = options.model_copy(update={"migrate": self._options.migrate})
         return moved
 
     def holds(self, snapshot: str) -> bool:
-        """Whether the output has a snapshot of this fingerprint."""
         return has_snapshot(self._root, snapshot)
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
-        """As `BatchBuilder.most_runs`."""
         return self._builder.most_runs(step, num_steps)
 
     def close(self) -> None:
-        """Closes what is open. The source stays usable."""
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
@@ -154,10 +186,10 @@ def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> l
 
 
 def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: LoaderOptions, *, is_exact: bool) -> BatchOrder:
-    """The order of a saved run, which continues as `fresh`, a new run with these options. Raises SnapshotError where it cannot.
+    """The order of a saved run that continues as `fresh`, a new run with these options. Raises SnapshotError if it cannot.
 
     Args:
-        is_exact: the history of the state holds as it is, whatever the options say.
+        is_exact: the history in the state is kept unchanged, whatever the options.
     """
     if is_exact:
         check_same_rows(lineage, fresh.inventory)
@@ -169,7 +201,7 @@ def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: Lo
 def open_rows(
     root: Root, inventory: Inventory, options: LoaderOptions
 ) -> tuple[ShardCache | None, RowReader, ReadAhead | None]:
-    """What reads the rows of an inventory. For an object store: with a cache, whose threads start at the first batch."""
+    """The reader of an inventory's rows. For an object store it has a cache, whose threads start at the first batch."""
     folder = None if options.cache_folder is None else Path(options.cache_folder)
     budget_bytes, path = (0, None) if root.local is not None else plan_budget(options.cache_bytes, folder)
     cache = ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes and path else None

@@ -147,9 +147,9 @@ def trace_document(
 
     Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
-    found = open_run(output, **run).find_document(key, num_epochs, world_size)
-    found.check_complete()
-    return found.appearances
+    trace = open_run(output, **run).find_document(key, num_epochs, world_size)
+    trace.check_complete()
+    return trace.appearances
 
 
 def open_run(
@@ -191,7 +191,7 @@ class TracedRun:
     """The order of a run, and the shards that it reads.
 
     Args:
-        steps_done: steps that the run has done, skipped ones included; None where no state tells.
+        steps_done: steps that the run has done, skipped ones included; None without a state.
     """
 
     def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, steps_done: int | None) -> None:
@@ -207,7 +207,7 @@ class TracedRun:
         """The pieces of one rank's rows."""
         layout = self.batch_order.layout
         builder = self._builder(mesh)
-        addresses = self.batch_order.locate(builder.samples(step))
+        addresses = self.batch_order.addresses_of(builder.samples(step))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
         left_out = builder.left_out(step, read.keys)
@@ -250,7 +250,7 @@ class TracedRun:
             if (stop is None or appearance.step < stop) and not builder.left_out(appearance.step, wanted)[0]
         ]
         return DocumentTrace(
-            appearances=sorted(seen, key=lambda one: (one.step, one.rank, one.row, one.piece)),
+            appearances=sorted(seen, key=lambda piece: (piece.step, piece.rank, piece.row, piece.piece)),
             searched=self._searched(num_epochs, is_past),
             elsewhere=self.drawn_elsewhere(key),
         )
@@ -306,7 +306,7 @@ class TracedRun:
         )
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
-        """As `find_pieces`, of one shard, with rows in the place of addresses."""
+        """As `find_pieces`, of one shard, with rows instead of addresses."""
         wanted = np.frombuffer(key, np.uint64)
         shard = open_shard(self.root, entry, self.snapshot.form)
         try:

@@ -1,8 +1,4 @@
-"""One thread at a time moves the position of a loader, so each batch is handed out once, in the order of the calls.
-
-thread 1   next ── batch 7                       a call waits for its turn: for the batch that another thread waits for
-thread 2        next ────────── batch 8
-"""
+"""One thread at a time moves the position of a loader, so each batch is handed out once, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 
 
 class Turns:
-    """Holds a lock, which is free in a forked child whichever thread of the parent held it."""
+    """A lock that is free in a forked child, whichever thread of the parent held it."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -41,7 +37,7 @@ class SharedIterator(Iterator[Any]):
 
 
 def interrupted(stop: KeyboardInterrupt) -> KeyboardInterrupt:
-    """Ctrl-C as the program sees it that asked for a batch: one line of the loader, and not where in it a thread waited."""
+    """Ctrl-C with one line of the loader in its traceback, without the line at which a thread waited."""
     return stop.with_traceback(None)
 
 

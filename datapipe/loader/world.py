@@ -1,12 +1,12 @@
-"""The rank of this process, where the program does not give it: from torch.distributed, or from what the launcher set.
+"""The rank of this process if the program does not give it: from torch.distributed, or from variables of the launcher.
 
     torch.distributed has begun      its rank and world size
     RANK and WORLD_SIZE              as torchrun, Accelerate and DeepSpeed set them
-    another launcher's variables     an error with the arguments to give: what a process is, they do not tell for certain. In a
-                                     batch script of Slurm, say, one process may hold the variables of all tasks
+    another launcher's variables     an error with the arguments to give: the variables are not reliable. In a batch script of
+                                     Slurm, one process may have the variables of all tasks
     nothing                          rank 0 of 1
 
-Torch is not imported: a process whose program never imported it has no process group of it.
+Torch is not imported: a program that has not imported it has no process group.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ alone, and SLURM_NTASKS in a batch script, too."""
 
 
 def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Rank and world size of this process, of which those that are given win.
+    """Rank and world size of this process. Arguments win over the environment.
 
-    Raises UserError for one that is given alone and contradicts the environment, and where the environment does not tell.
+    Raises UserError for a single argument that contradicts the environment, and for an unclear environment.
     """
     if rank is not None and world_size is not None:
         return rank, world_size
-    here = _found_here(os.environ, is_given=rank is not None)
+    here = _from_environment(os.environ, is_given=rank is not None)
     if here is None:
         return rank or 0, 1 if world_size is None else world_size
-    for name, given, found in (("rank", rank, here[0]), ("world_size", world_size, here[1])):
-        if given is not None and given != found:
+    for name, given, actual in (("rank", rank, here[0]), ("world_size", world_size, here[1])):
+        if given is not None and given != actual:
             raise UserError(
                 f"{name}={given}, but this process is rank {here[0]} of {here[1]} (torch.distributed, or RANK and WORLD_SIZE). "
                 f"Give both rank and world_size, or neither."
@@ -52,8 +52,8 @@ def is_distributed() -> bool:
     return _torch_distributed() is not None
 
 
-def _found_here(environment: Mapping[str, str], *, is_given: bool) -> tuple[int, int] | None:
-    """Rank and world size by torch.distributed or the environment; None where neither tells of a world."""
+def _from_environment(environment: Mapping[str, str], *, is_given: bool) -> tuple[int, int] | None:
+    """Rank and world size by torch.distributed or the environment; None if neither has them."""
     distributed = _torch_distributed()
     if distributed is not None:
         return distributed.get_rank(), distributed.get_world_size()
@@ -100,7 +100,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def _torch_distributed() -> Any:
-    """The module where it has begun; else None."""
+    """The module if it has begun; else None."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     has_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if has_begun else None

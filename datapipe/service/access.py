@@ -3,12 +3,11 @@
     tokens:
       - name: team-a                       for logs and metrics
         sha256: 5e884898da28…              of the token: `printf %s TOKEN | sha256sum`
-        outputs: [runs/web]                all that are served, where it is left out
-        bytes_per_s: 500MB                 without a limit, where it is left out
-        streams: 64                        at once; the server's --client-streams, where it is left out
+        outputs: [runs/web]                by default all that are served
+        streams: 64                        at once; by default the server's --client-streams
 
-Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; one that
-cannot be read leaves the tokens as they were.
+Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; a file
+that cannot be read leaves the tokens unchanged.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from datapipe.config.fields import ByteSize
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import Name, Refusal
 
-_LOOK_EVERY_S = 1.0
-_BURST_S = 1.0
+_PROBE_EVERY_S = 1.0
 
 
 class RefusedError(Exception):
@@ -43,23 +40,8 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-class _Rate:
-    """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_at, self._lock = 0.0, threading.Lock()
-
-    def take(self, num_bytes: int, now: float) -> float:
-        """Seconds to wait before so many bytes may be sent."""
-        with self._lock:
-            starts = max(self._free_at, now - _BURST_S)
-            self._free_at = starts + num_bytes / self.bytes_per_s
-            return max(0.0, self._free_at - now)
-
-
-class Client(BaseModel, extra="forbid"):
-    """Whom a request comes from: an entry of the token file; or an address, where there is none.
+class Client(BaseModel, frozen=True, extra="forbid"):
+    """The sender of a request: an entry of the token file, or an address if there is no file.
 
     Attributes:
         sha256: of its token; empty without one.
@@ -70,9 +52,7 @@ class Client(BaseModel, extra="forbid"):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
     outputs: frozenset[Name] | None = None
-    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
     streams: Annotated[int, Field(ge=1)] | None = None
-    _rate: _Rate | None = PrivateAttr(default=None)
 
     @classmethod
     def at(cls, host: str, streams: int) -> Client:
@@ -82,19 +62,6 @@ class Client(BaseModel, extra="forbid"):
     def check_output(self, name: str) -> None:
         if self.outputs is not None and name not in self.outputs:
             raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
-
-    def pause_s(self, num_bytes: int) -> float:
-        return 0.0 if self._rate is None else self._rate.take(num_bytes, time.monotonic())
-
-    def limited(self, most_streams: int, before: Mapping[str, Client]) -> Client:
-        """This client with its limits: it goes on with the rate that a client of its name had before."""
-        client = self.model_copy(update={"streams": self.streams or most_streams})
-        rates = [known._rate for known in before.values() if (known.name, known.bytes_per_s) == (self.name, self.bytes_per_s)]
-        if rates:
-            client._rate = rates[0]
-        elif self.bytes_per_s is not None:
-            client._rate = _Rate(self.bytes_per_s)
-        return client
 
 
 class _TokenFile(BaseModel, frozen=True, extra="forbid"):
@@ -106,14 +73,14 @@ class Access:
 
     Args:
         token_file: None: any client may read every output.
-        most_streams: of a client, unless its token says otherwise.
+        most_streams: of a client without a limit in its token.
     """
 
     def __init__(self, token_file: Path | None, most_streams: int) -> None:
         self._token_file, self._most_streams = token_file, most_streams
         self._clients: Mapping[str, Client] = {}
         self._seen: tuple[int, int] | None = None
-        self._look_at = 0.0
+        self._probe_at = 0.0
         self._lock = threading.Lock()
         self.problem = ""
         if token_file is not None:
@@ -123,42 +90,42 @@ class Access:
         """The client of a request. Raises RefusedError.
 
         Args:
-            authorization: the header; empty where there is none.
+            authorization: the header; empty if there is none.
             host: the address of the peer.
         """
         if self._token_file is None:
             return Client.at(host, self._most_streams)
-        self._look_again(self._token_file)
+        self._reload(self._token_file)
         scheme, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        found = None
-        for known, client in self._clients.items():  # all of them, so that the time tells nothing
-            if hmac.compare_digest(known, digest):
-                found = client
-        if found is None or scheme.lower() != "bearer":
-            what = "this one is not known here, or no longer" if authorization else "none was given"
+        known = None
+        for each, client in self._clients.items():  # all of them, so that the time reveals nothing
+            if hmac.compare_digest(each, digest):
+                known = client
+        if known is None or scheme.lower() != "bearer":
+            what = "this one is not valid" if authorization else "none was given"
             raise RefusedError(Refusal.of("denied", f"a token is needed, and {what}: give token_file=FILE in the URL."))
-        return found
+        return known
 
     def still_allows(self, client: Client, output: str) -> bool:
-        """Whether a token that was good may go on reading an output: the file may have another in its place by now."""
+        """Whether a client may still read an output: the token file may have changed."""
         if self._token_file is None:
             return True
-        self._look_again(self._token_file)
+        self._reload(self._token_file)
         known = self._clients.get(client.sha256)
         return known is not None and (known.outputs is None or output in known.outputs)
 
-    def _look_again(self, path: Path) -> None:
+    def _reload(self, path: Path) -> None:
         now = time.monotonic()
         with self._lock:
-            if now < self._look_at:
+            if now < self._probe_at:
                 return
-            self._look_at = now + _LOOK_EVERY_S
+            self._probe_at = now + _PROBE_EVERY_S
             try:
                 if (stamp := stamp_of(path)) != self._seen:
                     self._clients, self._seen, self.problem = self._read(path), stamp, ""
             except (OSError, UserError) as error:
-                self.problem = f"the token file is not taken: {error}"
+                self.problem = f"the token file was not reloaded: {error}"
 
     def _read(self, path: Path) -> Mapping[str, Client]:
         try:
@@ -170,14 +137,15 @@ class Access:
             raise UserError(f"--tokens {path}: not YAML.") from None  # whose text may hold secrets
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UserError(f"--tokens {path}: {where}: {first['msg']}.") from None
-        for what, counts in (("name", Counter(one.name for one in tokens)), ("token", Counter(one.sha256 for one in tokens))):
-            twice = [value for value, count in counts.items() if count > 1]
-            if twice:
-                shown = f" '{twice[0]}'" if what == "name" else ""
-                raise UserError(f"--tokens {path}: two entries have the same {what}{shown}.")
-        return {one.sha256: one.limited(self._most_streams, self._clients) for one in tokens}
+            key = ".".join(str(name) for name in first["loc"])
+            raise UserError(f"--tokens {path}: {key}: {first['msg']}.") from None
+        names = Counter(token.name for token in tokens).most_common(1)
+        if names and names[0][1] > 1:
+            raise UserError(f"--tokens {path}: two entries have the same name '{names[0][0]}'.")
+        if len({token.sha256 for token in tokens}) < len(tokens):
+            raise UserError(f"--tokens {path}: two entries have the same token.")
+        limit = self._most_streams
+        return {token.sha256: token.model_copy(update={"streams": token.streams or limit}) for token in tokens}
 
 
 class Slots:
@@ -193,11 +161,7 @@ class Slots:
         return self.by_client.total()
 
     def take(self, client: Client, num_bytes: int = 0) -> None:
-        """Raises RefusedError where too many run, or where they would take too much memory together.
-
-        Args:
-            num_bytes: that the stream takes at most.
-        """
+        """Takes a slot for a stream of at most `num_bytes` of memory. Raises RefusedError without a slot or the memory."""
         with self._lock:
             if client.streams and self.by_client[client.name] >= client.streams:
                 raise RefusedError(Refusal.of("busy", f"'{client.name}' has {client.streams} streams, its most."))
@@ -217,7 +181,7 @@ class Slots:
 
 
 class RequestBytes:
-    """The bytes of the requests that each peer has made: what else it sent belongs to none, or to one that is under way."""
+    """The bytes of the requests of each peer. All other bytes that it sent belong to no request, or to an unfinished one."""
 
     def __init__(self) -> None:
         self._bytes, self._lock = Counter[tuple[str, int]](), threading.Lock()
@@ -227,7 +191,7 @@ class RequestBytes:
             self._bytes[peer] += num_bytes
 
     def of_peers(self, peers: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Those of some peers; all others are forgotten."""
+        """Those of some peers; the rest is forgotten."""
         with self._lock:
             self._bytes = Counter({peer: self._bytes[peer] for peer in peers if peer in self._bytes})
             return self._bytes.copy()

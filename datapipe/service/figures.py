@@ -1,4 +1,4 @@
-"""What a server counts, for a scrape by Prometheus."""
+"""The metrics of a server, for Prometheus."""
 
 from __future__ import annotations
 

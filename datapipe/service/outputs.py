@@ -1,8 +1,8 @@
-"""The outputs that are served, and what is kept of them between requests: nothing that a request needs, and nothing unbounded.
+"""The outputs that are served, with bounded caches between requests. No request depends on the caches.
 
     name ─▶ ServedOutput ─▶ snapshot ─▶ inventory (split, seed, window) ─▶ order (lineage) ─▶ builder of a stream
 
-Each level is a function of the one before and of a ticket, so what is forgotten is made again.
+Each level is a function of the level before and of a ticket, so an evicted value is made again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.state import check_batches, read_state, state_at
 from datapipe.loader.reading import RowReader
-from datapipe.loader.remote.protocol import (
-    MOST_ROWS,
-    Opened,
-    OpenRequest,
-    Ticket,
-    is_name,
-)
+from datapipe.loader.remote.protocol import MOST_ROWS, Opened, OpenRequest, Ticket, is_name
 from datapipe.loader.source import open_rows, plan_run, resumed
 from datapipe.shards.manifest import Snapshot, find_snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
@@ -114,7 +108,7 @@ class ServedOutput:
         return BatchOrder(inventory, lineage, drop_last)
 
     def builder(self, order: BatchOrder, ticket: Ticket) -> tuple[BatchBuilder, ReadAhead | None]:
-        """What builds the batches of a ticket, and fetches its shards. Raises UserError for arguments that do not fit."""
+        """The builder of a ticket's batches, and the read-ahead of its shards. Raises UserError for wrong arguments."""
         mesh, inventory = ticket.mesh, order.inventory
         mesh.check(inventory.snapshot.sequence_length)
         if mesh.data_size > MOST_ROWS:
@@ -149,11 +143,11 @@ def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
 
 
 def named_outputs(given: Sequence[str]) -> Mapping[str, str]:
-    """Names and URLs of outputs, as they are given: NAME=OUTPUT; or OUTPUT, whose name is a relative path, or its last part.
+    """Names and URLs of outputs, given as NAME=OUTPUT; or as OUTPUT, whose name is a relative path, or its last part.
 
     Raises UserError for two of one name, and for a name that a URL cannot hold.
     """
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for text in given:
         name, equals, url = text.partition("=")
         if not equals or not is_name(name):
@@ -165,7 +159,7 @@ def named_outputs(given: Sequence[str]) -> Mapping[str, str]:
             raise UserError(
                 f"'{text}' gives no name for clients. Give one: NAME={url}, of letters, digits, dots, dashes and _."
             )
-        if name in found:
+        if name in urls:
             raise UserError(f"two outputs are called '{name}'. Give them names: NAME=OUTPUT.")
-        found[name] = url
-    return found
+        urls[name] = url
+    return urls

@@ -1,8 +1,8 @@
-"""One server of a service: it listens, is looked after, becomes ready, and drains before it ends.
+"""One server of a service: it listens, is watched, becomes ready, and drains before it ends.
 
 Running ── Service (Flight) ── Watcher ── StatusServer
    │            │ new certificates: another Service takes over the port; the old one drains
-   └ SIGTERM ─▶ drain: no new requests; streams end at a step, and tell their clients to go elsewhere
+   └ SIGTERM ─▶ drain: no new requests; streams end at a step, and their clients continue elsewhere
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
 from datapipe.machine.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.service.access import stamp_of
+from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, named_outputs
-from datapipe.service.server import Say, ServeOptions, Service, Serving
+from datapipe.service.server import Emit, Service, Serving
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
 from datapipe.service.watcher import CERTIFICATES_S, OUTPUTS_S, Watcher
 
@@ -41,14 +42,14 @@ class Running:
 
     Args:
         outputs: as the user gave them: NAME=OUTPUT, or OUTPUT.
-        say: gets an event and its facts, for the log.
+        emit: gets an event and its facts, for the log.
     """
 
-    def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
+    def __init__(self, outputs: Sequence[str], options: ServeOptions, emit: Emit = lambda event, **facts: None) -> None:
         _check(options)
-        self.options, self._serving = options, Serving(named_outputs(outputs), options, say)
+        self.options, self._serving = options, Serving(named_outputs(outputs), options, emit)
         self.outputs, self.figures = self._serving.outputs, self._serving.figures
-        self._say, self._slots = self._serving.say, self._serving.slots
+        self._emit, self._slots = self._serving.emit, self._serving.slots
         self._missing: Mapping[str, str] = {}
         self._is_draining = False
         self._problem = ""
@@ -60,10 +61,10 @@ class Running:
             _check_free(options.host, options.port)
         self.service = self._listen(options.port)
         self.port: int = self.service.port
-        looks = {self.look_at_certificates: CERTIFICATES_S, self.look_at_outputs: OUTPUTS_S}
+        probes = {self.probe_certificates: CERTIFICATES_S, self.probe_outputs: OUTPUTS_S}
         limits, requests = (options.idle_s, options.connections), self._serving.requests
         running = lambda: self.service.running  # noqa: E731 - the service is another one after a change of certificates
-        self._watcher = Watcher(self.port, running, requests, looks, *limits, self._tell_cut, self._tell_failed)
+        self._watcher = Watcher(self.port, running, requests, probes, *limits, self._on_cut, self._on_error)
         self.status: StatusServer | None = None
         if options.status_port is not None:
             self.figures.gauge("connections", "Open connections.", lambda: self._watcher.num_connections)
@@ -101,32 +102,32 @@ class Running:
                     raise
                 time.sleep(0.02)
 
-    def _tell_cut(self, reason: str, connection: Connection) -> None:
+    def _on_cut(self, reason: str, connection: Connection) -> None:
         self.figures.cuts.labels(reason).inc()
-        self._say("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
+        self._emit("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
 
-    def _tell_failed(self, error: Exception) -> None:
-        self._say("problem", message=f"{type(error).__name__}: {error}")
+    def _on_error(self, error: Exception) -> None:
+        self._emit("problem", message=f"{type(error).__name__}: {error}")
 
-    def look_at_certificates(self) -> None:
-        """Takes changed certificates: connections that are there go on with the old ones until their streams end."""
+    def probe_certificates(self) -> None:
+        """Reloads changed certificates. Existing connections keep the old ones until their streams end."""
         problem = self._serving.access.problem
         if self._pems and (stamps := _stamps(self.options)) != self._stamps:
             try:
                 pems = _certificates(self.options)
             except UserError as error:
-                problem = f"the certificates are not taken: {error}"
+                problem = f"the certificates were not reloaded: {error}"
             else:
                 self._stamps, self._pems = stamps, pems
                 self._end(self.service)
                 self.service = self._listen_again()
-                self._say("certificates_taken")
+                self._emit("certificates_taken")
         if problem and problem != self._problem:
-            self._say("problem", message=problem)
+            self._emit("problem", message=problem)
         self._problem = problem
 
-    def look_at_outputs(self) -> None:
-        """Notes which outputs are not there."""
+    def probe_outputs(self) -> None:
+        """Records which outputs are missing."""
         missing: dict[str, str] = {}
         for name, output in self.outputs.items():
             try:
@@ -135,17 +136,17 @@ class Running:
             except OSError:
                 missing[name] = "its disk or store does not answer"
         if missing != self._missing:
-            self._say("outputs", missing=missing)
+            self._emit("outputs", missing=missing)
         self._missing = missing
 
     def drain(self) -> None:
         """Takes no more requests, and waits until the running streams have ended, for `drain_s` at most."""
         self._is_draining = self.service.is_draining = True
-        self._say("draining", streams=self._slots.num_streams)
+        self._emit("draining", streams=self._slots.num_streams)
         deadline = time.monotonic() + self.options.drain_s
         while self._slots.num_streams and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._say("drained", streams=self._slots.num_streams)
+        self._emit("drained", streams=self._slots.num_streams)
 
     def close(self) -> None:
         """Ends all connections, and the server."""
@@ -160,31 +161,31 @@ class Running:
                 thread.join(0.1)
         if self.status is not None:
             self.status.close()
-        self._say("stopped")
+        self._emit("stopped")
 
     def _end(self, service: Service) -> None:
-        """Has a Flight server end once its requests have; waits for none of them."""
+        """Shuts a Flight server down in a thread, which ends after its last request."""
         service.is_draining = True
         self._old = [thread for thread in self._old if thread.is_alive()]
         self._old.append(threading.Thread(target=service.shutdown, name="datapipe-shutdown", daemon=True))
         self._old[-1].start()
 
 
-def serve(outputs: Sequence[str], options: ServeOptions, tell: Callable[[str], None], say: Say) -> None:
+def serve(outputs: Sequence[str], options: ServeOptions, print_line: Callable[[str], None], emit: Emit) -> None:
     """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once.
 
     Args:
-        tell: gets a line for each output, once the server is ready.
+        print_line: gets a line for each output, once the server is ready.
     """
     stop = threading.Event()
     with _signals(stop):
-        running = Running(outputs, options, say)
+        running = Running(outputs, options, emit)
         try:
             for name in running.outputs:
-                tell(f"serving {running.location}/{name}")
+                print_line(f"serving {running.location}/{name}")
             if running.status is not None:
-                tell(f"status  http://{options.host}:{running.status.port}/readyz")
-            say("ready", location=running.location, outputs=sorted(running.outputs))
+                print_line(f"status  http://{options.host}:{running.status.port}/readyz")
+            emit("ready", location=running.location, outputs=sorted(running.outputs))
             _notify("READY=1")
             while not stop.wait(0.5):
                 pass
@@ -200,11 +201,11 @@ def serve(outputs: Sequence[str], options: ServeOptions, tell: Callable[[str], N
 
 @contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    def note(number: int, frame: FrameType | None) -> None:
+    def set_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
 
     numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, set_stop) for number in numbers}
     try:
         yield
     finally:
@@ -213,7 +214,7 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 
 
 def _notify(state: str) -> None:
-    """Tells systemd, if it asks (`Type=notify`)."""
+    """Notifies systemd (`Type=notify`)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
@@ -233,7 +234,7 @@ def _check(options: ServeOptions) -> None:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raises UserError where another process listens: Flight would only say that the server did not start."""
+    """Raises UserError for a port in use: the error of Flight gives no reason."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,8 +2,7 @@
 
     DoGet(ticket) ─▶ limits ─▶ token ─▶ order ─▶ slot ─▶ RowStream: build, send, build … ─▶ slot given back
 
-Every error leaves here as a `Refusal`: gRPC would send a traceback, and lose a long text. What is no refusal is told as such,
-and its traceback goes to the log.
+Every error leaves here as a `Refusal`: gRPC would send a traceback, and lose a long text. Internal errors are logged.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -27,80 +24,44 @@ from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
-from datapipe.loader.remote.address import PORT
-from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
-from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket
+from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
+from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
-from datapipe.service.sockets import is_loopback, peer_of
+from datapipe.service.sockets import peer_of
 
-Say = Callable[..., None]
+Emit = Callable[..., None]
 
 _MIDDLEWARE = "access"
-_MOST_NAME = 256
+
+MOST_STEPS = 1 << 16
+"""Of a stream."""
 
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """How a server is reached, and what it does at most.
-
-    Attributes:
-        port, status_port: 0 for a free one; `status_port` None for no status.
-        certificate, key: PEM files; both, or none.
-        tokens: a token file.
-        streams, client_streams: at once, over all and of each client.
-        batch_bytes: of one batch of a rank, while it is built.
-        memory_bytes: of what all streams build and send.
-        steps: of a stream.
-        idle_s: for which a client may leave a stream unread.
-        connections: at most.
-        drain_s: for running streams to end, once the server is told to stop.
-        tells_files: whether clients on this machine may read the files instead.
-        cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = PORT
-    status_port: int | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    tokens: Path | None = None
-    streams: int = 256
-    client_streams: int = 64
-    batch_bytes: int = 1 << 30
-    memory_bytes: int = 4 << 30
-    steps: int = 1 << 16
-    idle_s: float = 120.0
-    connections: int = 1024
-    drain_s: float = 30.0
-    tells_files: bool = True
-    cache_bytes: int | None = None
-    cache_folder: str | None = None
-
-
 class Serving:
-    """What the listeners of one server share: a changed certificate needs another listener.
+    """The state that the listeners of one server share: a changed certificate needs another listener.
 
     Attributes:
         outputs: by name.
-        say: gets an event and facts, for the log; threads call it in turn.
+        emit: gets an event and facts, for the log; threads call it in turn.
     """
 
-    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, say: Say) -> None:
+    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, emit: Emit) -> None:
         cache = LoaderOptions(cache_bytes=options.cache_bytes, cache_folder=options.cache_folder)
         self.outputs = {name: ServedOutput(name, url, cache) for name, url in outputs.items()}
-        self.options, self._say, self._lock = options, say, threading.Lock()
+        self.options, self._emit, self._lock = options, emit, threading.Lock()
         self.access = Access(options.tokens, options.client_streams)
         self.slots = Slots(options.streams, options.memory_bytes)
         self.figures, self.requests = ServiceFigures(self.slots.by_client.copy), RequestBytes()
 
-    def say(self, event: str, **facts: Any) -> None:
+    def emit(self, event: str, **facts: Any) -> None:
         with self._lock:
-            self._say(event, **facts)
+            self._emit(event, **facts)
 
 
 class _Asks(flight.ServerMiddleware):
@@ -154,7 +115,7 @@ class RowStream:
             self._end()
             raise
         except Exception as error:
-            message = notice(self.schema, self._service.refusal_of(error))
+            message = refusal_row(self.schema, self._service.refusal_of(error))
             self._messages = iter(())
         self.is_sending, self.handed_at = True, time.monotonic()
         return message
@@ -188,7 +149,6 @@ def _messages(
         figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
         figures.steps.labels(ticket.output).inc(len(wanted))
         figures.bytes.labels(ticket.output).inc(num_bytes)
-        time.sleep(client.pause_s(num_bytes))
         yield from messages
         left -= len(wanted)
         of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
@@ -215,8 +175,6 @@ class Service(flight.FlightServerBase):
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
 
-    # -------------------------------------------------------------------------------------------- requests
-
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         with self._refusing():
             content = ticket.ticket
@@ -228,11 +186,9 @@ class Service(flight.FlightServerBase):
         with self._refusing():
             content = action.body.to_pybytes() if action.body is not None else b""
             client = self._client(context, content)
-            if action.type == "open":
-                return [self._open(client, content)]
-            if action.type == "where":
-                return [self._where(client, content, context)]
-            raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
+            if action.type != "open":
+                raise UserError(f"no action '{action.type[:64]}'. Expected open.")
+            return [self._open(client, content)]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -241,8 +197,6 @@ class Service(flight.FlightServerBase):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
             raise UserError("nothing can be exchanged here.")
-
-    # -------------------------------------------------------------------------------------------- what they do
 
     def _client(self, context: flight.ServerCallContext, content: bytes = b"") -> Client:
         headers, peer = context.get_middleware(_MIDDLEWARE), peer_of(context.peer())
@@ -266,8 +220,8 @@ class Service(flight.FlightServerBase):
         self.check_open()
         ticket = Ticket.read(content)
         output = self._output(client, ticket.output)
-        if ticket.count > self.options.steps:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
+        if ticket.count > MOST_STEPS:
+            raise UserError(f"{ticket.count:,} steps in a stream: at most {MOST_STEPS:,} are sent.")
         order = output.order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
@@ -291,7 +245,7 @@ class Service(flight.FlightServerBase):
         return stream
 
     def end_stream(self, client_name: str, held_bytes: int, number: int, leave: Callable[[], None] | None) -> None:
-        """Gives the slot of a stream back, and tells the cache that its shards are not wanted any more."""
+        """Gives the slot of a stream back, and its shards to the cache."""
         self.slots.give_back(client_name, held_bytes)
         if leave is not None:
             leave()
@@ -303,14 +257,7 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        return output.describe(order, step, most_steps=self.options.steps).to_json()
-
-    def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
-        output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
-        local = output.root.local if self.options.tells_files and is_loopback(peer_of(context.peer())[0]) else None
-        return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
-
-    # -------------------------------------------------------------------------------------------- errors
+        return output.describe(order, step, most_steps=MOST_STEPS).to_json()
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -326,12 +273,12 @@ class Service(flight.FlightServerBase):
         raise kind(refusal.message, extra_info=refusal.to_json())
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What a client is told of an error. Counts it; an error that is not the client's goes to the log."""
+        """The answer to a client for an error. Counts it; logs an error that is not the client's."""
         refusal = self._refusal_of(error)
         self.figures.refusals.labels(refusal.kind).inc()
         if refusal.kind in ("failed", "corruption"):
             text = "".join(traceback.format_exception(error))
-            self._serving.say("failed", kind=refusal.kind, message=str(error), traceback=text)
+            self._serving.emit("failed", kind=refusal.kind, message=str(error), traceback=text)
         return refusal
 
     def _refusal_of(self, error: Exception) -> Refusal:
@@ -353,8 +300,6 @@ class Service(flight.FlightServerBase):
                 if path:
                     text = text.replace(path, output.name)
         return text
-
-    # -------------------------------------------------------------------------------------------- operation
 
     @property
     def running(self) -> list[RowStream]:

@@ -1,7 +1,7 @@
-"""The connections of this process, seen past gRPC, which gives no way to end one that reads nothing or sends too much.
+"""The TCP connections of this process: gRPC has no way to end a connection that reads nothing or sends too much.
 
 Arrow Flight takes messages of any length and has no deadline for a client that stops reading: its thread waits until the
-connection breaks. So a watcher looks at the sockets: it has the kernel test silent peers, and shuts down what breaks a limit.
+connection breaks. So a watcher checks the sockets: the kernel tests silent peers, and connections above a limit are shut down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Connection:
     Attributes:
         peer: its address and port.
         descriptor: of the socket in this process.
-        inode: which tells sockets apart.
+        inode: identifies the socket.
         received: bytes, since it was made.
         sent: bytes that the peer has acknowledged.
     """
@@ -66,7 +66,7 @@ def _sockets(port: int) -> Iterator[tuple[socket.socket, int, str]]:
 
 
 def keep_alive(connection: Connection) -> None:
-    """Has the kernel test whether a silent peer is still there."""
+    """Turns on keepalive: the kernel tests whether a silent peer is still there."""
     with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor)) as copy:
         copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
@@ -78,8 +78,8 @@ def keep_alive(connection: Connection) -> None:
 def cut(connection: Connection) -> None:
     """Ends a connection: gRPC sees it break, and frees what waits for it.
 
-    Lingering for 0 s makes gRPC's close a reset, which a peer notices that waits for room to send more. After a plain close,
-    the kernel answers for a minute that there is none.
+    With SO_LINGER of 0 s, the close is a reset, which a peer that waits for room to send gets at once. After a plain close,
+    the kernel answers for a minute that there is no room.
     """
     with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor)) as copy:
         if os.readlink(f"/proc/self/fd/{copy.fileno()}") == connection.inode:  # the number may be another's by now

@@ -94,7 +94,7 @@ def test_stored_state_gives_the_same_order_and_is_saved_again(tmp_path: Path) ->
     loader = open_stored(tmp_path)
     loader.load_state_dict(STATE)
     order = loader.batch_order
-    assert {step: order.locate(order.samples(step)).tolist() for step in ADDRESSES} == ADDRESSES
+    assert {step: order.addresses_of(order.samples(step)).tolist() for step in ADDRESSES} == ADDRESSES
     assert order.left_out_documents(9) == frozenset()
     assert order.left_out_documents(11) == {bytes.fromhex("0123456789abcdef0123456789abcdef")}
     assert dict(order.lineage.mixtures[1].num_drawn) == {"code": 14, "web": 26}

@@ -72,7 +72,7 @@ class ShardCache:
         self._finalizer: weakref.finalize | None = None
 
     def path_of(self, shard: int) -> Path | None:
-        """The path of a complete, checked copy; None if there is none. A missing copy costs one look-up in a dictionary.
+        """The path of a complete, checked copy; None if there is none, which costs one read of a dictionary.
 
         Another process may delete the file before it is opened, so opening it may raise FileNotFoundError; treat that as None.
         An open or mapped file stays readable.
@@ -114,7 +114,7 @@ class ShardCache:
 
     @staticmethod
     def _warn(scheduler: DownloadScheduler) -> None:
-        """Warns in the caller's thread of what a thread of the cache found."""
+        """Warns, in the caller's thread, of a problem of a thread of the cache."""
         advice, scheduler.advice = scheduler.advice, None
         if advice is not None:
             warnings.warn(advice, RuntimeWarning, stacklevel=3)
@@ -147,7 +147,7 @@ CACHE_BYTES = 16 << 30
 
 
 class ReadAhead:
-    """Announces the shards that iterations read next to the cache: of a loader one, of a server those of all its streams.
+    """Announces the next shards of iterations to the cache: of one for a loader, of all streams for a server.
 
     Args:
         cache: of the shards of the layout.
@@ -176,7 +176,7 @@ class ReadAhead:
     def _expect(self) -> None:
         """Expects the first shard of every stream, then the second, and so on."""
         in_turn = [shard for row in zip_longest(*self._by_stream.values()) for shard in row if shard is not None]
-        if not in_turn:  # what was expected last stays in the cache while nobody reads
+        if not in_turn:  # the last expected shards stay in the cache without readers
             return
         before, self._expected = self._expected, list(dict.fromkeys(in_turn))
         self._cache.expect(self._expected)

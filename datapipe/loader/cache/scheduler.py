@@ -23,7 +23,7 @@ from datapipe.storage.root import Root
 
 _BUSY_S = 0.1
 _NO_ROOM_S = 1.0
-"""Seconds until the scheduler looks again whether another process has finished a shard, or made room."""
+"""Seconds until the scheduler checks again whether another process has finished a shard, or made room."""
 
 
 class DownloadScheduler:
@@ -50,7 +50,7 @@ class DownloadScheduler:
         self._is_reserving = False  # one reservation at a time, or a later shard could take the room of an earlier one
         self._not_before: dict[int, float] = {}
         self._no_room_until = 0.0
-        self._present: set[str] = set()  # names in the folder at the last look
+        self._present: set[str] = set()  # names in the folder at the last check
         self._stamp_at = 0.0
 
     def expect(self, shards: Sequence[int]) -> None:

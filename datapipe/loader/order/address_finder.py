@@ -51,7 +51,7 @@ class AddressFinder:
         self._tables = self._empty()
 
     def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[GrownOrder, ...], np.ndarray]]:
-        """A copy begins with tables of its own: those of the original hold addresses of the original's memory."""
+        """A copy begins with empty tables: those of the original hold addresses of its memory."""
         return AddressFinder, (self._orders, self._source_starts)
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -80,11 +80,11 @@ class AddressFinder:
         return out
 
     def _with_windows(self, tables: _Tables, sources: np.ndarray, ordinals: np.ndarray, missing: np.ndarray) -> _Tables:
-        """`tables` with the window of the first missing sample of each source, in the place of the older of its windows."""
-        found, first_of = np.unique(sources[missing], return_index=True)
+        """`tables` with the window of the first missing sample of each source instead of the older of its windows."""
+        of_missing, first_of = np.unique(sources[missing], return_index=True)
         new = [
             (source, self._orders[source].window_at(ordinal))
-            for source, ordinal in zip(found.tolist(), ordinals[missing[first_of]].tolist())
+            for source, ordinal in zip(of_missing.tolist(), ordinals[missing[first_of]].tolist())
         ]
         num_bytes = sum(window.num_bytes for _, window in new)
         if tables.num_bytes + num_bytes > MOST_BYTES:

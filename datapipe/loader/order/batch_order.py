@@ -14,7 +14,7 @@ from numbers import Integral
 import numpy as np
 
 from datapipe.errors import SnapshotError, UserError, suggest
-from datapipe.loader.order.grown_order import Parts
+from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences, recipe_of
 from datapipe.loader.order.sample_order import Inventory, OrderKey, SampleOrder, num_drawn_at, num_samples_of
@@ -46,7 +46,7 @@ class RunSteps:
 
     @cached_property
     def lineage_json(self) -> str:
-        """The lineage as it is in a state: made once, since trainers ask for a state at every step."""
+        """The lineage in a state: made once, since trainers ask for a state at every step."""
         return lineage_json(self.lineage)
 
     @property
@@ -89,13 +89,13 @@ class BatchOrder(RunSteps):
         """The global sample numbers of a step: (global_batch_size,) int64, fewer where the samples end within the step."""
         return np.arange(*self.steps.samples(step), dtype=np.int64)
 
-    def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
+    def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample: (n,) int64. Rows of left-out shards are replaced.
 
         Args:
             attempt: 0 for the regular address; k for the k-th replacement of an unreadable one.
         """
-        return self.sample_order.locate_without(samples, self._left_out, attempt)
+        return self.sample_order.addresses_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
@@ -115,7 +115,7 @@ class BatchOrder(RunSteps):
 
 
 def check_step_number(step: object) -> None:
-    """Raises UserError for what is no number of a step of any run."""
+    """Raises UserError for a value that is no step of any run."""
     if isinstance(step, bool) or not isinstance(step, Integral):
         raise UserError(f"step {step!r} of type {type(step).__name__}: expected a whole number.")
     if int(step) >= MOST_STEPS:
@@ -131,7 +131,7 @@ def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> M
         num_drawn={},
         data=inventory.data,
         sizes=inventory.sizes,
-        parts=inventory.parts,
+        generations=inventory.generations,
         snapshot=inventory.snapshot.fingerprint,
     )
 
@@ -227,7 +227,7 @@ def _next_sample(saved: Lineage, step: int, here: BatchOrder) -> int:
 
 
 def check_same_rows(saved: Lineage, inventory: Inventory) -> None:
-    """Raises SnapshotError where a saved run draws from rows that the inventory does not hold."""
+    """Raises SnapshotError if a saved run draws from rows that the inventory does not hold."""
     era = saved.mixtures[-1]
     changes = _changes(era, era.recipe, inventory)
     if changes:
@@ -252,8 +252,8 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
 def _change_of_rows(era: MixtureEra, inventory: Inventory, name: str) -> str:
     if name not in era.data:
         return "is new"
-    grown = len(inventory.digests.get(name, ())) - era.parts_of(name).count
-    return f"has grown by {grown} part{'s' * (grown > 1)}" if inventory.holds(name, era) else "holds other rows"
+    grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
+    return f"has grown by {grown} generation{'s' * (grown > 1)}" if inventory.holds(name, era) else "holds other rows"
 
 
 def _migrated(
@@ -270,21 +270,21 @@ def _migrated(
             f"then repeated."
         )
     kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
-    parts = {
-        name: _parts_after(era, name, kept[name], len(inventory.digests[name])) for name in kept if name in inventory.digests
-    }
+    generations = {**era.generations, **inventory.generations}
+    for name in kept.keys() & inventory.digests.keys():
+        generations[name] = _generations_after(era, name, kept[name], len(inventory.digests[name]))
     return replace(
         begin_era(inventory, wanted, step, sample),
         num_drawn=kept,
         data={**era.data, **inventory.data},
         sizes={**era.sizes, **inventory.sizes},
-        parts={name: several for name, several in {**era.parts, **inventory.parts, **parts}.items() if several != Parts()},
+        generations={name: each for name, each in generations.items() if each != Generations()},
     )
 
 
-def _parts_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Parts:
-    """The parts of a source from which `num_drawn` samples were drawn, in a snapshot with `count` of them."""
-    held = era.parts_of(name)
+def _generations_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Generations:
+    """The generations of a source from which `num_drawn` samples were drawn, in a snapshot with `count` of them."""
+    held = era.generations_of(name)
     return held if held.count == count else held.grown(count, era.sizes[name], num_drawn)
 
 

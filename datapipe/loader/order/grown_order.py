@@ -1,13 +1,13 @@
-"""The order of a source: of one part, or of several that were packed one after another, each with an order of its own.
+"""The order of a source that has one generation of rows, or several.
 
-    part        0 ──────────── rows of the first snapshot      1 ──── an addition      2 ── a later one
-    epoch       all parts, one after another, each mixed in itself
-    ordinal     0 ──────── part 0 ──────── | part 0 ─────▲ part 0 | part 1 | part 0 ──────── part 1 ──── …
-                                                         └ here the run moved to a snapshot with part 1
+    generation  0 ──── the first snapshot            1 ──── an addition          2 ──── a later addition
+    epoch       all generations, one after another; rows are mixed within a generation
+    ordinal     0 ── generation 0 ── | generation 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
+                                                      └ the run moves to a snapshot that has generation 1
 
-A run that moves to a snapshot with more parts finishes the epoch that it is in, whose samples do not change, draws the new
-parts, and then begins epochs over all of them. So no row comes again before its epoch has ended, and whatever was handed out
-before can be computed again from the later snapshot. A leg is what lies between two such moves.
+A run that moves to a snapshot with more generations finishes its epoch with unchanged samples, draws the new generations, and
+then begins epochs over all of them. No row repeats before its epoch ends, and the later snapshot still gives all earlier
+batches. A source era is the range of samples between two moves.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from datapipe.loader.order.source_order import SourceOrder, Window
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """How many parts of a source a mixture draws from, and where their order began.
+class Generations:
+    """How many generations of a source a mixture draws from, and where their order begins.
 
     Attributes:
-        count: of the parts, from the first one on.
-        origin: ordinal at which the epoch began that ends with the newest of them.
-        epochs: of the first part, before `origin`.
+        count: of the generations, from the first.
+        origin: ordinal at which the epoch begins that ends with the newest generation.
+        epochs: of the first generation, before `origin`.
     """
 
     count: int = 1
     origin: int = 0
     epochs: int = 0
 
-    def grown(self, count: int, size: int, num_drawn: int) -> Parts:
-        """The parts after a move to a snapshot with `count` of them.
+    def grown(self, count: int, size: int, num_drawn: int) -> Generations:
+        """The generations after a move to a snapshot with `count` of them.
 
         Args:
-            size: samples of an epoch of these.
+            size: samples of an epoch before the move.
             num_drawn: samples drawn before the move.
         """
         whole = max(0, -(-(num_drawn - self.origin) // size) - 1) if size else 0
-        return Parts(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
+        return Generations(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leg:
-    """The samples that were drawn, or will be, of as many parts.
+class SourceEra:
+    """The samples of a source that are drawn from the same generations.
 
     Attributes:
-        start: first ordinal drawn of these parts. From `origin` on, legs before it have the same samples.
-        origin: as in `Parts`.
+        start: first ordinal of the era. From `origin` on, the eras before it have the same samples.
+        origin: as in `Generations`.
         first_epoch: number of the source's epoch that begins at `origin`.
-        epochs: of each part, before `origin`.
-        starts: (count + 1,) indices in an epoch at which the parts begin.
+        epochs: of each generation, before `origin`.
+        starts: (count + 1,) indices in an epoch at which the generations begin.
     """
 
     start: int
@@ -76,135 +76,133 @@ class Leg:
     def count(self) -> int:
         return len(self.epochs)
 
-    def place(self, ordinal: int) -> tuple[int, int, int]:
-        """(epoch of the source, part, ordinal within the part) of an ordinal."""
-        whole, index = divmod(ordinal - self.origin, self.size)
-        part = bisect_right(self.starts, index) - 1  # parts without samples share their start with the next
-        of_part = self.starts[part + 1] - self.starts[part]
-        return self.first_epoch + whole, part, (self.epochs[part] + whole) * of_part + index - self.starts[part]
+    def split(self, ordinal: int) -> tuple[int, int]:
+        """The generation of an ordinal, and the ordinal within the generation."""
+        epoch, index = divmod(ordinal - self.origin, self.size)
+        number = bisect_right(self.starts, index) - 1  # generations without samples share their start with the next
+        size = self.starts[number + 1] - self.starts[number]
+        return number, (self.epochs[number] + epoch) * size + index - self.starts[number]
 
 
-def legs_of(moves: Sequence[tuple[int, Parts]], sizes: Sequence[int]) -> tuple[Leg, ...]:
-    """The legs of a source.
+def source_eras(moves: Sequence[tuple[int, Generations]], sizes: Sequence[int]) -> tuple[SourceEra, ...]:
+    """The eras of a source.
 
     Args:
-        moves: for each leg, the samples drawn before it, and its parts.
-        sizes: samples of one epoch of each part.
+        moves: for each era, the samples drawn before it, and its generations.
+        sizes: samples of one epoch of each generation.
 
     Raises SnapshotError for moves that no run makes: they are read from states.
     """
-    legs: list[Leg] = []
-    for start, parts in moves:
-        leg = _leg(legs[-1] if legs else None, start, parts, sizes)
-        if leg is None:
+    eras: list[SourceEra] = []
+    for start, generations in moves:
+        era = _next_era(eras[-1] if eras else None, start, generations, sizes)
+        if era is None:
             raise SnapshotError(
-                f"the loader state has {parts} after {start} samples of a source, which no run comes to. Give a state as a "
-                f"loader saved it."
+                f"the loader state has {generations} after {start} samples of a source, which no run comes to. Give a state "
+                f"as a loader saved it."
             )
-        legs.append(leg)
-    return tuple(legs)
+        eras.append(era)
+    return tuple(eras)
 
 
-def _leg(before: Leg | None, start: int, parts: Parts, sizes: Sequence[int]) -> Leg | None:
-    """The leg that follows another one; None for one that cannot."""
-    if not 0 < parts.count <= len(sizes):
+def _next_era(before: SourceEra | None, start: int, generations: Generations, sizes: Sequence[int]) -> SourceEra | None:
+    """The era that follows another; None for an impossible one."""
+    count, origin = generations.count, generations.origin
+    if not 0 < count <= len(sizes):
         return None
-    starts = tuple(np.cumsum([0, *sizes[: parts.count]]).tolist())
+    starts = tuple(np.cumsum([0, *sizes[:count]]).tolist())
     if before is None:
-        epochs, whole = (0,) * parts.count, 0
-        fits = parts.origin == start == 0
+        epochs, first = (0,) * count, 0
+        fits = origin == start == 0
     else:
-        whole, rest = divmod(parts.origin - before.origin, before.size) if before.size else (0, parts.origin - before.origin)
-        epochs = (*(count + whole for count in before.epochs), *(0,) * (parts.count - before.count))
-        fits = rest == 0 <= whole and parts.count > before.count and max(before.start, parts.origin) <= start
-        fits = fits and start <= parts.origin + before.size
-    if not fits or epochs[0] != parts.epochs:
+        whole, rest = divmod(origin - before.origin, before.size) if before.size else (0, origin - before.origin)
+        epochs = (*(passed + whole for passed in before.epochs), *(0,) * (count - before.count))
+        fits = rest == 0 <= whole and count > before.count and max(before.start, origin) <= start <= origin + before.size
+        first = before.first_epoch + whole
+    if not fits or epochs[0] != generations.epochs:
         return None
-    first = 0 if before is None else before.first_epoch + whole
-    return Leg(start=start, origin=parts.origin, first_epoch=first, epochs=epochs, starts=starts)
+    return SourceEra(start=start, origin=origin, first_epoch=first, epochs=epochs, starts=starts)
 
 
 class GrownOrder:
     """The samples of one source.
 
     Args:
-        parts: the orders of the parts.
-        legs: as `legs_of` makes them.
+        generations: the order of each generation.
+        eras: as `source_eras` makes them.
     """
 
-    def __init__(self, parts: Sequence[SourceOrder], legs: Sequence[Leg]) -> None:
-        self._parts, self._legs = tuple(parts), tuple(legs)
-        self._starts = [leg.start for leg in self._legs]
-        self._origins = [leg.origin for leg in self._legs]
-        self._first_rows = np.cumsum([0, *(part.num_rows for part in self._parts)]).tolist()
-        self._first_shards = np.cumsum([0, *(part.num_shards for part in self._parts)]).tolist()
+    def __init__(self, generations: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
+        self._generations, self._eras = tuple(generations), tuple(eras)
+        self._starts = [era.start for era in self._eras]
+        self._origins = [era.origin for era in self._eras]
+        self._first_rows = np.cumsum([0, *(order.num_rows for order in self._generations)]).tolist()
+        self._first_shards = np.cumsum([0, *(order.num_shards for order in self._generations)]).tolist()
 
     @cached_property
     def size(self) -> int:
-        """Samples of an epoch, of the last leg."""
-        return self._legs[-1].size
+        """Samples of an epoch of the last era."""
+        return self._eras[-1].size
 
     def window_at(self, ordinal: int) -> Window:
         """As `SourceOrder.window_at`."""
-        leg = self._legs[bisect_right(self._origins, ordinal) - 1]
-        _, part, within = leg.place(ordinal)
-        window, row, shift = self._parts[part].window_at(within), self._first_rows[part], ordinal - within
+        number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
+        window, row, shift = self._generations[number].window_at(within), self._first_rows[number], ordinal - within
         entries = window.entries.copy()
         entries[len(entries) // 2 :] += row
         base = window.base if len(entries) else window.base + row
         return replace(window, first=window.first + shift, stop=window.stop + shift, base=base, entries=entries)
 
     def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
-        """The ordinals, of the same epochs, whose rows are the replacements of unreadable rows: (n,) int64.
+        """The ordinals, of the same epochs, whose rows replace unreadable rows: (n,) int64.
 
         Args:
             ordinals: (n,) int64, samples of the source, counted over all epochs.
             attempt: k for the k-th replacement; at least 1.
         """
         out = np.empty(len(ordinals), np.int64)
-        number_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in np.unique(number_of).tolist():
-            leg = self._legs[number]
-            wholes = (ordinals - leg.origin) // leg.size
-            for whole in np.unique(wholes[number_of == number]).tolist():
-                here = (number_of == number) & (wholes == whole)
-                start = leg.origin + whole * leg.size
-                key = self._parts[0].replacement_key(leg.first_epoch + whole, attempt)
-                out[here] = start + permute(key, leg.size, ordinals[here] - start)
+        era_of = np.searchsorted(self._starts, ordinals, side="right") - 1
+        for number in np.unique(era_of).tolist():
+            era = self._eras[number]
+            epoch_of = (ordinals - era.origin) // era.size
+            for epoch in np.unique(epoch_of[era_of == number]).tolist():
+                here = (era_of == number) & (epoch_of == epoch)
+                start = era.origin + epoch * era.size
+                key = self._generations[0].replacement_key(era.first_epoch + epoch, attempt)
+                out[here] = start + permute(key, era.size, ordinals[here] - start)
         return out
 
     def epochs_until(self, count: int) -> int:
         """Epochs that begin before ordinal `count`."""
-        leg = self._legs[max(0, bisect_right(self._starts, count - 1) - 1)]
-        return leg.first_epoch + -(-(count - leg.origin) // max(1, leg.size))
+        era = self._eras[max(0, bisect_right(self._starts, count - 1) - 1)]
+        return era.first_epoch + -(-(count - era.origin) // max(1, era.size))
 
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
         """All ordinals of an epoch of the source whose row, or whose replacement at this `attempt`, is `row`."""
-        part = bisect_right(self._first_rows, row) - 1
-        found: set[int] = set()
-        for leg, stop in zip(self._legs, [*self._starts[1:], None]):
-            whole = epoch - leg.first_epoch
-            if part >= leg.count or whole < 0:
+        number = bisect_right(self._first_rows, row) - 1
+        order, of_row = self._generations[number], set[int]()
+        for era, stop in zip(self._eras, [*self._starts[1:], None]):
+            whole = epoch - era.first_epoch
+            if number >= era.count or whole < 0:
                 continue
-            start, own, of_part = leg.origin + whole * leg.size, leg.epochs[part] + whole, self._parts[part].size
-            within = self._parts[part].ordinals_of(row - self._first_rows[part], own)
-            indices = np.array(within, np.int64) - own * of_part + leg.starts[part]
+            own_epoch = era.epochs[number] + whole
+            within = order.ordinals_of(row - self._first_rows[number], own_epoch)
+            indices = np.array(within, np.int64) - own_epoch * order.size + era.starts[number]
             if attempt:
-                indices = invert(self._parts[0].replacement_key(epoch, attempt), leg.size, indices)
-            ordinals = (start + indices).tolist()
-            found |= {ordinal for ordinal in ordinals if leg.start <= ordinal and (stop is None or ordinal < stop)}
-        return sorted(found)
+                indices = invert(self._generations[0].replacement_key(epoch, attempt), era.size, indices)
+            ordinals = (era.origin + whole * era.size + indices).tolist()
+            of_row |= {ordinal for ordinal in ordinals if era.start <= ordinal and (stop is None or ordinal < stop)}
+        return sorted(of_row)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
         """As `SourceOrder.windows_from`."""
         while True:
-            number = bisect_right(self._origins, ordinal) - 1
-            leg = self._legs[number]
-            _, part, within = leg.place(ordinal)
-            of_part = leg.starts[part + 1] - leg.starts[part]
-            end = ordinal + of_part - within % of_part
-            for first, shards in self._parts[part].windows_from(within):
+            era = self._eras[bisect_right(self._origins, ordinal) - 1]
+            number, within = era.split(ordinal)
+            size = era.starts[number + 1] - era.starts[number]
+            end = ordinal + size - within % size
+            for first, shards in self._generations[number].windows_from(within):
                 if first - within + ordinal >= end:
                     break
-                yield first - within + ordinal, [self._first_shards[part] + shard for shard in shards]
+                yield first - within + ordinal, [self._first_shards[number] + shard for shard in shards]
             ordinal = end

@@ -1,4 +1,4 @@
-"""The address of every sequence of a split: one number line over all shards, sorted by source, part and path.
+"""The address of every sequence of a split: one number line over all shards, sorted by source, generation and path.
 
     address   0 1 2 3 4 5 6 7 8 9        source_starts  0 . . . 6 . .
     source    a a a a a a b b b b        shard_starts    0 . . 3 . . 6 …
@@ -27,12 +27,12 @@ class Layout:
 
     Attributes:
         sources: names, sorted; sources without a shard in this split included.
-        shards: sorted by source, then by part, then by path.
+        shards: sorted by source, then by generation, then by path.
         source_starts: (num_sources + 1,) int64.
         shard_starts: (num_shards + 1,) int64.
         source_shards: (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1].
-        part_shards: of each source, the (num_parts + 1,) shards at which its parts begin, and its end. A source has one part
-            at least.
+        generation_shards: of each source, (num_generations + 1,) shards: the first of each generation, and the end. A source
+            has at least one.
     """
 
     sources: tuple[str, ...]
@@ -40,7 +40,7 @@ class Layout:
     source_starts: np.ndarray
     shard_starts: np.ndarray
     source_shards: tuple[int, ...]
-    part_shards: tuple[tuple[int, ...], ...]
+    generation_shards: tuple[tuple[int, ...], ...]
 
     @property
     def num_sequences(self) -> int:
@@ -67,11 +67,11 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     shards = ShardTable.of(snapshot.shards).in_order(split)
     source_shards = np.searchsorted(shards.sources_among(sources), np.arange(len(sources) + 1))
     shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(shards.sequences)])
-    parts = shards.parts
-    last_parts = [int(parts[stop - 1]) if start < stop else 0 for start, stop in pairwise(source_shards.tolist())]
+    generations = shards.parts
+    last_of = [int(generations[stop - 1]) if start < stop else 0 for start, stop in pairwise(source_shards.tolist())]
     borders = [
-        (*(start + np.searchsorted(parts[start:stop], np.arange(last + 1))).tolist(), stop)
-        for (start, stop), last in zip(pairwise(source_shards.tolist()), last_parts)
+        (*(start + np.searchsorted(generations[start:stop], np.arange(last + 1))).tolist(), stop)
+        for (start, stop), last in zip(pairwise(source_shards.tolist()), last_of)
     ]
     return Layout(
         sources=sources,
@@ -79,5 +79,5 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
         source_starts=shard_starts[source_shards],
         shard_starts=shard_starts,
         source_shards=tuple(source_shards.tolist()),
-        part_shards=tuple(borders),
+        generation_shards=tuple(borders),
     )

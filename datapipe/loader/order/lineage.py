@@ -1,4 +1,4 @@
-"""The history of a run: batch sizes and mixtures, each from a step on, and what is left out from which step on.
+"""The history of a run: batch sizes, mixtures and skips, each from a step on.
 
 Snapshot, seed and lineage determine every step of the run, past and future. `saved_lineage.py` has its JSON.
 """
@@ -16,7 +16,7 @@ import xxhash
 
 from datapipe import columns
 from datapipe.columns import compute
-from datapipe.loader.order.grown_order import Parts
+from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
@@ -32,7 +32,7 @@ class MixtureEra:
         num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
         data: by source, a digest of its rows, as `short_digest` writes it.
         sizes: by source, samples of one epoch.
-        parts: by source, of which parts the samples are; `Parts()` where absent.
+        generations: by source; `Generations()` if absent.
         snapshot: fingerprint of the snapshot.
     """
 
@@ -42,11 +42,11 @@ class MixtureEra:
     num_drawn: Mapping[str, int]
     data: Mapping[str, str]
     sizes: Mapping[str, int]
-    parts: Mapping[str, Parts]
+    generations: Mapping[str, Generations]
     snapshot: str
 
-    def parts_of(self, name: str) -> Parts:
-        return self.parts.get(name, Parts())
+    def generations_of(self, name: str) -> Generations:
+        return self.generations.get(name, Generations())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,17 +127,17 @@ class Lineage:
 
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
-    """By source, digests of its rows in this split: of its first part, of its first two parts, and so on. They cover its shards
+    """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
     in order, their sizes and checksums, and its strata."""
     offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
     digests: dict[str, tuple[str, ...]] = {}
-    for name, borders in zip(layout.sources, layout.part_shards):
-        strata, of_parts = snapshot.sources[name].strata, list[str]()
+    for name, borders in zip(layout.sources, layout.generation_shards):
+        strata, of_source = snapshot.sources[name].strata, list[str]()
         digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
         for start, stop in pairwise(borders):
             digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
-            of_parts.append(short_digest(digest.digest()))
-        digests[name] = tuple(of_parts)
+            of_source.append(short_digest(digest.digest()))
+        digests[name] = tuple(of_source)
     return digests
 
 

@@ -41,7 +41,7 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import quota
-from datapipe.loader.order.grown_order import Parts
+from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
@@ -182,7 +182,7 @@ class Mixture:
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
         start: the first sample of this mixture.
         num_drawn: (num_sources,) samples of each source before `start`; 0 each by default.
-        parts: of the sources that have several.
+        generations: of the sources that have several.
 
     Attributes:
         end: the first sample that no source may give: past a cap, or after all caps; None if there is none.
@@ -195,12 +195,12 @@ class Mixture:
         sizes: Sequence[int],
         start: int = 0,
         num_drawn: Sequence[int] = (),
-        parts: Mapping[int, Parts] = {},
+        generations: Mapping[int, Generations] = {},
     ) -> None:
         _check_weights(recipe, sources)
         self.sources, self.start, self._rows = sources, start, recipe.group_rows
         self._num_drawn = np.array(num_drawn or [0] * len(sources), np.int64)
-        caps, redistributes = caps_of(recipe, sources, sizes, parts), recipe.exhausted == "redistribute"
+        caps, redistributes = caps_of(recipe, sources, sizes, generations), recipe.exhausted == "redistribute"
         # most: by capped source, the whole groups that its cap allows from here on
         most = {source: max(0, cap - int(self._num_drawn[source])) // self._rows for source, cap in caps.items()}
         self._segments, exhausted = plan_segments(recipe, sources, start, most if redistributes else {})
@@ -288,12 +288,14 @@ def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> l
     return planned
 
 
-def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], parts: Mapping[int, Parts] = {}) -> dict[int, int]:
+def caps_of(
+    recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], generations: Mapping[int, Generations] = {}
+) -> dict[int, int]:
     """By capped source, the most samples it may give in the whole run, so that no row comes more often than it may."""
     caps: dict[int, int] = {}
     for source, name in enumerate(sources):
         if (limit := recipe.max_epochs.get(name)) is not None:
-            of_source = parts.get(source, Parts())
+            of_source = generations.get(source, Generations())
             # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
             caps[source] = of_source.origin + floor((Fraction(str(limit)) - of_source.epochs) * sizes[source])
     return caps

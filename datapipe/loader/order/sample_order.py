@@ -3,7 +3,7 @@
     train        g -> mixture era that holds g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
     validation   g -> address g: every validation sequence once, by source, shard and row; weights do not count
 
-Each epoch of each source has a permutation of its own (`source_order.py`), so any sample is found in constant time and memory,
+Each epoch of each source has its own permutation (`source_order.py`), so any sample is computed in constant time and memory,
 and the shuffle is global. Where the mixture changed, each era continues after the samples that the era before had drawn. The
 inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
+from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
@@ -49,9 +49,9 @@ class Inventory(OrderKey):
 
     Attributes:
         layout: the address of every row.
-        digests: by source, a digest of the rows of its first part, of its first two parts, and so on.
+        digests: by source, a digest of the rows of its first generation, of the first two, and so on.
         data: by source, a digest of all its rows.
-        parts: by source, those of a new run; only of the sources that have several.
+        generations: by source, of a new run; only of the sources that have several.
         orders: of a new run: of each source, in the order of `layout.sources`.
         addresses: of the samples of each source of a new run.
         sizes: by source, samples of one epoch.
@@ -65,47 +65,47 @@ class Inventory(OrderKey):
         self.digests = digest_sources(snapshot, self.layout)
         self.data = {name: digests[-1] for name, digests in self.digests.items()}
         counts = {name: len(digests) for name, digests in self.digests.items()}
-        self.parts = {name: Parts(count=count) for name, count in counts.items() if count > 1}
-        self._part_orders = tuple(self._orders_of_parts())
+        self.generations = {name: Generations(count=count) for name, count in counts.items() if count > 1}
+        self._generation_orders = tuple(self._orders_of_generations())
         self.orders = tuple(
-            self._order(number, [(0, Parts(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
+            self._order(number, [(0, Generations(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
         )
         self.addresses = AddressFinder(self.orders, self.layout.source_starts)
         self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
 
     def holds(self, name: str, era: MixtureEra) -> bool:
         """Whether an era drew from rows of a source that are here."""
-        digests, count = self.digests.get(name, ()), era.parts_of(name).count
+        digests, count = self.digests.get(name, ()), era.generations_of(name).count
         return count <= len(digests) and digests[count - 1] == era.data.get(name)
 
     def has_all_of(self, name: str, era: MixtureEra) -> bool:
         """Whether an era drew from the rows of a source that are here, and there are no more."""
-        return self.holds(name, era) and era.parts_of(name).count == len(self.digests[name])
+        return self.holds(name, era) and era.generations_of(name).count == len(self.digests[name])
 
     def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
         orders: list[GrownOrder] = []
         for number, name in enumerate(self.layout.sources):
-            moves: list[tuple[int, Parts]] = []
+            moves: list[tuple[int, Generations]] = []
             for era in eras:
-                parts, num_drawn = era.parts_of(name), era.num_drawn.get(name, 0)
+                generations, num_drawn = era.generations_of(name), era.num_drawn.get(name, 0)
                 if not num_drawn:  # the source begins, or starts over
                     moves.clear()
-                if self.holds(name, era) and not (moves and moves[-1][1] == parts):
-                    moves.append((num_drawn, parts))
-            is_new = len(moves) < 2 and (not moves or moves[0] == (0, Parts(count=len(self.digests[name]))))
+                if self.holds(name, era) and not (moves and moves[-1][1] == generations):
+                    moves.append((num_drawn, generations))
+            is_new = len(moves) < 2 and (not moves or moves[0] == (0, Generations(count=len(self.digests[name]))))
             orders.append(self.orders[number] if is_new else self._order(number, moves))
         return tuple(orders)
 
-    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> GrownOrder:
-        parts = self._part_orders[source]
-        return GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
+    def _order(self, source: int, moves: Sequence[tuple[int, Generations]]) -> GrownOrder:
+        orders = self._generation_orders[source]
+        return GrownOrder(orders, source_eras(moves, [order.size for order in orders]))
 
-    def _orders_of_parts(self) -> Iterator[tuple[SourceOrder, ...]]:
-        """The orders of each source's parts. Raises SnapshotError for a shard of a stratum that its source does not have."""
+    def _orders_of_generations(self) -> Iterator[tuple[SourceOrder, ...]]:
+        """The order of each generation, by source. Raises SnapshotError for a shard of an unknown stratum."""
         shards = self.layout.shards
         sizes, stratum_of = shards.sequences, shards.strata
-        for name, borders in zip(self.layout.sources, self.layout.part_shards):
+        for name, borders in zip(self.layout.sources, self.layout.generation_shards):
             strata, orders = self.snapshot.sources[name].strata if self.split == "train" else None, list[SourceOrder]()
             here, start = slice(borders[0], borders[-1]), borders[0]
             if strata is not None:
@@ -115,15 +115,15 @@ class Inventory(OrderKey):
                         f"{shards[start + int(wrong[0])].path}: its stratum is not one of the {len(strata.repeats)} of its "
                         f"source. Run the mixture again."
                     )
-            for number, of_part in enumerate(starmap(slice, pairwise(borders))):
+            for number, of_generation in enumerate(starmap(slice, pairwise(borders))):
                 names = ("loader", self.split, name, *(("part", number) if number else ()))
-                arguments = (self.seed, names, sizes[of_part], stratum_of[of_part], strata, self.window_shards)
+                arguments = (self.seed, names, sizes[of_generation], stratum_of[of_generation], strata, self.window_shards)
                 orders.append(SourceOrder(*arguments, shuffle=self.shuffle))
             yield tuple(orders)
 
 
 class SampleOrder:
-    """The order of one split. Raises SnapshotError where a source with weight has no sequences.
+    """The order of one split. Raises SnapshotError for a source with weight and no sequences.
 
     Args:
         inventory: the rows of the split.
@@ -140,7 +140,7 @@ class SampleOrder:
         self._addresses = inventory.addresses if is_new else AddressFinder(self._orders, self.layout.source_starts)
         self._check_split()
 
-    def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
+    def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample in `layout`: (n,) int64.
 
         Args:
@@ -150,21 +150,21 @@ class SampleOrder:
         if self.split == "validation":
             return samples.astype(np.int64)
         if len(self._eras) == 1 or (len(samples) and int(samples.min()) >= self._starts[-1]):
-            return self._locate_in(len(self._eras) - 1, samples, attempt)
+            return self._addresses_in(len(self._eras) - 1, samples, attempt)
         number_of = np.searchsorted(self._starts, samples, side="right") - 1
         out = np.empty(len(samples), np.int64)
         for number in set(number_of.tolist()):
             here = number_of == number
-            out[here] = self._locate_in(number, samples[here], attempt)
+            out[here] = self._addresses_in(number, samples[here], attempt)
         return out
 
-    def locate_without(self, samples: np.ndarray, shards: Mapping[int, int], attempt: int = 0) -> np.ndarray:
-        """`locate`, with rows of left-out shards replaced by other rows of the same source and epoch.
+    def addresses_without(self, samples: np.ndarray, shards: Mapping[int, int], attempt: int = 0) -> np.ndarray:
+        """`addresses_of`, with rows of left-out shards replaced by other rows of the same source and epoch.
 
         Args:
             shards: number of a left-out shard -> the first sample that must not read it.
         """
-        addresses = self.locate(samples, attempt)
+        addresses = self.addresses_of(samples, attempt)
         if not shards or self.split == "validation":
             return addresses
         since = np.full(len(self.layout.shards), np.iinfo(np.int64).max)
@@ -174,7 +174,7 @@ class SampleOrder:
             hit = np.flatnonzero(since[self.layout.find(addresses)[0]] <= samples)
             if len(hit) == 0:
                 return addresses
-            addresses[hit] = self.locate(samples[hit], further)
+            addresses[hit] = self.addresses_of(samples[hit], further)
         source = self.layout.sources[int(self.layout.source_of(addresses[hit[:1]])[0])]
         raise SnapshotError(
             f"source '{source}': nearly all of its shards are left out, and no replacement row was found in "
@@ -184,10 +184,10 @@ class SampleOrder:
     def samples_of(self, address: int, num_epochs: int, without: Mapping[int, int] = {}) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address` in its source's first `num_epochs` epochs.
 
-        The samples are those of an endless run; the caller drops those past the end of its own.
+        The samples are those of an endless run; the caller drops those past the end of its run.
 
         Args:
-            without: left-out shards, as for `locate_without`. The sequence may occur as a replacement of their rows.
+            without: left-out shards, as for `addresses_without`. The sequence may occur as a replacement of their rows.
         """
         if self.split == "validation":
             return [(0, address)]
@@ -201,7 +201,7 @@ class SampleOrder:
             for sample in self._samples_of_ordinal(source, ordinal)
         }
         in_order = sorted(candidates, key=lambda occurrence: (occurrence[1], occurrence[0]))
-        addresses = self.locate_without(np.array([sample for _, sample in in_order], np.int64), without)
+        addresses = self.addresses_without(np.array([sample for _, sample in in_order], np.int64), without)
         return [occurrence for occurrence, actual in zip(in_order, addresses.tolist()) if actual == address]
 
     def epochs_until(self, source: int, stop: int) -> int:
@@ -246,7 +246,7 @@ class SampleOrder:
             return self.layout.num_sequences
         return _first_end(self._eras[-1], self.mixture)
 
-    def _locate_in(self, number: int, samples: np.ndarray, attempt: int) -> np.ndarray:
+    def _addresses_in(self, number: int, samples: np.ndarray, attempt: int) -> np.ndarray:
         sources, ordinals = self._mixture(number).assign(samples)
         if number + 1 < len(self._eras):
             for source in np.unique(sources).tolist():
@@ -300,9 +300,9 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
-    parts = {source: era.parts[name] for source, name in enumerate(sources) if name in era.parts}
+    generations = {source: era.generations[name] for source, name in enumerate(sources) if name in era.generations}
     num_drawn = [era.num_drawn.get(name, 0) for name in sources]
-    return Mixture(era.recipe, sources, sizes, era.sample, num_drawn, parts)
+    return Mixture(era.recipe, sources, sizes, era.sample, num_drawn, generations)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

@@ -257,7 +257,7 @@ def _next_exhausted(
 ) -> tuple[int | None, set[int]]:
     """The last sample up to `stop` before any source passes its cap, and the sources that are exhausted there.
 
-    The sources are returned because shares cannot tell: after rounding, a share may stay a few units below its cap.
+    Shares do not show which sources are exhausted: after rounding, a share may stay a few units below its cap.
     """
     total = sum(weights.values())
     ends = {

@@ -1,11 +1,11 @@
-"""The order of one part of a source: the row of its k-th sample, and the samples of each row.
+"""The order of one generation of a source: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 
     epoch      s3 s0 s6 | s1 s5 s4 | s2        the shards of the source, in an order derived from the epoch's key
     windows    ~~~~~~~~ | ~~~~~~~~ | ~~        `window_shards` at a time (3 here), their rows mixed with each other
 
-Every epoch has a permutation of its own over all rows. A keyed permutation is evaluated per index, so there is no shuffle
+Every epoch has its own permutation of all rows. A keyed permutation is evaluated per index, so there is no shuffle
 buffer and no state.
 
 Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any shard, so one row from an

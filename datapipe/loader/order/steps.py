@@ -115,6 +115,11 @@ class Steps:
             step = stop
         return step + count
 
+    def following(self, step: int, stride: int = 1) -> int | None:
+        """The `stride`-th step after `step`, counting those that are not skipped; None past the end."""
+        later = self.advance(step, stride)
+        return later if self.num_steps is None or later < self.num_steps else None
+
     def _start(self, step: int) -> int:
         era = self._eras[bisect_right(self._first_steps, step) - 1]
         return era.sample + (step - era.step) * era.size

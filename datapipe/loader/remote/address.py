@@ -34,8 +34,8 @@ class Address:
         locations: URLs of the servers, any of which answers.
         name: of the output there.
         ca: PEM of the certificates that are trusted; None for those of the system.
-        token_file: a file with the token; it is read anew with every connection.
-        wait_s: seconds after which a loader gives up where no server answers.
+        token_file: a file with the token; it is read for every connection.
+        wait_s: seconds without an answer of any server after which a loader gives up.
     """
 
     locations: tuple[str, ...]
@@ -76,7 +76,7 @@ class Address:
         )
 
     def token(self) -> str:
-        """The token as the file holds it now; empty where none is given. Raises UserError."""
+        """The current token in the file; empty without a file. Raises UserError."""
         if self.token_file is None:
             return ""
         token = _content(str(self.token_file), "token_file").decode("ascii", "replace").strip()

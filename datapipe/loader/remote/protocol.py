@@ -1,13 +1,12 @@
-"""What a client and a server of batches say to each other, over Arrow Flight. Everything a client sends is checked here.
+"""The messages between a client and a server of batches, over Arrow Flight. Everything that a client sends is checked here.
 
     client                                        server
     action "open"     OpenRequest ──────────────▶ Opened: the state of a new or continued run, and what its steps need
-    action "where"    a name ───────────────────▶ Where: the newest snapshot, and the folder for clients on the same machine
     DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
-A ticket names everything a batch depends on: snapshot, order, lineage, rank, fields, steps. So any server that has the output
-answers it, and no server keeps anything for a client.
+A ticket names everything that a batch depends on: snapshot, order, lineage, rank, fields, steps. Any server that has the output
+can answer it, and no server keeps state for a client.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])[:100]
-            raise UserError(f"{cls.what}: {where or 'content'}: {first['msg']}") from None
+            key = ".".join(str(name) for name in first["loc"])[:100]
+            raise UserError(f"{cls.what}: {key or 'content'}: {first['msg']}") from None
 
 
 class Ticket(LoaderOptions, _Record, frozen=True):
@@ -108,7 +107,7 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
 
     Attributes:
         state: of a loader; None for a new run.
-        is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
+        is_exact: whether the history in the state is kept unchanged, as for a copy of a loader.
     """
 
     what, most_bytes = "request", MOST_REQUEST_BYTES
@@ -143,20 +142,6 @@ class Opened(_Record, frozen=True):
     sources: tuple[str, ...]
     num_samples: int | None
     most_steps: int
-
-
-class Where(_Record, frozen=True):
-    """The answer to the action "where", whose body is the name of an output.
-
-    Attributes:
-        snapshot: fingerprint of the newest.
-        files: the folder of the output, told to clients on the server's own machine; empty for others.
-    """
-
-    most_bytes = 1 << 20
-
-    snapshot: _Fingerprint
-    files: str = ""
 
 
 class Refusal(_Record, frozen=True):

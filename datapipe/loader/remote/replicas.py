@@ -1,9 +1,9 @@
-"""Connections to the servers of a service: one to each, made when it is needed, and what is known of its health.
+"""Connections to the servers of a service, and the health of each.
 
-    answers ─▶ asked again     fails ─▶ left alone, for longer each time     all fail for long ─▶ an error that names each
+    answers ─▶ asked again     fails ─▶ paused, for longer each time     all fail for `wait_s` ─▶ an error that names each
 
-A call that stands still cannot be ended before its first answer: pyarrow has no way to cancel it. It keeps a thread of the
-client until the connection breaks, so a server with `MOST_STUCK` such calls gets no more.
+pyarrow cannot cancel a call before its first answer. A stuck call keeps a thread of the client until the connection breaks,
+so a server with `MOST_STUCK` such calls gets no more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHANNEL = (
 )
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_TOLD_AFTER_S = 10.0
+_WARN_AFTER_S = 10.0
 _PROBE_S = 1.0
 
 T = TypeVar("T")
@@ -48,17 +48,17 @@ class ServiceWarning(UserWarning):
 
 
 class _Forks:
-    """Whether this process was forked from one that had connections: gRPC stands still in it. Had it none, all is well."""
+    """Whether this process was forked from a process with connections: gRPC hangs in it."""
 
     def __init__(self) -> None:
         self.is_lost = self._will_be = False
         self.replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
-        os.register_at_fork(before=self._look, after_in_child=self._take)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
 
-    def _look(self) -> None:
+    def _before_fork(self) -> None:
         self._will_be = self.is_lost or any(replica.is_connected for replica in list(self.replicas))
 
-    def _take(self) -> None:
+    def _in_child(self) -> None:
         self.is_lost = self._will_be
 
     def check(self) -> None:
@@ -79,7 +79,7 @@ class Replica:
     Attributes:
         failures: in a row.
         error: the last one, in words.
-        not_before: until then it is left alone.
+        not_before: end of its pause.
         stuck: calls that were given up and have not ended.
     """
 
@@ -106,7 +106,7 @@ class Replica:
             return self._client
 
     def new_client(self) -> flight.FlightClient:
-        """A connection of the caller's own. Raises UserError in a process in which gRPC would stand still."""
+        """A new connection. Raises UserError in a process in which gRPC would hang."""
         _forks.check()
         roots = {} if self._address.ca is None else {"tls_root_certs": self._address.ca}
         return flight.FlightClient(self.location, generic_options=list(_CHANNEL), **roots)
@@ -120,7 +120,7 @@ class Replica:
         self.failures, self.error, self.not_before = 0, "", 0.0
 
     def fail(self, error: str) -> None:
-        """Notes a failure; the server is left alone for a while."""
+        """Counts a failure, and pauses the server."""
         self.failures += 1
         self.error = error
         self.not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2 ** (self.failures - 1), _LONGEST_PAUSE_S)
@@ -142,16 +142,19 @@ class Replicas:
     def __init__(self, address: Address, first: int) -> None:
         self.address = address
         count = len(address.locations)
-        places = [address.locations[(first + number) % count] for number in range(count)]
-        self.all = [Replica(location, address) for location in places]
+        self.all = [Replica(address.locations[(first + number) % count], address) for number in range(count)]
         self._failing_since: float | None = None
-        self._is_told = self._has_answered = False
+        self._has_warned = self._has_answered = False
 
     def choose(self, other_than: Sequence[Replica] = ()) -> Replica | None:
-        """The server to ask now; None where each must be left alone for a while."""
+        """The server to ask now; None while all are paused."""
         now = time.monotonic()
-        free = [one for one in self.all if one not in other_than and one.stuck < MOST_STUCK and one.not_before <= now]
-        return min(free, key=lambda one: one.failures, default=None)
+        free = [
+            replica
+            for replica in self.all
+            if replica not in other_than and replica.stuck < MOST_STUCK and replica.not_before <= now
+        ]
+        return min(free, key=lambda replica: replica.failures, default=None)
 
     def prefer(self, replica: Replica) -> None:
         """Asks this server first from now on."""
@@ -160,10 +163,10 @@ class Replicas:
 
     def succeed(self, replica: Replica) -> None:
         replica.succeed()
-        self._failing_since, self._is_told, self._has_answered = None, False, True
+        self._failing_since, self._has_warned, self._has_answered = None, False, True
 
     def wait(self) -> float:
-        """Seconds until one may be asked again. Raises DatapipeError where none has answered for `wait_s`; warns before."""
+        """Seconds until a server may be asked again. Raises DatapipeError after `wait_s` without an answer; warns before."""
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         failing_s = now - self._failing_since
@@ -172,15 +175,16 @@ class Replicas:
                 f"no server of '{self.address.name}' has answered for {failing_s:.0f} s. {self._reasons()}. "
                 f"Start `datapipe serve` there, or correct the address; wait_s=SECONDS in the URL changes how long is waited."
             )
-        if failing_s >= _TOLD_AFTER_S and not self._is_told:
-            self._is_told = True
+        if failing_s >= _WARN_AFTER_S and not self._has_warned:
+            self._has_warned = True
             text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"
             warnings.warn(text, ServiceWarning, stacklevel=2)
-        soonest = min((one.not_before for one in self.all if one.stuck < MOST_STUCK), default=now + _LONGEST_PAUSE_S)
+        pauses = (replica.not_before for replica in self.all if replica.stuck < MOST_STUCK)
+        soonest = min(pauses, default=now + _LONGEST_PAUSE_S)
         return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
 
     def _reasons(self) -> str:
-        return "; ".join(f"{one.location}: {one.error or 'it stands still'}" for one in self.all)
+        return "; ".join(f"{replica.location}: {replica.error or 'it hangs'}" for replica in self.all)
 
     def ask(self, action: str, content: bytes, read: Callable[[bytes], T]) -> T:
         """The answer to an action, of the first server that gives one. Raises what it refuses."""
@@ -200,7 +204,7 @@ class Replicas:
             return read(answer)
 
     def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> None:
-        """Notes a failed call. Raises what all servers would refuse.
+        """Counts a failed call. Raises an error that all servers would give.
 
         Args:
             is_stream: whether the run was opened: a server without its snapshot is behind the others then.
@@ -228,7 +232,7 @@ class Replicas:
 
 
 _UNTRUSTED = ("certificate verify failed", "is not in peer certificate")
-"""What gRPC says of a certificate that nobody vouches for, and of one for another host."""
+"""Of gRPC's errors for an untrusted certificate, and for a certificate of another host."""
 
 
 def refusal_of(error: Any) -> Refusal | None:
@@ -238,8 +242,8 @@ def refusal_of(error: Any) -> Refusal | None:
 
 
 def _check_scheme(location: str) -> None:
-    """Raises UserError where a server that is called with TLS has none, or the other way round: gRPC tells that as a connection
-    that was closed. A loader ends by it also where other servers would answer, since its URL names one scheme for all."""
+    """Raises UserError if only the URL or only the server has TLS: gRPC's error is a closed connection. The URL names one
+    scheme for all servers, so the error ends the loader even if other servers would answer."""
     parts = urlsplit(location)
     has_tls = _has_tls(parts.hostname or "", parts.port or PORT)
     if has_tls is not None and has_tls != (parts.scheme == TLS):
@@ -248,7 +252,7 @@ def _check_scheme(location: str) -> None:
 
 
 def _has_tls(host: str, port: int) -> bool | None:
-    """Whether a server answers to TLS; None where nobody can tell."""
+    """Whether a server answers to TLS; None if that is unknown."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # asked for what it speaks, not for who it is
     context.set_alpn_protocols(["h2"])

@@ -9,12 +9,12 @@ Same arguments, states, fields and bytes as from files. `cache_bytes` and `cache
 from __future__ import annotations
 
 from copy import copy
-from importlib.util import find_spec
+from functools import partial
 from typing import Any, Self
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.document_parts import check_context
+from datapipe.loader.context_slices import check_context
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import RunSteps
 from datapipe.loader.order.lineage import Lineage
@@ -22,27 +22,22 @@ from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
 from datapipe.loader.prefetch import Prefetcher, Successor
 from datapipe.loader.remote.address import Address
-from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
+from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler
-from datapipe.shards.manifest import read_snapshot
-from datapipe.storage.root import Root
+from datapipe.loader.source import BatchSource
 
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
-"""The options that a ticket holds as they are."""
+"""The options that a ticket holds unchanged."""
 
 
-class ServiceSource:
-    """The batches of one rank of a run, built by servers. The methods are those of `FileSource`.
+class ServiceSource(BatchSource):
+    """Batches that servers build.
 
     Args:
         output: the URL.
         options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-
-    Attributes:
-        snapshot: the manifest without the shards.
-        run: the history of the run and its steps.
     """
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
@@ -59,12 +54,10 @@ class ServiceSource:
         finally:
             stream.interrupt(is_stopped=True)
 
-    def prefetcher(self, depth: int, stride: int, successor: Successor) -> Prefetcher:
+    def prefetcher(self, depth: int, stride: int) -> Prefetcher:
+        successor = partial(self.run.steps.following, stride=stride)
         stream = self._stream(stride, successor, self._most_steps)
         return Prefetcher(stream.read, depth, successor=successor, interrupt=stream.interrupt)
-
-    def num_threads(self, depth: int) -> int:
-        return 1
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
         self._start(self._open(self.snapshot.fingerprint, state=saved.as_dict(), is_exact=is_exact))
@@ -85,7 +78,7 @@ class ServiceSource:
         return True
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
-        raise UserError("most_runs reads the lengths of many rows. Count where the files are: Loader(OUTPUT).most_runs(…).")
+        raise UserError("most_runs reads the lengths of many rows. Count with the files: Loader(OUTPUT).most_runs(…).")
 
     def close(self) -> None:
         self._replicas.close()
@@ -129,21 +122,3 @@ class ServiceSource:
             successor,
             most_steps,
         )
-
-
-def files_of(output: str) -> str:
-    """The folder of an output whose server is on this machine, where it can be read and batches can be built; else empty."""
-    if find_spec("numba") is None:
-        return ""
-    replicas = Replicas(Address.parse(output), 0)
-    try:
-        where = replicas.ask("where", replicas.address.name.encode(), Where.read)
-    finally:
-        replicas.close()
-    if not where.files:
-        return ""
-    try:
-        found = read_snapshot(Root(where.files))
-    except (OSError, SnapshotError):  # of another machine behind a tunnel, or of another user
-        return ""
-    return where.files if found.fingerprint == where.snapshot else ""

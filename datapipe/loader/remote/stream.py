@@ -5,8 +5,8 @@
                      │ the server fails, drains or is busy: the next step from another server
                      └ the stream has sent its steps: a new one
 
-Servers answer a ticket with the same bytes, so it does not matter which of them wins. Each call has a thread of its own, which
-waits for messages and keeps two at most; so a client that pauses makes the server wait.
+All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread, which waits for messages and
+keeps two at most; so a client that pauses makes the server wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datapipe.loader.remote.replicas import Replica, Replicas, flight
 from datapipe.loader.remote.wire import Assembler
 
 STALL_S = 60.0
-"""A call without a message for so long is given up, also where there is no other server."""
+"""A call without a message for so long is given up, even without another server."""
 
 _LEAST_HEDGE_S, _FIRST_HEDGE_S = 0.1, 1.0
 _QUANTILE, _TIMES = 0.95, 3.0
@@ -39,14 +39,10 @@ _MESSAGES_AHEAD = 2
 
 
 class _Call:
-    """A DoGet at one server. Its thread puts what comes into an inbox: (call, message), (call, error), (call, None) at the end.
+    """A DoGet at one server. Its thread puts what comes into an inbox: (call, message), (call, error), (call, None)."""
 
-    Args:
-        first: the step that it begins with.
-    """
-
-    def __init__(self, replica: Replica, ticket: bytes, first: int, assembler: Assembler, inbox: SimpleQueue[Any]) -> None:
-        self.replica, self.first, self.assembler, self.began = replica, first, assembler, time.monotonic()
+    def __init__(self, replica: Replica, ticket: bytes, assembler: Assembler, inbox: SimpleQueue[Any]) -> None:
+        self.replica, self.assembler, self.began = replica, assembler, time.monotonic()
         self.has_answered, self.silent_s = False, 0.0
         self._ticket, self._inbox = ticket, inbox
         self._room = threading.Semaphore(_MESSAGES_AHEAD)
@@ -78,11 +74,11 @@ class _Call:
             self._reader = None
 
     def took(self) -> None:
-        """Tells the thread that a message was taken."""
+        """Called when a message was taken: the thread may read another."""
         self._room.release()
 
     def cancel(self) -> None:
-        """Ends the call. Its thread ends soon, or when a server that stands still does."""
+        """Ends the call. Its thread ends soon, or with the connection if the server hangs."""
         self._is_over = True
         reader = self._reader
         if reader is not None:
@@ -125,7 +121,7 @@ class StepStream:
             self._receive()
         taken = [self._ready.popleft() for _ in steps]
         if [step for step, _ in taken] != list(steps):
-            raise DatapipeError(f"the service sent step {taken[0][0]} in the place of {steps[0]}.")
+            raise DatapipeError(f"the service sent step {taken[0][0]} instead of {steps[0]}.")
         self._next = self._ready[0][0] if self._ready else self._successor(steps[-1])
         return [batch for _, batch in taken]
 
@@ -151,7 +147,7 @@ class StepStream:
         return step
 
     def _receive(self) -> None:
-        """Takes one message, or notes why none came; begins the calls that are needed for it."""
+        """Takes one message, or handles its absence; begins the calls that it needs."""
         if not self._calls and not self._begin():
             self._pause(self._replicas.wait())
             return
@@ -189,7 +185,7 @@ class StepStream:
                 return
             if step != self._wanted():
                 self._end(call)
-                raise DatapipeError(f"the service sent step {step} in the place of {self._wanted()}.")
+                raise DatapipeError(f"the service sent step {step} instead of {self._wanted()}.")
             self._ready.append((step, batch))
         call.took()
 
@@ -204,13 +200,12 @@ class StepStream:
         self._replicas.handle(call.replica, error, is_stream=True)
 
     def _begin(self) -> bool:
-        """Begins a call at the best server; False where none may be asked now."""
+        """Begins a call at the best server; False if none may be asked now."""
         replica = self._replicas.choose([call.replica for call in self._calls])
         if replica is None:
             return False
-        first = self._wanted()
-        ticket = self._make_ticket(first, self._most_steps)
-        self._calls.append(_Call(replica, ticket, first, self._make_assembler(), self._inbox))
+        ticket = self._make_ticket(self._wanted(), self._most_steps)
+        self._calls.append(_Call(replica, ticket, self._make_assembler(), self._inbox))
         return True
 
     def _patience_s(self) -> float:

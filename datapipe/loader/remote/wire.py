@@ -1,12 +1,12 @@
 """Batches as record batches, and back.
 
-    _step   _more   _notice   input_ids         cu_seqlens   max_seqlen   …
+    _step   _more   _refusal  input_ids         cu_seqlens   max_seqlen   …
     int64   bool    string    list<int64>       list<int32>  int64        a row for each step
 
-A field with one number per token is flat; the shape of a batch follows from the field, the mesh and the length of the sequences
-(`shape_of`). A batch that is larger than a message is cut into several rows of the same step, of which all but the last have
-`_more`; their lists are joined. The last row of a stream may hold a notice, a `Refusal`, in place of a batch: the server ends
-there for that reason.
+A field with one number per token is flat; the shape of a batch follows from the field, the mesh and the length of the
+sequences (`shape_of`). A batch that is larger than a message is cut into several rows of the same step, of which all but the
+last have `_more`; their lists are joined. The last row of a stream may hold a `Refusal` instead of a batch: the reason why
+the server ends the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.share import Mesh
 
-STEP, MORE, NOTICE = "_step", "_more", "_notice"
+STEP, MORE, REFUSAL = "_step", "_more", "_refusal"
 
 _LISTS = {
     "cu_seqlens": pa.int32(),
@@ -41,8 +41,8 @@ _MOST_LIST = (1 << 31) - 1
 
 
 def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_length: int) -> pa.Schema:
-    """The schema of a stream. The metadata of a list tells the shape, with -1 for the length that varies."""
-    columns = [pa.field(STEP, pa.int64()), pa.field(MORE, pa.bool_()), pa.field(NOTICE, pa.string())]
+    """The schema of a stream. The metadata of a list is the shape, with -1 for the length that varies."""
+    columns = [pa.field(STEP, pa.int64()), pa.field(MORE, pa.bool_()), pa.field(REFUSAL, pa.string())]
     for name in fields:
         values = pa.from_numpy_dtype(np.dtype(dtype)) if name in PER_TOKEN else _LISTS.get(name)
         if values is None:
@@ -68,13 +68,13 @@ def record_batches(
     for number in range(count):
         cut = batches if count == 1 else [{name: _part(value, number, count) for name, value in batches[0].items()}]
         columns = [_column(field, [batch[field.name] for batch in cut]) for field in list(schema)[3:]]
-        more, notices = pa.array([number + 1 < count] * len(steps)), pa.nulls(len(steps), pa.string())
-        yield pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), more, notices, *columns], schema=schema)
+        more, refusals = pa.array([number + 1 < count] * len(steps)), pa.nulls(len(steps), pa.string())
+        yield pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), more, refusals, *columns], schema=schema)
 
 
-def notice(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:
+def refusal_row(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:
     """The last row of a stream that ends early."""
-    values = {STEP: -1, MORE: False, NOTICE: refusal.to_json().decode()}
+    values = {STEP: -1, MORE: False, REFUSAL: refusal.to_json().decode()}
     return pa.RecordBatch.from_arrays([pa.array([values.get(field.name)], field.type) for field in schema], schema=schema)
 
 
@@ -130,9 +130,9 @@ class Assembler:
 
     def take(self, message: pa.RecordBatch) -> Iterator[tuple[int, Batch | Refusal]]:
         """The steps that a message completes, and their batches; -1 and a refusal where the server ends for a reason."""
-        notices = message.column(NOTICE)
-        if notices.null_count < len(notices):
-            [text] = [text for text in notices.to_pylist() if text is not None]
+        refusals = message.column(REFUSAL)
+        if refusals.null_count < len(refusals):
+            [text] = [text for text in refusals.to_pylist() if text is not None]
             refusal = Refusal.found_in(text.encode())
             yield -1, refusal or Refusal.of("failed", "the server ended the stream")
             return
@@ -148,7 +148,7 @@ class Assembler:
         yield from zip(steps, (dict(zip(self._shapes, batch)) for batch in zip(*values)) if values else ({} for _ in steps))
 
     def _values(self, name: str, column: pa.Array) -> Iterable[Any]:
-        """The values of a field, by step: arrays of their own memory, which a trainer may change."""
+        """The values of a field, by step: copies, which a trainer may change."""
         if not pa.types.is_list(column.type):
             return column.to_pylist()
         offsets, flat = _view(column.offsets), _view(column.values)

@@ -6,7 +6,7 @@ except ImportError as error:
     raise ImportError("datapipe.loader.torch needs torch: pip install datapipe[torch]") from error
 
 from datapipe.loader.torch.dataloader import StreamingDataLoader, dataloader
-from datapipe.loader.torch.dataset import StreamingDataset, TensorBatch
+from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.mesh import mesh_of
 
-__all__ = ["StreamingDataLoader", "StreamingDataset", "TensorBatch", "dataloader", "mesh_of"]
+__all__ = ["StreamingDataLoader", "StreamingDataset", "dataloader", "mesh_of"]

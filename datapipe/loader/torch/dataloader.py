@@ -1,23 +1,16 @@
-"""A DataLoader that counts the batches it hands out, and goes on where the trainer stopped.
+"""A DataLoader that counts the batches it hands out, and continues after them.
 
     loader = dataloader("runs/x", global_batch_size=32)
     loader.load_state_dict(state)              from a checkpoint
     for batch in loader: …                     from the loader's position on
     state = loader.state_dict()                after the batches handed out, whatever the workers have built
 
-The position lives in the main process. A pass of workers begins at it, and every batch that reaches the trainer moves it on. So
-each `for` goes on after the last one, with and without workers, persistent ones too; a finished run hands out nothing more; and
-the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always starts
-over, unless a state was loaded since the last.
+The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer moves
+it. So each `for` continues after the last one, with and without workers, persistent ones too; a finished run hands out nothing
+more; and the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always
+starts over, unless a state was loaded since the last.
 
-Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of torch.distributed.checkpoint:
-
-    Accelerate     `prepare` returns it as it is, since each process reads its own rows; `save_state` and `load_state` save and
-                   restore its state; `accumulate` steps at the last batch. The trainer moves batches to the device
-    Trainer        return it from `get_train_dataloader`, with ignore_data_skip=True
-    Lightning      saves its state in checkpoints, and restores it with max_steps; with max_epochs, a LightningDataModule
-                   restores it. A run without an end needs limit_train_batches: Lightning holds a batch of a loader
-                   without a length
+To trainers, a StreamingDataLoader is a torch DataLoader and a `Stateful` of torch.distributed.checkpoint: `../README.md`.
 """
 
 from __future__ import annotations
@@ -137,7 +130,7 @@ class StreamingDataLoader(DataLoader):
     @property
     def snapshot(self) -> Snapshot:
         """The manifest: sequence length, tokenizer, sources."""
-        return self.dataset.snapshot
+        return self.dataset.loader.snapshot
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         loader = self.dataset.loader
@@ -188,11 +181,11 @@ class StreamingDataLoader(DataLoader):
             self._is_resumed, self._is_fresh, self._holder = True, False, ""
 
     def advance(self, snapshot: str | None = None) -> str:
-        """Moves to a later snapshot after the batches handed out, as `Loader.advance`. Workers start anew."""
+        """Moves to a later snapshot after the batches handed out, as `Loader.advance`. New workers start."""
         with self.dataset.loader.turns.lock:
-            found = self.dataset.loader.advance(snapshot)
+            fingerprint = self.dataset.loader.advance(snapshot)
             self._end_pass(keep_workers=False)
-        return found
+        return fingerprint
 
     def _has_more(self) -> bool:
         loader = self.dataset.loader
@@ -222,7 +215,7 @@ class StreamingDataLoader(DataLoader):
                 self._end_pass(keep_workers=False)
 
     def _refuse(self, wrappers: Wrappers) -> None:
-        """Raises UserError where batches would be left out, or a run would begin anew."""
+        """Raises UserError if batches would be left out, or the run would start over."""
         if wrappers.runs_ahead not in ("", "DevicePrefetcher"):
             raise UserError(
                 f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "
@@ -239,7 +232,7 @@ class StreamingDataLoader(DataLoader):
             )
 
     def _take(self) -> Any:
-        """The next batch. An error leaves the position where it was, so another loop asks for the same batch."""
+        """The next batch. An error leaves the position unchanged, so another loop asks for the same batch."""
         loader, step = self.dataset.loader, self.step
         asked_at = loader.clock.asks()
         if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers
@@ -260,7 +253,7 @@ class StreamingDataLoader(DataLoader):
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
-        """Drops the batches that workers have built and nobody took."""
+        """Drops the batches that workers have built and the trainer has not taken."""
         batches, self._pass = self._pass, None
         if not keep_workers:
             self._iterator = None
@@ -274,8 +267,8 @@ class StreamingDataLoader(DataLoader):
 def _end_workers(batches: Any) -> None:
     """Ends the workers of a pass now, not with the last reference to it.
 
-    One that crashes as it exits fails nothing, since nobody waits for its batches: an interpreter that was spawned may abort
-    where a thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
+    A worker that crashes as it exits is ignored, since its batches are not needed: a spawned interpreter may abort while a
+    thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
     """
     try:
         batches._shutdown_workers()

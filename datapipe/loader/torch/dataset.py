@@ -1,32 +1,30 @@
 """The loader as a torch dataset, correct under a DataLoader with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
-    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …             whole batches
-    dataset = StreamingDataset("runs/x", batch_size=8, samples=True)
-    for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
+    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
 
-`datapipe.loader.torch.dataloader` makes the DataLoader too, and counts for the trainer. A dataset alone is for programs that
+`datapipe.loader.torch.dataloader` also makes the DataLoader, and counts for the trainer. A dataset alone is for programs that
 make their own DataLoader.
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. No shard is opened and no thread is started before a worker iterates.
+those of one process, each once. A worker opens shards and starts threads when it iterates.
 
-Checkpoints. Workers run ahead of the trainer, so their positions do not say which batches were trained on:
+Workers run ahead of the trainer, so a position in a worker does not count the batches that were trained on:
 
     without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
     StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
 
-A second pass goes on after the first where this process handed out the batches. After a pass of workers it is refused until
-`load_state_dict` sets a position (`passes.py`). A validation pass always starts over. Libraries that would hand out other
-batches are refused at the start of an iteration (`wrappers.py`).
+A second pass continues after the first if this process handed out the batches. After a pass of workers, `load_state_dict`
+must set a position first (`passes.py`). A validation pass always starts over. Libraries that would hand out other batches are
+refused at the start of an iteration (`wrappers.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -35,13 +33,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils._pytree import register_pytree_node
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.stats import LoaderStats
@@ -49,73 +44,28 @@ from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Pass
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
-from datapipe.shards.manifest import Snapshot
-
-PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
-"""The fields that can be cut into rows."""
-
-
-class TensorBatch(dict[str, Any]):
-    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
-
-
-def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
-    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
-    raise UserError(
-        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
-        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
-    )
-
-
-default_collate_fn_map[TensorBatch] = _refuse_collating
-"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
-
-register_pytree_node(
-    TensorBatch,
-    lambda batch: (list(batch.values()), list(batch)),
-    lambda values, names: TensorBatch(zip(names, values, strict=True)),
-    serialized_type_name="datapipe.loader.torch.TensorBatch",
-)
-"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
 
 
 class StreamingDataset(IterableDataset):
-    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
+    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`.
 
     Args:
         output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
             before `torch.distributed` began is refused afterwards.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
-        pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
-            workers, use `DataLoader(…, pin_memory=True)` instead.
-        samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
-            With workers and another size, the order depends on the number of workers. Each row is collated in Python.
 
     Attributes:
         loader: of this process: its order, its position, its state.
     """
 
-    def __init__(
-        self,
-        output: str | Path,
-        *,
-        dtype: torch.dtype | npt.DTypeLike = torch.int64,
-        pin_memory: bool = False,
-        samples: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, output: str | Path, *, dtype: torch.dtype | npt.DTypeLike = torch.int64, **options: Any) -> None:
         super().__init__()
         self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
-        fields, mesh = self.loader.options.fields, self.loader.mesh
-        if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
-            raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
-        self._pins = pin_memory and torch.cuda.is_available()
+        mesh = self.loader.mesh
         has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
         self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
         self._resumed: dict[str, int] | None = None
         self._iterated_in: tuple[int, int] | None = None
-        self._cuts_rows = samples
-        self._rows_done = 0  # of the next step
         self._runs_ahead = ""
         self._is_owned, self._is_fresh = False, True  # fresh: nothing was taken here or loaded
         self._passes = Passes()
@@ -124,34 +74,17 @@ class StreamingDataset(IterableDataset):
         self._opened_in: int | None = None
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """Source names; the field `sources` holds indices into them."""
-        return self.loader.sources
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The manifest: sequence length, tokenizer, sources."""
-        return self.loader.snapshot
-
-    @property
     def step(self) -> int:
         """The next step to hand out, in this process."""
         return self.loader.step
-
-    @property
-    def num_steps(self) -> int | None:
-        """As `Loader.num_steps`, over all workers of this rank."""
-        return self.loader.num_steps
 
     def stats(self) -> LoaderStats:
         """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
         return self.loader.stats()
 
     def __len__(self) -> int:
-        """Batches of the whole run. Raises TypeError where the run has no end, and for rows."""
+        """Batches of the whole run. Raises TypeError for a run without end."""
         refuse_sampler()
-        if self._cuts_rows:
-            raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
         return len(self.loader)
 
     def __bool__(self) -> bool:
@@ -163,8 +96,6 @@ class StreamingDataset(IterableDataset):
 
     def belong_to_loader(self) -> None:
         """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
-        if self._cuts_rows:
-            raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
         self._is_owned, self._passes = True, Passes()  # none is permitted
 
     def begin_pass(self) -> None:
@@ -174,9 +105,7 @@ class StreamingDataset(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            if self._pins and get_worker_info() is not None:
-                raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-            find_wrappers(self).refuse(self._cuts_rows, self.loader.mesh.data_size, self._is_fresh)
+            find_wrappers(self).refuse(self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
@@ -200,7 +129,7 @@ class StreamingDataset(IterableDataset):
             state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
         elif not self._is_owned:
             self._refuse_counting()
-        return sealed(state | ({"rows_done": self._rows_done} if self._rows_done else {}))
+        return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
@@ -208,21 +137,14 @@ class StreamingDataset(IterableDataset):
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
         state = verified(checked_mapping(state))
-        whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
-        worker, rows_done = state.get("worker"), state.get("rows_done", 0)
-        if len(whole) < len(state) and state.get("global_batch_size") != self.loader.global_batch_size:
+        worker = state.pop("worker", None)
+        if worker is not None and state.get("global_batch_size") != self.loader.global_batch_size:
             raise SnapshotError(
-                f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
-                f"this dataset {self.loader.global_batch_size}. Use the same size, or a state of the whole run: "
-                f"state_dict(steps_done)."
+                f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
+                f"{self.loader.global_batch_size}. Use the same size, or a state of the whole run: state_dict(steps_done)."
             )
-        if rows_done and not self._cuts_rows:
-            raise SnapshotError(
-                f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
-                f"of whole steps: state_dict(steps_done)."
-            )
-        self.loader.load_state_dict(sealed(whole))
-        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
+        self.loader.load_state_dict(sealed(state))
+        self._resumed, self._iterated_in, self._runs_ahead, self._is_fresh = worker, None, "", False
         if get_worker_info() is None:
             self._passes.permit()
         else:
@@ -240,7 +162,7 @@ class StreamingDataset(IterableDataset):
         )
 
     def _refuse_counting(self) -> None:
-        """Raises UserError where this process does not know how many batches the trainer took."""
+        """Raises UserError if this process does not know how many batches the trainer took."""
         if self._passes.is_begun:
             reason = "DataLoader workers handed out the batches"
         elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
@@ -260,7 +182,6 @@ class StreamingDataset(IterableDataset):
             reader = self._runs_ahead or "DataLoader workers"
             raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
         if starts_over and not (is_permitted and is_first):
-            self._rows_done = 0
             self.loader.seek(0)
             step = self.loader.next_step(worker)
         elif self._is_owned:
@@ -269,17 +190,17 @@ class StreamingDataset(IterableDataset):
         else:
             step = self._first_step() if is_first else self.loader.step
         if get_worker_info() is not None and self._opened_in != os.getpid():
-            self.loader = deepcopy(self.loader)  # a fork copies locks as they are, and the open loader's may be held
+            self.loader = deepcopy(self.loader)  # a fork copies locks, and the open loader's may be held
             self._opened_in = os.getpid()
         self.loader.seek(step)
         self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
-        """Whether this process knows where a pass goes on. `is_first`: the first since its copy was made, or a state loaded."""
+        """Whether this process knows the position of a pass. `is_first`: since its copy was made, or a state loaded."""
         if get_worker_info() is not None or self._is_owned:
             is_claimed = self._passes.claim(worker)
             return self._positioned_in == os.getpid() or (is_claimed and (is_first or self._is_owned))
-        is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which goes on with its own
+        is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which keeps its own position
         return not (self._passes.is_begun or is_held)
 
     def _is_iterated_here(self) -> bool:
@@ -301,36 +222,13 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
-        with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
-            if not self._cuts_rows:
-                yield from batches
-                return
-            step = self.loader.step
-            for batch in batches:
-                yield from self._rows(batch, step)
-                step = self.loader.step
+        with closing(self.loader.iterate(stride, _as_tensors, 5 if warns_of_dropped else 0)) as batches:
+            yield from batches
 
-    def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
-        """The rows of the batch of `step` that were not handed out yet. The position stays there until the last of them."""
-        after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
-        self.loader.seek(step)
-        while self.loader.step == step:
-            row = self._rows_done
-            self._rows_done += 1
-            if self._rows_done >= num_rows:
-                self.loader.seek(after)
-                self._rows_done = 0
-            if row < num_rows:  # a rank may have no row in a step
-                yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
 
-    def _as_tensors(self, arrays: Batch) -> TensorBatch:
-        return TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
-
-    def _as_tensor(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
-        return tensor.pin_memory() if self._pins else tensor
+def _as_tensors(arrays: Batch) -> Batch:
+    """The batch with tensors on the CPU, whatever the default device is."""
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in arrays.items()}
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:

@@ -1,8 +1,8 @@
-"""What the main process and the workers of a DataLoader tell each other about passes, in shared memory.
+"""The passes of a DataLoader, which its main process permits and its workers claim, in shared memory.
 
-A DataLoader copies its dataset into its workers at the start of a pass. They run ahead of the trainer, and the dataset in the
-main process never learns how far the trainer came. So a second pass over the copies would hand out batches twice, or leave some
-out. Here a pass is permitted once: by a position that was set in the main process.
+A DataLoader copies its dataset into its workers at the start of a pass. The workers run ahead of the trainer, and the dataset
+in the main process does not count their batches. A second pass over the copies would repeat batches or leave some out, so
+each pass needs a position that was set in the main process.
 
     main process      permit() ────────────────────────────── permit()
     worker 0              claim: True     claim: False            claim: True
@@ -67,7 +67,7 @@ class Passes:
 
     @property
     def first_step(self) -> int | None:
-        """The first step of the permitted pass, where the main process set it."""
+        """The first step of the permitted pass, if the main process set it."""
         return None if self._head[1] < 0 else int(self._head[1])
 
     def _view(self) -> None:

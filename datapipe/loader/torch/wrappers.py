@@ -1,10 +1,10 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
-Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. None
-tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence: see `Wrappers`.
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. They
+do not inform the dataset, and the trainer of one rank would then get wrong batches in silence: see `Wrappers`.
 
-The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
-`set_epoch` of a dataset in the main process before each iteration, and is found there.
+In a worker process, the stack has only the classes of the DataLoader. Accelerate calls `set_epoch` of a dataset in the main
+process before each iteration, and is recognised there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAINER = ("transformers.trainer", "Trainer")
 """Hugging Face's, which users derive theirs from."""
 
 MOST_FRAMES = 64
-"""Looked at: a trainer is within the first dozen."""
+"""That are searched: a trainer is within the first dozen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,7 @@ class Wrappers:
         runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early; "" if there is
             none.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
-        resumed_at: the step after which Hugging Face's Trainer goes on with this dataset, where it skips no batches by itself;
-            0 elsewhere.
+        resumed_at: the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself; else 0.
     """
 
     makes_batches: bool
@@ -68,19 +67,18 @@ class Wrappers:
     keeps_state: bool
     resumed_at: int
 
-    def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:
-        """Raises UserError where the trainer would get other batches than the dataset hands out."""
-        if self.makes_batches and not cuts_rows:
+    def refuse(self, data_size: int, is_fresh: bool) -> None:
+        """Raises UserError if the trainer would get other batches than those of the dataset."""
+        if self.makes_batches:
             raise UserError(
                 "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
                 "DataLoader(dataset, batch_size=None, …), with a collate_fn or not, or datapipe.loader.torch.dataloader(…), "
-                "which Hugging Face's Trainer takes from its get_train_dataloader. Or hand out rows: "
-                "StreamingDataset(…, samples=True)."
+                "which Hugging Face's Trainer takes from its get_train_dataloader."
             )
         self.refuse_trainer(data_size, is_fresh)
 
     def refuse_trainer(self, data_size: int, is_fresh: bool) -> None:
-        """Raises UserError where a part of the rows of one of `data_size` ranks would be handed out, or a run begin anew."""
+        """Raises UserError if only some rows of one of `data_size` ranks would be handed out, or the run would start over."""
         if is_fresh:
             self.refuse_beginning_anew()
         if self.splits and data_size > 1:
@@ -91,7 +89,7 @@ class Wrappers:
             )
 
     def refuse_beginning_anew(self) -> None:
-        """Raises UserError where a trainer resumes and the dataset, of which nothing was taken or loaded, would not."""
+        """Raises UserError if a trainer resumes, and the dataset does not: nothing was taken or loaded."""
         if self.resumed_at:
             raise UserError(
                 f"Hugging Face's Trainer resumes after step {self.resumed_at}, and this loader would begin anew. Save "
@@ -129,7 +127,7 @@ def _resumed_at(owner: Any, dataset: object) -> int:
 
 
 def refuse_sampler() -> None:
-    """Raises UserError where a sampler asks for the length of a dataset, as that of DeepSpeed does for its training_data."""
+    """Raises UserError if a sampler asks for the length of a dataset, as that of DeepSpeed does for its training_data."""
     if is_called_by("torch.utils.data.distributed", "torch.utils.data.sampler"):
         raise UserError(
             "a sampler cannot choose from a StreamingDataset, which reads the rows of its rank in the order of the run. "

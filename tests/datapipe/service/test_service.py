@@ -1,4 +1,4 @@
-"""Tokens, rates and slots of a server, what it keeps of its outputs, and which connections and streams its watcher cuts."""
+"""Tokens and slots of a server, what it keeps of its outputs, and which connections and streams its watcher cuts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from datapipe.loader.remote.protocol import OpenRequest, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
-from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
+from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
 from datapipe.service.sockets import (
     KEEPALIVE_S,
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    first = f"{{name: a, sha256: {digest('one')}, outputs: [web], bytes_per_s: 1MB, streams: 2}}"
+    first = f"{{name: a, sha256: {digest('one')}, outputs: [web], streams: 2}}"
     return write(tmp_path / "tokens.yaml", f"tokens: [{first}, {{name: b, sha256: {digest('two')}}}]")
 
 
@@ -71,7 +71,7 @@ def test_a_token_is_found_with_its_limits(token_file: Path) -> None:
 
 
 def test_a_changed_file_is_taken_and_a_broken_one_is_not(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
     access = Access(token_file, 64)
     write(token_file, "tokens: [{name: c")
     assert access.client("Bearer one", "x").name == "a"
@@ -105,16 +105,6 @@ def test_a_file_that_is_wrong_is_refused_without_showing_it(tmp_path: Path, cont
     assert "secret" not in str(told.value)
 
 
-def test_a_rate_holds_over_any_time_but_for_a_burst_of_a_second() -> None:
-    rate, now, sent = _Rate(1_000), 100.0, 0
-    while sent < 20_000:
-        now += rate.take(700, now)
-        sent += 700
-    assert 19_000 <= (now - 100.0) * 1_000 <= 20_700
-    assert rate.take(500, now + 50) == 0.0  # after a pause
-    assert rate.take(1_000, now + 50) == pytest.approx(0.5)
-
-
 def test_slots_are_bounded_by_client_by_memory_and_in_all() -> None:
     slots, a, b = Slots(3, most_bytes=100), Client.at("a", 2), Client.at("b", 9)
     slots.take(a, 150)  # more than there is, but alone
@@ -137,7 +127,7 @@ def test_slots_are_bounded_by_client_by_memory_and_in_all() -> None:
 
 
 def test_a_token_that_is_taken_back_or_changes_allows_nothing_more(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
     access = Access(token_file, 64)
     first, second = access.client("Bearer one", "x"), access.client("Bearer two", "x")
     assert access.still_allows(first, "web")
@@ -333,7 +323,7 @@ def connection(number: int, host: str = "10.0.0.1", received: int = 0, sent: int
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A watcher that looks when it is watched to, the connections that it finds, and what it cuts."""
     found = SimpleNamespace(connections=[], cut=[], kept=[], errors=[], running=[], requests=RequestBytes())
-    monkeypatch.setattr(watcher_module, "LOOK_S", 1e9)
+    monkeypatch.setattr(watcher_module, "PROBE_S", 1e9)
     monkeypatch.setattr(watcher_module, "connections", lambda port: iter(found.connections))
     monkeypatch.setattr(watcher_module, "cut", lambda one: None)
     monkeypatch.setattr(watcher_module, "keep_alive", lambda one: found.kept.append(one.inode))
@@ -354,7 +344,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 def test_connections_that_send_too_long_a_message_are_cut_however_slowly_it_comes(watched: SimpleNamespace) -> None:
     for received in range(0, MOST_RECEIVED + 1, MOST_RECEIVED // 64):
         watched.connections = [connection(1, received=received), connection(2, received=received + 1)]
-        watched.watcher.look()
+        watched.watcher.probe()
     assert watched.cut == [("flood", 2)]
     assert watched.kept == ["socket:[1]", "socket:[2]"]
 
@@ -368,16 +358,16 @@ def test_what_came_in_requests_and_what_acknowledges_answers_is_no_flood(watched
         connection(2, received=2 * MOST_RECEIVED, sent=64 * MOST_RECEIVED),
         connection(3, received=MOST_RECEIVED + 2),
     ]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("flood", 3)]
     watched.connections = [connection(2, received=asks)]  # the peer of another connection
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut[1:] == [("flood", 2)]
 
 
 def test_connections_that_send_too_much_together_are_cut_those_that_sent_most_first(watched: SimpleNamespace) -> None:
     watched.connections = [connection(number, received=number << 20) for number in range(1, 17)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert [one for one in watched.cut if one[0] == "flood"] == [("flood", 16)]  # 136 MiB in all
 
 
@@ -389,14 +379,14 @@ def test_streams_that_are_not_read_are_cut_and_those_that_are_built_are_not(watc
     now = time.monotonic()
     watched.connections = [connection(1), connection(2), connection(3)]
     watched.running = [stream(1, True, now - 11), stream(2, False, now - 11), stream(3, True, now)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("unread", 1)]
 
 
 def test_above_the_limit_those_without_a_stream_are_cut_of_the_host_with_most(watched: SimpleNamespace) -> None:
     watched.connections = [connection(1, "10.0.0.2"), *(connection(number) for number in (2, 3, 4, 5))]
     watched.running = [stream(2, False, 0.0)]
-    watched.watcher.look()
+    watched.watcher.probe()
     assert watched.cut == [("connections", 3), ("connections", 4)]
     assert watched.watcher.num_connections == 5
 

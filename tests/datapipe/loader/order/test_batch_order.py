@@ -181,21 +181,21 @@ def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOr
 
 def test_order_new_source_disturbs_no_permutation_and_another_seed_does(tmp_path: Path) -> None:
     alone = make_snapshot(tmp_path / "a", {"web": 40})
-    joined = open_order(make_snapshot(tmp_path / "b", {"code": 20, "web": 40})).locate(np.arange(80))
-    expected = open_order(alone).locate(np.arange(40)).tolist()
+    joined = open_order(make_snapshot(tmp_path / "b", {"code": 20, "web": 40})).addresses_of(np.arange(80))
+    expected = open_order(alone).addresses_of(np.arange(40)).tolist()
     assert (joined[joined >= 20] - 20).tolist() == expected
-    assert open_order(alone, seed=1).locate(np.arange(40)).tolist() != expected
+    assert open_order(alone, seed=1).addresses_of(np.arange(40)).tolist() != expected
 
 
 def test_order_of_nothing_is_refused_unless_nothing_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="'empty'"):
         open_order(make_snapshot(tmp_path / "a", {"empty": 0, "web": 5}))
     folder = make_snapshot(tmp_path / "b", {"empty": 0, "web": 5}, weights={"empty": 0, "web": 1})
-    assert sorted(open_order(folder).locate(np.arange(5)).tolist()) == list(range(5))
+    assert sorted(open_order(folder).addresses_of(np.arange(5)).tolist()) == list(range(5))
     with pytest.raises(SnapshotError, match="validation"):
         open_order(folder, "validation")
     order = open_order(make_snapshot(tmp_path / "c", {"web": 5}, validation={"web": 9}), "validation")
-    assert (order.num_samples, order.locate(np.arange(9)).tolist()) == (9, list(range(9)))
+    assert (order.num_samples, order.addresses_of(np.arange(9)).tolist()) == (9, list(range(9)))
     assert order.samples_of(4, num_epochs=3) == [(0, 4)]
 
 

@@ -21,7 +21,7 @@ from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens.permute import permute
 from datapipe.loader.order import address_finder
 from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
+from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import Strata
@@ -46,7 +46,7 @@ def make_part(
 def make_order(*arguments: Any, **options: Any) -> GrownOrder:
     """The order of a source of one part."""
     part = make_part(*arguments, **options)
-    return GrownOrder([part], legs_of([(0, Parts())], [part.size]))
+    return GrownOrder([part], source_eras([(0, Generations())], [part.size]))
 
 
 def rows_of(order: SourceOrder | GrownOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -161,13 +161,13 @@ def part_orders(window: int = 2, shuffle: bool = True) -> list[SourceOrder]:
     return [make_part(sizes, window, shuffle=shuffle, part=("part", number)) for number, sizes in enumerate(PARTS)]
 
 
-def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Parts]]:
+def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Generations]]:
     """The moves of a run.
 
     Args:
         steps: (samples drawn before, parts from then on), ascending.
     """
-    parts, moves = Parts(count=steps[0][1]), []
+    parts, moves = Generations(count=steps[0][1]), []
     for (_, before), (start, count) in pairwise([(0, 0), *steps]):
         parts = parts.grown(count, sum(PART_SIZES[:before]), start) if before else parts
         moves.append((start, parts))
@@ -175,7 +175,7 @@ def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Parts]]:
 
 
 def grown(steps: Sequence[tuple[int, int]], **options) -> GrownOrder:
-    return GrownOrder(part_orders(**options), legs_of(moves_of(steps), PART_SIZES))
+    return GrownOrder(part_orders(**options), source_eras(moves_of(steps), PART_SIZES))
 
 
 def simulated(steps: Sequence[tuple[int, int]], count: int, **options) -> list[int]:
@@ -207,7 +207,7 @@ MOVES = [
 @pytest.mark.parametrize("steps", MOVES)
 @pytest.mark.parametrize("attempt", [0, 1, 5])
 def test_replacements_are_rows_of_the_same_epoch_that_no_move_changes_and_are_inverted(steps, attempt):
-    order, last = grown(steps), legs_of(moves_of(steps), PART_SIZES)[-1]
+    order, last = grown(steps), source_eras(moves_of(steps), PART_SIZES)[-1]
     for number in range(1, len(steps)):
         before = np.arange(steps[number][0])
         np.testing.assert_array_equal(rows_of(order, before, attempt), rows_of(grown(steps[:number]), before, attempt))
@@ -248,7 +248,7 @@ def test_any_moves_are_those_of_a_simulation_and_each_row_comes_once_an_epoch(la
         drawn, count = drawn + more, min(count + parts, len(PARTS))
         if count > steps[-1][1]:
             steps.append((drawn, count))
-    last = legs_of(moves_of(steps), PART_SIZES)[-1]
+    last = source_eras(moves_of(steps), PART_SIZES)[-1]
     num_rows = max(drawn + 120, last.origin + last.size)
     rows = rows_of(grown(steps, window=window), np.arange(num_rows)).tolist()
     assert rows == simulated(steps, num_rows, window=window)
@@ -266,7 +266,7 @@ def test_moves_that_no_run_makes_are_refused(moves):
     """(samples drawn before, parts, origin, epochs) of each move."""
     names = ("count", "origin", "epochs")
     with pytest.raises(SnapshotError):
-        legs_of([(start, Parts(**dict(zip(names, parts)))) for start, *parts in moves], PART_SIZES)
+        source_eras([(start, Generations(**dict(zip(names, parts)))) for start, *parts in moves], PART_SIZES)
 
 
 MANY = ([7, 30, 12], [70_000], [1], [40_000, 90_000], [300])

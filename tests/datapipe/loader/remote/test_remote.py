@@ -31,7 +31,7 @@ from datapipe.loader.remote.protocol import (
 )
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
-from datapipe.loader.remote.wire import Assembler, bytes_of, notice, record_batches, schema_of
+from datapipe.loader.remote.wire import Assembler, bytes_of, record_batches, refusal_row, schema_of
 from datapipe.loader.share import Mesh
 
 pytestmark = pytest.mark.medium
@@ -203,10 +203,10 @@ def test_neighbours_in_memory_are_sent_without_a_copy() -> None:
     assert message.column("input_ids").values.to_pylist() == [*range(24, 64), *range(24)]
 
 
-def test_a_notice_ends_a_stream() -> None:
+def test_a_refusal_ends_a_stream() -> None:
     schema = schema_of(WIRE_FIELDS, "int64", MESH, 8)
     [(step, told)] = Assembler(WIRE_FIELDS, MESH, 8).take(
-        notice(schema, Refusal.of("draining", "the server is about to stop."))
+        refusal_row(schema, Refusal.of("draining", "the server is about to stop."))
     )
     assert (step, told) == (-1, Refusal(kind="draining", message="the server is about to stop."))
 
@@ -246,7 +246,7 @@ class Fake(flight.FlightServerBase):
         for step in range(first, first + count):
             refusal = self.before(step)
             if refusal is not None:
-                yield notice(SCHEMA, refusal)
+                yield refusal_row(SCHEMA, refusal)
                 return
             yield from record_batches(SCHEMA, [step], [batch(step)], 1 << 20)
 

@@ -26,25 +26,25 @@ from datapipe.loader.share import Mesh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentPart:
+class ContextSlice:
     """The tokens of a batch that one context rank gets.
 
     Attributes:
-        places: (T,) int64, the place of each token in the B * S tokens of the batch; 0 for padding of a run.
+        token_indices: (T,) int64, of each token in the B * S tokens of the batch; 0 for padding of a run.
         positions: (T,) int64, the position of each token in its run.
         filled: the indices of padding, ascending.
         cu_seqlens: (num_runs + 1,) int32, borders of this rank's parts of runs.
     """
 
-    places: np.ndarray
+    token_indices: np.ndarray
     positions: np.ndarray
     filled: np.ndarray
     cu_seqlens: np.ndarray
 
     def take(self, values: np.ndarray, filler: int, out: np.ndarray) -> np.ndarray:
         """This rank's tokens of `values` (B, S), with `filler` for padding, written to `out` (1, T)."""
-        if len(self.places):
-            np.take(values.reshape(-1), self.places, out=out[0], mode="clip") if values.size else out.fill(filler)
+        if len(self.token_indices):
+            np.take(values.reshape(-1), self.token_indices, out=out[0], mode="clip") if values.size else out.fill(filler)
             out[0, self.filled] = filler
         return out
 
@@ -61,7 +61,7 @@ def check_context(mesh: Mesh, fields: Collection[str], labels: str) -> None:
     if refused and mesh.context_size > 1 and not mesh.splits_documents:
         raise UserError(
             f"field '{refused[0]}' with layout='{mesh.layout}' over {mesh.context_size} context ranks: rows are cut without "
-            f"regard to documents, so a rank has no borders of its own that variable-length attention could use. Use "
+            f"regard to documents, so a rank has no borders that variable-length attention could use. Use "
             f"layout='document_zigzag' or 'document_contiguous', which split each document. Or leave the field out: whole rows "
             f"then attend; for a mask of documents compare the `segment_ids` of queries and of gathered keys."
         )
@@ -81,7 +81,7 @@ def check_num_runs(mesh: Mesh, fields: Collection[str], num_runs: int, num_rows:
         )
 
 
-def split_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_runs: int | None) -> DocumentPart:
+def slice_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_runs: int | None) -> ContextSlice:
     """The part of a rank of one batch.
 
     Args:
@@ -96,11 +96,11 @@ def split_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_r
         none = np.zeros(len(fillers), np.int64)
         starts, lengths, padded = (np.concatenate(pair) for pair in ((starts, none), (lengths, none), (padded, fillers)))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(padded // mesh.context_size)])
-    places, positions = np.empty((2, int(offsets[-1])), np.int64)
-    split_runs(starts, lengths, offsets, mesh.parts, places, positions)
-    filled = np.flatnonzero(places < 0)
-    places[filled] = 0
-    return DocumentPart(places=places, positions=positions, filled=filled, cu_seqlens=offsets.astype(np.int32))
+    token_indices, positions = np.empty((2, int(offsets[-1])), np.int64)
+    split_runs(starts, lengths, offsets, mesh.parts, token_indices, positions)
+    filled = np.flatnonzero(token_indices < 0)
+    token_indices[filled] = 0
+    return ContextSlice(token_indices=token_indices, positions=positions, filled=filled, cu_seqlens=offsets.astype(np.int32))
 
 
 def num_borders(mesh: Mesh, sequence_length: int, num_runs: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.loader.document_parts import num_borders, split_documents
+from datapipe.loader.context_slices import num_borders, slice_documents
 from datapipe.loader.share import Mesh
 from tests.oracles import batch as batch_oracle
 from tests.oracles import context_attention as attention
@@ -111,8 +111,8 @@ def test_ranks_hold_every_token_of_the_batch_once_with_its_label_and_position(ou
 def test_any_runs_are_split_completely_and_fit_the_fixed_shape(rows: Any, size: int, layout: str, spare: int | None) -> None:
     borders = np.array(batch_oracle.borders(rows, S), np.int32)
     num_runs = None if spare is None else max(1, len(borders) - 1 + spare)
-    parts = [split_documents(borders, mesh, S, num_runs) for mesh in meshes(layout, size)]
-    held = np.concatenate([np.delete(part.places, part.filled) for part in parts])
+    parts = [slice_documents(borders, mesh, S, num_runs) for mesh in meshes(layout, size)]
+    held = np.concatenate([np.delete(part.token_indices, part.filled) for part in parts])
     assert sorted(held.tolist()) == list(range(len(rows) * S))
     for part in parts:
         lengths = np.diff(part.cu_seqlens)

@@ -228,7 +228,7 @@ def serve(
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
     a step, and their clients go on elsewhere.
     """
-    from datapipe.engine.watching.events import EventLog
+    from datapipe.machine.json_log import JsonLog
     from datapipe.service.serve import serve as serve_outputs
     from datapipe.service.server import ServeOptions
     from datapipe.service.sockets import is_loopback
@@ -255,7 +255,7 @@ def serve(
         raise UserError("give at least one OUTPUT.")
     if tokens is None and not is_loopback(host):
         print(f"anyone who reaches {host}:{port} can read the batches: there is no --tokens", flush=True)
-    log = EventLog(log_json) if log_json is not None else None
+    log = JsonLog(log_json) if log_json is not None else None
     try:
         serve_outputs(
             outputs,

@@ -74,6 +74,7 @@ def train(
     datapipe classifier train MIXTURE.yaml --output hq.model \\
       --positive books --negative web
     """
+    from datapipe.engine.run import RunOptions
     from datapipe.models.documents import DocumentInput, is_of_runs
     from datapipe.models.examples import Labelling, Limits
     from datapipe.models.train import TrainingJob
@@ -83,7 +84,10 @@ def train(
     is_run = is_of_runs(inputs)
     job = TrainingJob(
         documents=DocumentInput(
-            paths=tuple(inputs), until=until, text_field=text, limit=limit, workers=workers, engine=engine, address=address
+            paths=tuple(inputs),
+            until=until,
+            text_field=text,
+            options=RunOptions(limit=limit, workers=workers, engine=engine, address=address),
         ),
         labelling=Labelling(
             label_field=label,
@@ -161,6 +165,7 @@ def annotate(
       --endpoint http://127.0.0.1:8000/v1 --model NAME \\
       --output runs/annotated
     """
+    from datapipe.engine.run import RunOptions
     from datapipe.language_model.endpoint import endpoint_of
     from datapipe.models.annotation.annotate import Job, annotate_documents
     from datapipe.models.annotation.outcomes import Prices, Questions
@@ -178,8 +183,7 @@ def annotate(
             until=until,
             settings=tuple(set_ or ()),
             text_field=text,
-            limit=limit,
-            workers=workers,
+            options=RunOptions(limit=limit, workers=workers),
         ),
         num_documents=sample,
         seed=seed,

@@ -211,7 +211,7 @@ def serve(
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
     a step, and their clients continue elsewhere.
     """
-    from datapipe.engine.watching.events import EventLog
+    from datapipe.machine.json_log import JsonLog
     from datapipe.service.serve import serve as serve_outputs
     from datapipe.service.sockets import is_loopback
 
@@ -219,7 +219,7 @@ def serve(
         raise UserError("give at least one OUTPUT.")
     if options.tokens is None and not is_loopback(options.host):
         print(f"anyone who reaches {options.host}:{options.port} can read the batches: there is no --tokens", flush=True)
-    log = EventLog(log_json) if log_json is not None else None
+    log = JsonLog(log_json) if log_json is not None else None
     try:
         serve_outputs(
             outputs,

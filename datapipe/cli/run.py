@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,14 +35,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from datapipe.config.mixture import Mixture
-    from datapipe.engine.driver import Observer
-    from datapipe.engine.following.follow import RunOne
+    from datapipe.engine.events import Observer
     from datapipe.engine.prepare import Only
-    from datapipe.engine.run import Run
-    from datapipe.engine.watching.events import EventLog
-    from datapipe.engine.watching.state import CommandFigures
-    from datapipe.shards.manifest import Manifest
-
+    from datapipe.engine.run import Run, RunOptions
+    from datapipe.engine.watching.state import RunState
 
 _SHOWN_SOURCES = 10
 """Sources of which the last screen names the documents."""
@@ -93,83 +89,51 @@ def run(
     datapipe run mixture.yaml --engine ray --address auto
     datapipe run mixture.yaml --follow 60
     """
-    from datapipe.api import engine_factory
     from datapipe.config import load_mixture
-    from datapipe.engine.run import Run
-    from datapipe.engine.watching.events import EventLog
-    from datapipe.engine.watching.state import CommandFigures
+    from datapipe.engine.events import all_of
+    from datapipe.engine.following.follow import Follower
+    from datapipe.engine.run import RunOptions
+    from datapipe.engine.watching.event_log import EventLog
+    from datapipe.engine.watching.state import RunState
+    from datapipe.engine.watching.terminal import Terminal
+    from datapipe.machine.json_log import JsonLog
+    from datapipe.report.funnel import wide_console
 
     end_by_signals()
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
-        make_engine = engine_factory(engine, workers, address)
+        given = {"engine": engine, "workers": workers, "address": address, "limit": limit}
+        options = RunOptions(**given, replaces=replace, repacks=repack)
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
-            log = stack.enter_context(closing(EventLog(log_json))) if log_json is not None else None
-            figures = CommandFigures()
+            log = stack.enter_context(closing(JsonLog(log_json))) if log_json is not None else None
+            console, state = wide_console(to_stderr=log is not None and log.is_on_stdout), RunState()
             if metrics_port is not None:
-                _serve(figures, mixture, engine, metrics_port, stack)
-
-            def run_one(mixture: Mixture, only: Only | None) -> None:
-                options = {"engine": engine, "workers": workers, "replaces": replace, "repacks": repack}
-                _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), figures, log)
-
+                _serve(state, mixture, engine, metrics_port, stack)
+            shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
+            run_one = partial(_run, all_of(shown), options, state, console)
+            stack.enter_context(_read_to_its_end())
             if follow is None:
                 run_one(mixture, None)
             else:
-                _follow(mixture, follow, run_one, figures, log)
+                Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow()
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
-def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
-    from datapipe.engine.following.follow import Follower
+def _run(emit: Observer, options: RunOptions, state: RunState, console: Console, mixture: Mixture, only: Only | None) -> None:
+    """Runs a mixture and prints the last screen. Raises what ended the run early."""
+    from datapipe.engine.run import Run
+    from datapipe.engine.run_report import run_and_report
+    from datapipe.report.screen import print_screen
 
-    def tell(line: str) -> None:
-        say(line, to_stderr=log is not None and log.is_on_stdout)
-
-    def notice(event: str, **facts: Any) -> None:
-        if event == "looked":
-            figures.looked_at = time.time()
-            return
-        if event == "published":
-            figures.num_published += 1
-        if log is not None:
-            log.write(event, **facts)
-
-    Follower(mixture, every_s, run_one, tell, notice).follow()
-
-
-def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:
-    """Raises KeyboardInterrupt where the run was stopped, with its report written."""
-    from datapipe.api import execute
-    from datapipe.engine.watching.progress import Progress
-    from datapipe.engine.watching.state import Observers, RunState
-    from datapipe.report.funnel import wide_console
-
-    console = wide_console(to_stderr=log is not None and log.is_on_stdout)
-    state = RunState()
-    with _read_to_its_end(), Progress(console, state) as progress:
-        run = make_run(progress if log is None else Observers([progress, log]))
-        figures.begin_run(state, run.root.url)
-        if log is not None:
-            log.begin_run(mixture=run.mixture.name, output=run.root.url, engine=run.engine)
-        problem = execute(run, state)
-        if run.snapshot is not None and not run.is_addition and run.snapshot.fingerprint != _fingerprint(run.before):
-            figures.num_published += 1
-        if log is not None and problem is None:
-            log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
-        elif log is not None and isinstance(problem, KeyboardInterrupt):
-            log.write("run_stopped")
-        elif log is not None:
-            log.write("run_failed", kind=type(problem).__name__, message=str(problem))
-    with _read_to_its_end():
-        _report(run, problem, console)
-    if problem is not None:
-        raise problem
+    ended = run_and_report(run := Run(mixture, emit, options, only=only), state)
+    if ended.report is not None:
+        print_screen(ended.report, masked(run.root.url), console, _news(run), has_next=not run.is_addition)
+    ended.raise_problem()
 
 
 @contextmanager
@@ -185,29 +149,15 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _serve(figures: CommandFigures, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
+def _serve(state: RunState, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
     """Serves figures where Prometheus can read them, until the command ends."""
     from datapipe.engine.watching.metrics import serve_runs
     from datapipe.storage.root import Root
 
     output = masked(Root(mixture.output).url)
     about = {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
-    server = stack.enter_context(serve_runs(figures, about, port))
+    server = stack.enter_context(serve_runs(state, about, port))
     say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
-
-
-def _fingerprint(snapshot: Manifest | None) -> str:
-    return "" if snapshot is None else snapshot.fingerprint
-
-
-def _report(run: Run, problem: BaseException | None, console: Console) -> None:
-    """Writes report.json and prints the last screen."""
-    from datapipe.api import keep_report
-    from datapipe.report.screen import print_screen
-
-    report = keep_report(run, problem)
-    if report is not None:
-        print_screen(report, masked(run.root.url), console, _news(run), has_next=not run.is_addition)
 
 
 def _news(run: Run) -> list[str]:
@@ -219,8 +169,8 @@ def _news(run: Run) -> list[str]:
 
     if run.snapshot is None or run.is_addition:
         return []
-    newest, before = run.snapshot.fingerprint, _fingerprint(run.before)
-    differences = changes(run.root, run.before, run.snapshot) if run.before is not None and before != newest else []
+    newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
+    differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []
     output, num_bytes = masked(run.root.url), work_bytes(run.root)
     news = snapshot_news(output, newest, before, differences, num_bytes, loads_before=isinstance(run.before, Snapshot))
     return [*news, *_documents(run)] if isinstance(run.snapshot, DocumentsSnapshot) else news

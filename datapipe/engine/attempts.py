@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
+from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Started
 from datapipe.engine.protocol import Attempt, Engine, Message
+from datapipe.records.commit_files import MOST_RECORDS
 from datapipe.records.outputs import OutputFile
+from datapipe.records.record import Record
 from datapipe.steps.work import (
     HASH_SPACE,
     MapTask,
@@ -43,6 +46,9 @@ LEAST_S = 15.0
 LARGE = 2.0
 """Tasks of more than so many times the usual input go first. One that began last would keep one core busy alone at the end."""
 
+LONGEST_WAIT_S = 0.1
+"""That a finished task waits for its commit. A run that is killed loses what was finished in that time."""
+
 _MOST_SAMPLES = 255
 _FINAL = frozenset({"user", "stage", "damage"})
 """Kinds of failures that another attempt would meet as well."""
@@ -66,13 +72,16 @@ class Attempts:
     """The attempts that an engine has. Bounded by its slots and by the steps of the plan.
 
     Args:
+        emit: gets the start and the end of each, but for the commit of its record.
         clock: seconds, monotonic.
     """
 
     engine: Engine
+    emit: Observer
     clock: Callable[[], float] = time.monotonic
     _running: dict[str, _Running] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)  # attempt → fingerprint of its task
+    _nodes: dict[str, str] = field(default_factory=dict)  # attempt that has started → its node
     _messages: Sequence[Message] = ()
     _since: dict[str, float] = field(default_factory=dict)
     _rates: dict[str, deque[float]] = field(default_factory=dict)
@@ -89,6 +98,10 @@ class Attempts:
         self.engine.submit(task, attempt)
         return attempt
 
+    def located(self, ended: Attempt) -> Attempt:
+        """The end of an attempt, with the node on which the attempt was seen where the engine does not name it."""
+        return ended if ended.node else replace(ended, node=self._nodes.get(ended.attempt, ""))
+
     def is_settled(self, ended: Attempt) -> bool:
         """Takes the end of an attempt. Whether it settles its task, by a record or by a failure.
 
@@ -98,12 +111,18 @@ class Attempts:
         if name is None:
             return False
         running = self._running[name]
+        if self._nodes.pop(ended.attempt, None) is None and (ended.record is not None or ended.node):
+            self.emit(Started(ended))
+        if ended.failure is not None:
+            self.emit(Failed(ended))
         running.attempts.remove(ended.attempt)
         if running.attempts and ended.failure is not None and ended.failure.kind not in _FINAL:
             return False
         for attempt in running.attempts:
             del self._names[attempt]
             self.engine.cancel(attempt)
+            if (node := self._nodes.pop(attempt, None)) is not None:
+                self.emit(Cancelled(Attempt(task=ended.task, attempt=attempt, node=node)))
         del self._running[name]
         if ended.record is not None:
             metrics = ended.record.metrics
@@ -120,6 +139,11 @@ class Attempts:
         now = self.clock()
         self._since = {message.attempt: self._since.get(message.attempt, now) for message in messages}
         self._messages = messages
+        for message in messages:
+            name = self._names.get(message.attempt)
+            if name is not None and message.node and message.attempt not in self._nodes:
+                self._nodes[message.attempt] = message.node
+                self.emit(Started(Attempt(task=self._running[name].task, attempt=message.attempt, node=message.node)))
 
     def start_second(self) -> str:
         """Starts a second attempt at the task that is late by most, if one is; what it did, for the user.
@@ -150,6 +174,55 @@ class Attempts:
         if took_s < max(LEAST_S, SLOW * usual_s):
             return None
         return took_s - usual_s, name, f"has run for {took_s:.0f} s, and others took {usual_s:.0f} s for as much"
+
+
+# ---------------------------------------------------------------------------------------------------- commits
+
+
+@dataclass(slots=True)
+class Pending:
+    """Attempts whose records wait for their commit.
+
+    Attributes:
+        by_step: how many of each step.
+        since: when each was added, by the clock.
+        clock: seconds, monotonic.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    attempts: list[Attempt] = field(default_factory=list)
+    by_step: Counter[str] = field(default_factory=Counter)
+    since: list[float] = field(default_factory=list)
+
+    def add(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self.since.append(self.clock())
+        self.by_step[attempt.task.step] += 1
+
+    @property
+    def records(self) -> list[Record]:
+        return [attempt.record for attempt in self.attempts if attempt.record is not None]
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until the group is to be committed; infinite while there is none."""
+        if not self.attempts:
+            return float("inf")
+        return 0.0 if len(self.attempts) >= MOST_RECORDS else max(0.0, self.since[0] + LONGEST_WAIT_S - self.clock())
+
+    def take(self, records: Sequence[Record], seconds: float) -> Committed:
+        """The commit of all of them, which wait no longer.
+
+        Args:
+            records: those that stand.
+            seconds: that the commit took.
+        """
+        now = self.clock()
+        attempts = [replace(attempt, record=record) for attempt, record in zip(self.attempts, records, strict=True)]
+        lags_s = [now - since for since in self.since]
+        self.attempts, self.since = [], []
+        self.by_step.clear()
+        return Committed(attempts=attempts, lags_s=lags_s, seconds=seconds)
 
 
 # ---------------------------------------------------------------------------------------------------- sizes

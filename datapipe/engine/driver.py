@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from shlex import quote
 from typing import TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
-from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
-from datapipe.engine.figures import DriverFigures
+from datapipe.engine.attempts import SILENCE_S, Attempts, Pending, largest_first
+from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, Said
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Patience, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
@@ -29,7 +28,7 @@ from datapipe.inputs.planned_input import changed_inputs
 from datapipe.machine.memory import without_collection
 from datapipe.metrics import quarantine_reason, total_counts
 from datapipe.quantities import counted
-from datapipe.records.ledger import Ledger, Pending
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import FAILURE
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
@@ -45,6 +44,7 @@ from datapipe.steps.counts import (
     steps_of_documents,
     unreadable_text,
 )
+from datapipe.steps.estimate import KeptShares, step_costs
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
 from datapipe.steps.work import Task
@@ -57,31 +57,20 @@ _LOOK_EVERY_S = 0.1
 T = TypeVar("T")
 
 
-class Observer:
-    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried.
-    What is not overridden does nothing."""
-
-    def planned(self, plan: Plan) -> None: ...
-    def committed(self, record: Record) -> None: ...
-    def ended(self, attempt: Attempt) -> None: ...
-    def retried(self, task: Task, failure: Failure) -> None: ...
-    def tick(self, messages: Sequence[Message]) -> None: ...
-    def say(self, line: str) -> None: ...
-
-
 class Driver:
     """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
 
     Args:
+        emit: gets its events.
         hold: of the output; a run that has lost it stops.
-        figures: where the driver counts, for others to read.
+        kept_before: the share of text that each step kept in the run before, for estimates.
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, observer: Observer, hold: Hold, figures: DriverFigures | None = None
+        self, request: Request, ledger: Ledger, emit: Observer, hold: Hold, kept_before: KeptShares | None = None
     ) -> None:
-        self.request, self.ledger, self.observer, self.hold = request, ledger, observer, hold
-        self.figures = figures or DriverFigures()
+        self.request, self.ledger, self.emit, self.hold = request, ledger, emit, hold
+        self._kept_before = kept_before or {}
         self._pending = Pending()
         self._next_look = 0.0
         self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
@@ -91,9 +80,9 @@ class Driver:
 
     @without_collection()
     def compile(self) -> Plan:
-        """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
+        """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
         self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
-        self.observer.planned(plan)
+        self.emit(Planned(plan=plan, costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
         for first in self._reading.values():
@@ -113,16 +102,16 @@ class Driver:
         try:
             return self._run(engine)
         finally:
-            self.figures.end()
+            self.emit(Progress(is_last=True))
             with suppress(OSError):  # of a run that ends for another reason; nobody waits for a disk then
-                self.ledger.commit(self._pending.take())
+                self.ledger.commit(self._pending.records)
 
     def _run(self, engine: Engine) -> Plan:
         plan = self.plan or self.compile()
         ready = deque(largest_first(plan.pending()))
         submitted = {task.fingerprint for task in ready}
         missing = _missing(plan)
-        attempts = Attempts(engine)
+        attempts = Attempts(engine, self.emit)
         retries = Retries(self.request.mixture.execution, self._locate)
         while not plan.is_committed:
             self.hold.check()
@@ -132,10 +121,11 @@ class Driver:
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
             self._look(engine, attempts, len(ready))
-            if attempt is not None:
-                self.observer.ended(attempt)
+            attempt = None if attempt is None else attempts.located(attempt)
             if attempt is not None and not attempts.is_settled(attempt):
-                self._tell_other(attempt)
+                if attempt.failure is not None:
+                    text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
+                    self.emit(Retried(attempt=attempt, text=text))
                 attempt = None
             if attempt is not None:
                 if attempt.failure is not None:  # which may end the run
@@ -154,7 +144,7 @@ class Driver:
         return plan
 
     def _look(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
-        """Tells the observer what the engine says, and starts second attempts where slots are free. A few times a second: small
+        """Emits what the engine says, and starts second attempts where slots are free. A few times a second: small
         tasks end a thousand times as often.
 
         Args:
@@ -164,14 +154,14 @@ class Driver:
             return
         self._next_look = now + _LOOK_EVERY_S
         messages = engine.messages()
-        self.figures.look(engine.slots, num_ready + len(attempts) - len(messages))
         for line in engine.take_news():
-            self.observer.say(line)
-        self.observer.tick(messages)
+            self.emit(Said(line))
+        queued = max(0, num_ready + len(attempts) - len(messages))
+        self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
         self._told_s = {each.attempt: self._tell_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.look(messages)
         if len(attempts) < engine.slots and not self._patience.is_waiting and (line := attempts.start_second()):
-            self.observer.say(line)
+            self.emit(Said(line))
 
     def _tell_silent(self, message: Message) -> float:
         """Tells of an attempt that is silent, and again each time that its silence has doubled; the seconds it has told of."""
@@ -179,35 +169,31 @@ class Driver:
         if message.silent_s < 2 * told_s:
             return told_s
         computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        self.observer.say(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}")
+        self.emit(Said(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
         return message.silent_s
-
-    def _tell_other(self, attempt: Attempt) -> None:
-        """Tells of an attempt that failed while another one at its task goes on."""
-        if attempt.failure is not None:
-            text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
-            self.observer.retried(attempt.task, replace(attempt.failure, message=text))
 
     def _commit(self, missing: Counter[str]) -> None:
         """Commits the records that wait, and counts them in the tasks without a record by step."""
-        if not self._pending.records:
+        if not self._pending.attempts:
             return
-        records = self._patiently(lambda: self.figures.timed(self.ledger.commit, self._pending.records))
-        self.figures.committed(self._pending.since)
-        self._pending.take()
+        records, seconds = self._patiently(self._timed_commit)
+        missing.subtract(self._pending.by_step)
         self._patience.change()
-        self.figures.waits_for = ""
+        self.emit(self._pending.take(records, seconds))
         for record in records:
-            missing[record.step] -= 1
-            self.observer.committed(record)
             if record.step in self._reading:
                 self._reading[record.step].add(record)
                 self._check_first_tasks(self._reading[record.step])
 
+    def _timed_commit(self) -> tuple[list[Record], float]:
+        """The records that stand, and the seconds that their commit took."""
+        began = time.monotonic()
+        return self.ledger.commit(self._pending.records), time.monotonic() - began
+
     def _take(self, attempt: Attempt, retries: Retries) -> None:
         """Adds a record to the next commit, or queues the task for another attempt."""
         if attempt.record is not None:
-            self._pending.add(attempt.record)
+            self._pending.add(attempt)
             return
         assert attempt.failure is not None
         self._check_inputs(attempt.task, attempt.failure)
@@ -223,7 +209,7 @@ class Driver:
         except TaskFailedError as error:
             raise DatapipeError(f"{error}. {self._kept_traceback(error.failure)}") from None
         if text:
-            self.observer.retried(attempt.task, replace(attempt.failure, message=text))
+            self.emit(Retried(attempt=attempt, text=text))
 
     def _kept_traceback(self, failure: Failure) -> str:
         """Writes a failure with its traceback; a sentence that tells where they are."""
@@ -244,13 +230,13 @@ class Driver:
                 if outage is None:
                     raise
                 if line := self._wait(outage):
-                    self.observer.say(line)
+                    self.emit(Said(line))
                 time.sleep(max(0.0, self._patience.resumes_at - time.monotonic()))
 
     def _wait(self, outage: Outage) -> str:
         """Notes a failure that all tasks wait after; a line for the user, or an empty one."""
         line = self._patience.wait(outage)
-        self.figures.waits_for = outage.short
+        self.emit(Blocked(by=outage.short))
         return line
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:

@@ -57,51 +57,21 @@ Only = Mapping[str, Collection[str]]
 
 
 def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, only: Only | None = None) -> Request:
-    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
-
-    Its mixture has the sources of other snapshots in their place, see `snapshots/snapshot_sources.py`.
+    """The request of a mixture as of now: its own inputs, and then the rows of other outputs that few mixtures take. Raises
+    UserError for everything that is wrong with the mixture.
 
     Args:
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
         only: by source, the paths of the files that are read; None for all.
     """
     given = mixture
-    named_in(mixture.takedown)  # a list that cannot be read ends the run before anything begins
-    mixture, taken = with_snapshot_sources(mixture)
-    stages = {name: _bound(mixture, name) for name in mixture.sources}
-    listing = Listing(say)
-    notes = {name: Notes(on_file=partial(listing.add, name), may_grow=only is not None) for name in mixture.sources}
-    files = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
-    every_file = files
-    if only is not None:
-        files = {name: [each for each in listed if each[0].path in only[name]] for name, listed in files.items()}
-    for name, listed in files.items():
-        _check_outside(mixture, name, [file.url for file, _ in listed])
-    check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
-    warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
-    for name, of in notes.items():
-        listed = {
-            "broken_links": sorted(set(of.passed_over)),
-            "linked_again": sorted(set(of.linked_again)),
-            "named_twice": of.named_twice,
-        }
-        warnings += [files_warning(kind, name, entries) for kind, entries in listed.items() if entries]
-    warnings += _read_twice(mixture, {name: [file for file, _ in listed] for name, listed in files.items()})
-    warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
-    if limit is None:
-        size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
-        files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
-    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
-    looked_at = files if only is None else every_file
-    looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
-    warnings += [warning for of_source, _ in looked.values() for warning in of_source]
+    sources, warnings = _own_sources(given, limit, say, only)
+    stages = {name: source.stages for name, source in sources.items()}
+    named_in(given.takedown)  # a list that cannot be read ends the run before anything begins
+    mixture, taken = with_snapshot_sources(given)
     warnings += [*_unused(mixture), *_rounded(mixture)]
     if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
         warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
-    sources = {name: _planned(mixture, name, files[name], stages[name], looked[name][1]) for name in mixture.sources}
-    if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
-        sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
-    reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     tokenizer = users_tokenizer(mixture, encodes=bool(sources))
     check_tokenizer(mixture, taken, tokenizer.content)
     warnings += () if taken else tokenizer.warnings  # rows that are taken have their tokens
@@ -111,11 +81,57 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         tokenizer_content=tokenizer.content,
         tokenizer_notes=tokenizer.notes,
         limit=limit,
-        deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in mixture.sources},
+        deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in sources},
         warnings=tuple(warnings),
-        reference_rows=reference_rows,
+        reference_rows=find_reference_rows(mixture, stages, {name: list(of.files) for name, of in sources.items()}),
         taken=taken,
     )
+
+
+def _own_sources(
+    mixture: Mixture, limit: int | None, say: Say | None, only: Only | None
+) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
+    """The sources with input files, with their files and stages, and warnings about them."""
+    stages = {name: _bound(mixture, name) for name in mixture.sources}
+    listing = Listing(say)
+    notes = {name: Notes(on_file=partial(listing.add, name), may_grow=only is not None) for name in mixture.sources}
+    every_file = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
+    files = {
+        name: listed if only is None else [each for each in listed if each[0].path in only[name]]
+        for name, listed in every_file.items()
+    }
+    warnings = _checked_files(mixture, files, notes)
+    if limit is None:
+        size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
+        files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
+    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
+    looked_at = files if only is None else every_file
+    looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
+    warnings += [warning for of_source, _ in looked.values() for warning in of_source]
+    sources = {name: _planned(mixture, name, files[name], stages[name], looked[name][1]) for name in mixture.sources}
+    if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
+        sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
+    return sources, warnings
+
+
+def _checked_files(
+    mixture: Mixture, files: Mapping[str, Sequence[tuple[InputFile, Reader]]], notes: Mapping[str, Notes]
+) -> list[RunWarning]:
+    """Warnings about the input files as they were listed. Raises UserError for files that cannot be read as they are."""
+    own = {name: [file for file, _ in listed] for name, listed in files.items()}
+    for name, listed in own.items():
+        _check_outside(mixture, name, [file.url for file in listed])
+    check_hashes({name: [file.path for file in listed] for name, listed in own.items()})
+    warnings = order_warnings({name: mixture.stages_of(name) for name in own})
+    for name, of in notes.items():
+        noted = {
+            "broken_links": sorted(set(of.passed_over)),
+            "linked_again": sorted(set(of.linked_again)),
+            "named_twice": of.named_twice,
+        }
+        warnings += [files_warning(kind, name, entries) for kind, entries in noted.items() if entries]
+    warnings += _read_twice(mixture, own)
+    return [*warnings, *(warning for name in own for warning in _damaged(mixture, name, files[name]))]
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:

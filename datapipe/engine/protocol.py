@@ -75,7 +75,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """The end of one attempt at a task: a record to commit, or a failure.
+    """An attempt at a task, and once it has ended, a record to commit or a failure.
 
     Attributes:
         attempt: its name, as the driver gave it.
@@ -114,11 +114,6 @@ class Engine(Protocol):
     def take_news(self) -> Sequence[str]:
         """Lines about its machines for the user, since the last call."""
         return ()
-
-    @property
-    def node_seconds(self) -> float:
-        """For which it has used nodes of a cluster, summed over them."""
-        return 0.0
 
     def close(self) -> None:
         """Stops all workers at once. Their running tasks are not committed."""

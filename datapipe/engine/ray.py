@@ -35,6 +35,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
+from datapipe.engine.history import add_node_hours
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
@@ -92,10 +93,6 @@ class RayEngine(Engine):
         """Cores of the nodes that get tasks; 0 while none of them can run any. A cluster without nodes gets tasks, to grow."""
         fit = self._nodes.known.fit
         return max(1, int(sum(node.resources["CPU"] for node in fit))) if fit or not self._nodes.known.num_alive else 0
-
-    @property
-    def node_seconds(self) -> float:
-        return self._nodes.node_seconds
 
     def submit(self, task: Task, attempt: str) -> None:
         self._modules.update(user_modules(task))
@@ -257,6 +254,8 @@ class RayEngine(Engine):
         ray.kill(self._board)  # all others end: without a board, nobody wants them
         if self._started_here:
             ray.shutdown()
+        if self._nodes.node_seconds:
+            add_node_hours(self._nodes.root, self._nodes.node_seconds / 3600)
 
 
 @contextmanager

@@ -6,20 +6,18 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from shlex import quote
 from time import perf_counter
-from typing import Any
 
 from datapipe.config import Mixture
-from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.figures import DriverFigures
-from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, was_whole, write_inputs, write_run
+from datapipe.engine.driver import Driver
+from datapipe.engine.events import Observer, Said
+from datapipe.engine.history import estimated, kept_by_last_run, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
-from datapipe.engine.local import usable_cores
+from datapipe.engine.local import LocalEngine, usable_cores
+from datapipe.engine.output_checks import check_is_folder, check_not_whole, check_one_part, check_same_mixture
 from datapipe.engine.prepare import Only, Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
@@ -28,17 +26,12 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import MIXTURE, TOKENIZER
-from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
-from datapipe.shards.removed import read_removed
-from datapipe.shards.shard_table import ShardTable
+from datapipe.records.names import MIXTURE
+from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.index.reference_rows import earlier_runs
-from datapipe.snapshots.index.write import index_of_run, write_index
 from datapipe.snapshots.publish import Report, publish
-from datapipe.snapshots.takedown import delete_from_indexes
 from datapipe.steps.compile import Plan, compile_plan
-from datapipe.steps.estimate import KeptShares, StepCost, step_costs
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.hold import LeaseLostError
@@ -49,44 +42,70 @@ from datapipe.storage.root import Root
 EngineFactory = Callable[[Root, Request], Engine]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """How a mixture is run. Raises UserError for options that do not go together.
+
+    Attributes:
+        engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
+        workers: processes; None for one on each core.
+        address: of a running Ray cluster; None for one that is started for the run.
+        limit: documents of each source to read at most; None for all.
+        replaces: whether the mixture may publish into the output of another one.
+        repacks: whether the run may publish one part of each source where there are several.
+    """
+
+    engine: str = "local"
+    workers: int | None = None
+    address: str | None = None
+    limit: int | None = None
+    replaces: bool = False
+    repacks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise UserError(f"engine {self.engine!r}: expected local or ray")
+        if self.address is not None and self.engine != "ray":
+            raise UserError(f"address {self.address}: it goes with the engine ray, and this is {self.engine}")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers: found {self.workers}, expected at least 1, or none for one on each core")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"limit: found {self.limit}, expected at least 1, or None for all documents.")
+
+    def start_engine(self, root: Root, request: Request) -> Engine:
+        if self.engine == "ray":
+            from datapipe.engine.ray import RayEngine
+
+            return RayEngine(root, request, self.address, self.workers)
+        return LocalEngine(root.url, self.workers or usable_cores(), request.mixture.execution)
+
+
 @dataclass(slots=True)
 class Run:
     """A run, and its request, plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
 
     Attributes:
-        report: makes the content of the report that is kept with the snapshot; None for none.
-        replaces: whether the mixture may publish into the output of another one.
-        of_snapshot: the warnings of its publication.
-        told: the content of the report that is kept with the snapshot, once it is made.
-        before: the snapshot that was the newest one before this run; None before the first.
-        engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
-        workers: processes; None for one on each core.
-        started_s: of `perf_counter`.
-        figures: of its driver.
+        emit: gets its events.
+        make_engine: for another engine than that of the options.
         only: by source, the paths of the files that are read; None for all.
-        repacks: whether the run may publish one part of each source where there are several.
-        kept_before: the share of text that each step kept in the run before, once it was asked for.
+        make_report: makes the report that is kept with the snapshot; None for none.
+        started_s: of `perf_counter`.
+        before: the snapshot that was the newest one before this run; None before the first.
+        of_snapshot: the warnings of its publication.
     """
 
     mixture: Mixture
-    make_engine: EngineFactory
-    observer: Observer
-    limit: int | None = None
-    engine: str = "local"
-    workers: int | None = None
-    started_s: float = field(default_factory=perf_counter)
-    report: Report | None = None
-    replaces: bool = False
+    emit: Observer
+    options: RunOptions = field(default_factory=RunOptions)
+    make_engine: EngineFactory | None = None
     only: Only | None = None
-    repacks: bool = False
+    make_report: Report | None = None
+    started_s: float = field(default_factory=perf_counter)
     before: Manifest | None = None
     request: Request | None = None
     plan: Plan | None = None
     snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
-    told: Mapping[str, Any] | None = None
-    figures: DriverFigures = field(default_factory=DriverFigures)
-    kept_before: KeptShares | None = None
 
     @property
     def root(self) -> Root:
@@ -97,17 +116,19 @@ class Run:
         """Whether its snapshot is a part of that of another output, which is published later."""
         return self.only is not None
 
-    def step_times(self, plan: Plan) -> Mapping[str, StepCost]:
-        """About how long each step of a plan of this run takes on one core."""
-        assert self.request is not None
-        if self.kept_before is None:
-            self.kept_before = kept_by_last_run(self.root)
-        return step_costs(self.request, plan, self.kept_before)
+    @property
+    def is_new(self) -> bool:
+        """Whether it has published a new snapshot of its output."""
+        before = None if self.before is None else self.before.fingerprint
+        return not self.is_addition and self.snapshot is not None and self.snapshot.fingerprint != before
+
+    def say(self, line: str) -> None:
+        self.emit(Said(line))
 
     @no_exit()
     def execute(self) -> Manifest:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
-        names = kernels_of_run(self.mixture) if self.engine == "local" else []
+        names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
             with Compilation(names, usable_cores(), self._tell_compiled):
                 return self._run_and_publish()
@@ -117,48 +138,25 @@ class Run:
             raise stopped from error
 
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
-        self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
+        self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Manifest:
-        self.request = request = prepare(self.mixture, self.limit, self.observer.say, self.only)
-        _check_output(self.root)
+        self.request = request = prepare(self.mixture, self.options.limit, self.say, self.only)
+        check_is_folder(self.root)
         with exclusive(self.root) as hold:
             self.before = newest_manifest(self.root)
-            self._guard_other()
-            self._guard_limit()
-            self._guard_parts()
+            self._check_before(request)
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
             ledger = Ledger(self.root, hold.condemned)
             ledger.load()
             ledger.sweep(hold)
             if ledger.num_refused:
-                self.observer.say(
-                    f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again"
-                )
-            plan = self._execute(Driver(request, ledger, self.observer, hold, self.figures), request)
-            index = index_of_run(self.root, request, plan)
-            if index is not None:
-                write_index(index)
-            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
-            if self.snapshot.num_taken_down:
-                delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
+                self.say(f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again")
+            plan = self._execute(Driver(request, ledger, self.emit, hold, kept_by_last_run(self.root)), request)
+            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.make_report, self.say)
             ledger.sweep(hold)
         return self.snapshot
-
-    def new_tokenizer(self, after: Manifest | None) -> list[RunWarning]:
-        """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
-        before = self.before
-        if not (self.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
-            before.tokenizer.fingerprint == after.tokenizer.fingerprint
-        ):
-            return []
-        path = self.root.child_url(snapshot_file(self.root, before, TOKENIZER))
-        text = (
-            f"a tokenizer was trained anew, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
-            f"the old one, copy {path}, and name it in the mixture: tokenizer: {{path: FILE}}"
-        )
-        return [RunWarning(kind="new_tokenizer", text=text)]
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
         """Runs what is not committed; writes the history of the run whether it fails or not."""
@@ -177,6 +175,17 @@ class Run:
             raise
         self._write_history(driver, request)
         return plan
+
+    def _check_before(self, request: Request) -> None:
+        """Raises UserError where the output holds a snapshot that this run may not replace."""
+        if self.before is None:
+            return
+        if not self.options.replaces:
+            check_same_mixture(self.root, self.before, request.mixture)
+            if self.options.limit is not None:
+                check_not_whole(self.root)
+        if not self.options.repacks:
+            check_one_part(self.root, self.before)
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
         """Raises UserError where the disk of the output has less room than the estimate."""
@@ -202,55 +211,11 @@ class Run:
             write_run(self.root, driver.plan, request, earlier_runs(stages))
 
     def _run(self, driver: Driver, request: Request) -> Plan:
-        engine = self.make_engine(self.root, request)
+        engine = (self.make_engine or self.options.start_engine)(self.root, request)
         try:
             return driver.run(engine)
         finally:
             engine.close()
-            if engine.node_seconds:
-                add_node_hours(self.root, engine.node_seconds / 3600)
-
-    def _guard_other(self) -> None:
-        """Raises UserError where the output holds the snapshot of another mixture."""
-        if self.before is None or self.replaces:
-            return
-        url, before = self.root.url, self.before
-        way_out = (
-            f"Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in {url}, and "
-            f'Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the other.'
-        )
-        if before.name != self.mixture.name:
-            raise UserError(
-                f"{url} holds a snapshot of the mixture '{before.name}', and this one is '{self.mixture.name}'. {way_out}"
-            )
-        sources = self.mixture.all_sources if self.request is None else self.request.mixture.all_sources
-        if not before.sources.keys() & sources.keys():
-            there, here = (", ".join(sorted(names)) for names in (before.sources, sources))
-            raise UserError(
-                f"{url} holds a snapshot of the sources {there}, and this mixture has none of them, but {here}. {way_out}"
-            )
-
-    def _guard_limit(self) -> None:
-        """Raises UserError where a limited run would replace the snapshot of a whole one."""
-        if self.limit is None or self.before is None or self.replaces:
-            return
-        if was_whole(self.root):
-            raise UserError(
-                f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
-                f"Give the limited run another output: --output {quote(self.root.url + '-look')}"
-            )
-
-    def _guard_parts(self) -> None:
-        """Raises UserError where a run of all files would pack anew what was added by and by."""
-        if self.repacks or not isinstance(self.before, Snapshot):
-            return
-        parts = ShardTable.of(self.before.shards).parts
-        if len(parts) and parts.max():
-            raise UserError(
-                f"{self.root.url} holds a snapshot to which files were added in {counted(int(parts.max()), 'part')}, and this "
-                f"run would pack all rows anew, in another order. To add what is new, run `datapipe run MIXTURE --follow "
-                f"SECONDS`; to pack all anew, so that rows are shuffled across parts, `datapipe run MIXTURE --repack`."
-            )
 
 
 @no_exit()
@@ -261,8 +226,3 @@ def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     ledger = Ledger(Root(mixture.output))
     ledger.load()
     return request, compile_plan(request, ledger.look_up)
-
-
-def _check_output(root: Root) -> None:
-    if root.local is not None and root.local.exists() and not root.local.is_dir():
-        raise UserError(f"output {root.url} is a file. Expected a folder, or a path where one can be made.")

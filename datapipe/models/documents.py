@@ -12,7 +12,7 @@ sources are positive or negative, or a column of the documents is the label.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from datapipe.api import engine_factory, execute, keep_report
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
 from datapipe.config import Mixture, load_mixture
@@ -28,9 +27,10 @@ from datapipe.config.catalogue import stage_class
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
-from datapipe.engine.run import Run
-from datapipe.engine.watching.progress import Progress
+from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.terminal import Terminal
 from datapipe.errors import UserError, suggest
 from datapipe.models.examples import Labelling
 from datapipe.models.labelled_files import LabelledBatch
@@ -57,10 +57,7 @@ class DocumentInput:
         until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
         settings: of `--set`, each KEY=VALUE.
         text_field: of files.
-        limit: documents of each source to read at most.
-        workers: processes; None for one on each core.
-        engine: "local" or "ray".
-        address: of a running Ray cluster.
+        options: of the run of a mixture.
     """
 
     paths: tuple[str, ...]
@@ -68,10 +65,7 @@ class DocumentInput:
     until: str = ""
     settings: tuple[str, ...] = ()
     text_field: str = "text"
-    limit: int | None = None
-    workers: int | None = None
-    engine: str = "local"
-    address: str | None = None
+    options: RunOptions = field(default_factory=RunOptions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +106,7 @@ def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocu
     if root is None:
         _run(_mixture_to_run(wanted, work), wanted, console)
         root = Root(str(work))
-    elif wanted.settings or wanted.limit or wanted.until:
+    elif wanted.settings or wanted.options.limit or wanted.until:
         raise UserError(f"{wanted.paths[0]}: --set, --limit and --until go with a mixture; this is the output of a run")
     snapshot = read_manifest(root)
     if not isinstance(snapshot, DocumentsSnapshot):
@@ -177,14 +171,9 @@ def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageU
 
 
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
-    make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
     state = RunState()
-    with Progress(console, state) as progress:
-        run = Run(mixture, make_engine, progress, wanted.limit, engine=wanted.engine, replaces=True)
-        problem = execute(run, state)
-    keep_report(run, problem)
-    if problem is not None:
-        raise problem
+    run = Run(mixture, Terminal(console, state).observe, replace(wanted.options, replaces=True))
+    run_and_report(run, state).raise_problem()
 
 
 # ------------------------------------------------------------------------------------------------ with labels

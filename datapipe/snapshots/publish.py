@@ -24,13 +24,14 @@ from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, Token
 from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, has_snapshot, read_manifest, snapshot_folder
 from datapipe.shards.provenance import Provenance
-from datapipe.shards.removed import removed_entry
+from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.snapshots.composed_manifest import file_entry, make_snapshot, provenance_of, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
-from datapipe.snapshots.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
+from datapipe.snapshots.index.write import index_of_run, write_index
+from datapipe.snapshots.takedown import delete_from_indexes, documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.steps.compile import Plan
 from datapipe.steps.counts import source_counts
 from datapipe.steps.losses import why_nothing_is_left
@@ -50,12 +51,15 @@ Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 def publish(
     hold: Hold, request: Request, plan: Plan, report: Report | None, say: Say | None = None
 ) -> tuple[Manifest, list[RunWarning]]:
-    """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
+    """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
 
     Args:
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
         say: gets lines about shards of other outputs, where they take a while.
     """
+    index = index_of_run(hold.root, request, plan)
+    if index is not None:
+        write_index(index)
     _check_something_is_left(request, plan)
     root, is_text = hold.root, request.mixture.tokenizer.is_none
     own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
@@ -75,6 +79,8 @@ def publish(
     tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
     tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(tasks).encode())
+    if first.num_taken_down:
+        delete_from_indexes(root, read_removed(root, first))
     return first, warnings
 
 

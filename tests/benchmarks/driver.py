@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.api import engine_factory, execute
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.following.additions import mixture_of, publish_addition
 from datapipe.engine.prepare import Only, prepare
 from datapipe.engine.protocol import Attempt, Engine
-from datapipe.engine.run import Run
+from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.run_report import run_and_report
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
@@ -131,7 +131,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
         driver = Driver(request, _loaded(root, hold), runs.Watcher(), hold)
         driver.compile()
         run_cpu = time.process_time() - cpu
-        workers = NoEngine() if engine == "none" else engine_factory(engine, None, None)(root, request)
+        workers = NoEngine() if engine == "none" else RunOptions(engine=engine).start_engine(root, request)
         cpu = time.process_time()
         try:
             plan = driver.run(workers)
@@ -202,9 +202,7 @@ def _added(folder: Path, num_additions: int, counts: Sequence[int]) -> np.ndarra
 
 
 def _run(mixture: Mixture, only: Only | None) -> None:
-    problem = execute(Run(mixture, runs.InProcess, runs.Watcher(), only=only))
-    if problem is not None:
-        raise problem
+    run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, only=only)).raise_problem()
 
 
 def _fitted(added: np.ndarray) -> np.ndarray:

@@ -17,9 +17,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from datapipe.cli.main import CLASSIFIER_COMMANDS, app
-from datapipe.engine.protocol import Message
-from datapipe.engine.watching.progress import Progress
+from datapipe.engine.events import Committed, Planned, Progress
+from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.terminal import Terminal
 from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
@@ -174,11 +175,12 @@ def test_display_of_progress_has_a_line_for_each_step_and_worker(columns: int) -
     steps.append(Step(id="web/pack", kind="pack", label="pack", source="web"))
     activity = Activity(work=f"filter.{_LONG * 3}", place="long/" * 60, key=bytes(range(16)), num_docs=80)
     state = RunState()
-    with Progress(Console(file=io.StringIO(), force_terminal=True, width=columns), state) as progress:
-        state.planned(Plan(pipeline=lay_out({"web": []}), steps=steps))
-        state.committed(record)
-        state.tick([Message(attempt="a", task="web/read", activity=activity, silent_s=60.0)])
-        lines = ["".join(part.text for part in line) for line in progress.console.render_lines(progress._display())]
+    terminal = Terminal(Console(file=io.StringIO(), force_terminal=True, width=columns), state)
+    state.observe(Planned(plan=Plan(pipeline=lay_out({"web": []}), steps=steps), costs={}))
+    attempt = Attempt(task=tasks[0], attempt="a", record=record)
+    state.observe(Committed(attempts=[attempt], lags_s=[0.1], seconds=0.1))
+    state.observe(Progress(messages=[Message(attempt="a", task="web/read", activity=activity, silent_s=60.0)], slots=1))
+    lines = ["".join(part.text for part in line) for line in terminal.console.render_lines(terminal.display())]
     check("\n".join(lines), columns)
     assert lines[0].startswith("0 of 2 steps done"[: columns - 1])
     assert len(lines) == 4

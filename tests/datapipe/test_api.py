@@ -20,7 +20,7 @@ import pytest
 
 import datapipe
 import datapipe.engine.run  # `datapipe.run` must stay the function
-from datapipe.api import engine_factory
+from datapipe.engine.run import RunOptions
 from datapipe.loader import Loader
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.root import Root
@@ -206,4 +206,4 @@ def test_result_on_the_screen_of_a_notebook_has_no_credentials() -> None:
 @pytest.mark.parametrize("options", [{"engine": "spark"}, {"address": "host:1"}, {"workers": 0}])
 def test_engine_options_that_do_not_go_together_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(datapipe.UserError):
-        engine_factory(**{"engine": "local", "workers": None, "address": None, **options})
+        RunOptions(**options)

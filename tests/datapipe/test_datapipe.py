@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from hypothesis import strategies as st
 
 from datapipe.columns import read_only, text_buffers
 from datapipe.config import StageUse, catalogue
-from datapipe.engine.figures import DriverFigures, Figures
+from datapipe.engine.watching.sums import Figures, Pauses
 from datapipe.errors import UserError
 from datapipe.machine import activity
 from datapipe.machine.activity import PAGE_BYTES, Activity, Page
@@ -253,40 +252,22 @@ def test_histogram_counts_a_number_at_a_bound_below_it_and_those_above_every_bou
     assert counts == {"1": 2, "3": 2, "+Inf": 1, "sum": 3007.5}
 
 
-def test_lag_is_from_the_end_of_each_task_to_the_commit_and_a_commit_that_fails_counts_nothing() -> None:
-    now = [100.0]
-    figures = DriverFigures(lambda: now[0])
-
-    def commit(records: list[str]) -> list[str]:
-        now[0] += 2.0
-        if not records:
-            raise OSError
-        return records
-
-    assert figures.timed(commit, ["a", "b"]) == ["a", "b"]
-    figures.committed([99.0, 101.5])
-    with suppress(OSError):
-        figures.timed(commit, [])
-    assert [figures.sums[name, "sum"] for name in ("commit_seconds", "driver_lag_seconds", "commit_records")] == [2.0, 3.5, 2]
-    assert sum(figures.sums["driver_lag_seconds", bound] for bound in ("0.5", "5.0")) == 2
-
-
 def test_longest_pause_is_forgotten_after_two_minutes_and_grows_while_the_driver_hangs() -> None:
     now = [1000.0]
-    figures = DriverFigures(lambda: now[0])
+    pauses = Pauses(lambda: now[0])
     for step_s in (0.0, 0.1, 7.0, 0.1):
         now[0] += step_s
-        figures.look(8, 3)
-    assert (figures.slots, figures.queued, figures.longest_pause_s) == (8, 3, 7.0)
+        pauses.look()
+    assert pauses.longest_s == 7.0
     for _ in range(130):
         now[0] += 1.0
-        figures.look(8, -1)
-    assert (figures.queued, figures.longest_pause_s) == (0, 1.0)
+        pauses.look()
+    assert pauses.longest_s == 1.0
     now[0] += 40.0
-    assert figures.longest_pause_s == 40.0
-    figures.end()
+    assert pauses.longest_s == 40.0
+    pauses.end()
     now[0] += 500.0
-    assert (figures.slots, figures.longest_pause_s) == (0, 0.0)  # while --follow waits for the next run, perhaps for hours
+    assert pauses.longest_s == 0.0  # while --follow waits for the next run, perhaps for hours
 
 
 def test_counted_noun_is_singular_for_one_alone() -> None:

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from datapipe.api import execute, keep_report
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.following.follow import Follower
 from datapipe.engine.run import Run
+from datapipe.engine.run_report import run_and_report
 from tests.support import browsed, corpora, runs
 
 GROWN_TAIL = (
@@ -41,11 +41,8 @@ LICENSED = r"""
 def finish(mixture: Path | Mixture, only: Any = None) -> runs.Finished:
     """Runs a mixture in this process to its end, with its report, page and card."""
     loaded = mixture if isinstance(mixture, Mixture) else load_mixture(mixture)
-    run = Run(loaded, runs.InProcess, runs.Watcher(), only=only)
-    problem = execute(run)
-    keep_report(run, problem)
-    if problem is not None:
-        raise problem
+    run = Run(loaded, runs.Watcher(), make_engine=runs.InProcess, only=only)
+    run_and_report(run).raise_problem()
     assert run.plan is not None and run.snapshot is not None
     return runs.Finished(mixture=loaded, snapshot=run.snapshot, watcher=runs.Watcher(), plan=run.plan)  # type: ignore[arg-type]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from datapipe.config import Mixture, load_mixture
-from datapipe.engine.driver import Observer
+from datapipe.engine.events import Committed, Event, Observer, Retried, Said
 from datapipe.engine.local import LocalEngine
-from datapipe.engine.protocol import Attempt, Engine
-from datapipe.engine.run import Run
+from datapipe.engine.protocol import Attempt, Engine, Failure
+from datapipe.engine.run import Run, RunOptions
 from datapipe.records.record import Record
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
@@ -19,7 +19,6 @@ from datapipe.snapshots.publish import Report
 from datapipe.steps.compile import Plan
 from datapipe.steps.run_task import run_task
 from datapipe.steps.warnings import RunWarning, run_warnings
-from datapipe.steps.work import Task
 
 STAGES = """
 stages:
@@ -41,23 +40,26 @@ execution: {split_bytes: 64KiB, bucket_bytes: 64KiB}
 
 
 @dataclass
-class Watcher(Observer):
+class Watcher:
     """An observer that remembers."""
 
     records: list[Record] = field(default_factory=list)
-    retries: list[tuple[Task, Any]] = field(default_factory=list)
+    retries: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     on_commit: Callable[[Record], None] = lambda record: None
 
-    def committed(self, record: Record) -> None:
-        self.records.append(record)
-        self.on_commit(record)
-
-    def retried(self, task: Task, failure: Any) -> None:
-        self.retries.append((task, failure))
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Committed():
+                for record in (attempt.record for attempt in event.attempts if attempt.record is not None):
+                    self.records.append(record)
+                    self.on_commit(record)
+            case Retried() if event.attempt.failure is not None:
+                self.retries.append(replace(event.attempt.failure, message=event.text))
+            case Said():
+                self.lines.append(event.line)
+            case _:
+                pass
 
     @property
     def steps(self) -> list[str]:
@@ -139,14 +141,20 @@ def run_mixture(
     limit: int | None = None,
     make_engine: Callable[..., Any] | None = None,
     watcher: Watcher | None = None,
+    observer: Observer | None = None,
     replaces: bool = False,
     report: Report | None = None,
 ) -> Finished:
-    """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given."""
+    """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given.
+
+    Args:
+        observer: gets the events in place of the watcher.
+    """
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
     engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution))
-    run = Run(mixture, engine, watcher, limit, replaces=replaces, report=report)
+    options = RunOptions(limit=limit, replaces=replaces)
+    run = Run(mixture, observer or watcher, options, engine, make_report=report)
     snapshot = run.execute()
     assert run.plan is not None
     assert run.request is not None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from datapipe.config.mixture import Mixture
+from datapipe.engine.events import Adding, Looked, Observer, Published, Said, Waiting
 from datapipe.engine.following.additions import (
     check_can_follow,
     check_is_as_before,
@@ -49,16 +50,6 @@ RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
 _SHOWN = 3
 
 
-Notice = Callable[..., None]
-"""Receives events for programs, by name, with facts that JSON can tell.
-
-looked             the sources were listed
-waiting            what: why nothing is added now, in words
-adding             part, sources, files, output
-published          snapshot, tokens (more than before), taken_down (documents)
-"""
-
-
 @dataclass(slots=True)
 class Follower:
     """Follows the sources of a mixture.
@@ -66,21 +57,22 @@ class Follower:
     Args:
         every_s: seconds between two looks.
         run_one: runs a mixture.
-        say: tells the user a line.
-        notice: receives events, for programs.
+        emit: gets the events between runs.
         wait, now: sleeping, and seconds since the epoch.
     """
 
     mixture: Mixture
     every_s: float
     run_one: RunOne
-    say: Callable[[str], None]
-    notice: Notice = lambda event, **facts: None
+    emit: Observer
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
     _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
+
+    def say(self, line: str) -> None:
+        self.emit(Said(line))
 
     def follow(self, num_looks: int | None = None) -> None:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks. Raises UserError where another
@@ -110,7 +102,7 @@ class Follower:
                     continue
                 addition = self._begun(root, snapshot)
                 news = watch.look(snapshot) if addition is None else None
-                self.notice("looked")
+                self.emit(Looked())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 addition, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")
@@ -142,9 +134,7 @@ class Follower:
         newest, done = take_down(root, sorted(found))
         self._describe(root, newest)  # also where a takedown before was killed
         if done.num_new:
-            published = newest.fingerprint
-            self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
-            self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)
+            self.emit(Published(snapshot=newest.fingerprint, tokens=0, taken_down=done.num_new, is_addition=False))
         return done.num_new > 0
 
     def _describe(self, root: Root, snapshot: Snapshot) -> None:
@@ -178,9 +168,8 @@ class Follower:
         self._waits_for = ""
         number = sum(map(len, addition.files.values()))
         part, sources, output = num_parts(snapshot), sorted(addition.files), root.child_url(addition.folder)
-        adding = f"adding {counted(number, 'new file')} as part {part} of {', '.join(sources)}"
-        self.say(adding)
-        self.notice("adding", part=part, sources=sources, files=number, output=output)
+        adding = Adding(part=part, sources=sources, files=number, output=output)
+        self.emit(adding)
         self._note(f"{adding}: `datapipe status {quote(output)}`")
         try:
             self.run_one(mixture_of(self.mixture, root, addition), addition.files)
@@ -194,11 +183,8 @@ class Follower:
         tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
         for warning in warnings:
             self.say(f"warning: {warning.text}")
-        self.say(
-            f"published snapshot {published.fingerprint[:12]} with {tokens:,} tokens more. Trainers move with loader.advance()"
-        )
-        taken_down = published.num_taken_down - snapshot.num_taken_down
-        self.notice("published", snapshot=published.fingerprint, tokens=tokens, taken_down=taken_down)
+        taken_down, fingerprint = published.num_taken_down - snapshot.num_taken_down, published.fingerprint
+        self.emit(Published(snapshot=fingerprint, tokens=tokens, taken_down=taken_down, is_addition=True))
 
     def _tell(self, news: News) -> None:
         """Tells, once, of files that were read and are not as they were."""
@@ -235,9 +221,8 @@ class Follower:
 
     def _waits(self, line: str) -> bool:
         if line != self._waits_for:
-            self.notice("waiting", what=line)
             self._note(line)
-            self.say(line)
+            self.emit(Waiting(what=line))
         self._waits_for = line
         return False
 

@@ -12,8 +12,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.engine.figures import BOUNDS, Figures
-from datapipe.engine.watching.state import CommandFigures, RunState
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.sums import BOUNDS, Figures
 from datapipe.machine.http_server import MetricsServer
 
 _COUNTERS = (
@@ -43,18 +43,17 @@ _STEP_STATES = ("waiting", "running", "committed")
 
 
 class RunMetrics(Collector):
-    """A collector for any registry.
+    """A collector for any registry, of all runs of a command.
 
     Args:
         about: labels of `datapipe_run_info`: mixture, output, engine, version.
     """
 
-    def __init__(self, figures: CommandFigures, about: dict[str, str]) -> None:
-        self._figures, self._about = figures, about
+    def __init__(self, state: RunState, about: dict[str, str]) -> None:
+        self._state, self._about = state, about
 
     def collect(self) -> Iterator[Metric]:
-        figures, state = self._figures, self._figures.state
-        totals = figures.totals()
+        state, totals = self._state, self._state.totals()
         yield _gauge("info", "What runs.", self._about, 1)
         yield _tasks(state)
         states = Counter(step.state for step in state.steps.values())
@@ -70,17 +69,17 @@ class RunMetrics(Collector):
         yield _gauge("longest_silence_seconds", "Of the running attempts.", {}, silent)
         yield _gauges("waiting", "1 for what attempts wait for.", ["what"], {(what,): 1 for what in state.waiting()})
         yield _counters("driver_cpu_seconds", "CPU of the driver's process.", [], {(): process_time()})
-        yield _gauge("slots", "Tasks that the engine runs at once.", {}, state.driver.slots)
-        yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, state.driver.queued)
+        yield _gauge("slots", "Tasks that the engine runs at once.", {}, state.slots)
+        yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, state.queued)
         text = "Longest time between two looks of the driver, in the last one or two minutes."
-        yield _gauge("driver_longest_pause_seconds", text, {}, state.driver.longest_pause_s)
+        yield _gauge("driver_longest_pause_seconds", text, {}, state.pauses.longest_s)
         left = state.time_left()
         if left is not None:
             bound = {"bound": "least" if left.is_least else "about"}
             yield _gauge("estimated_seconds_left", "Until all steps are committed.", bound, left.seconds)
-        yield _counters("published", "New snapshots that this process has published.", [], {(): figures.num_published})
-        if figures.looked_at is not None:
-            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, figures.looked_at)
+        yield _counters("published", "New snapshots that this process has published.", [], {(): state.num_published})
+        if state.looked_at is not None:
+            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, state.looked_at)
 
 
 def _tasks(state: RunState) -> Metric:
@@ -117,6 +116,6 @@ def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Met
     return family
 
 
-def serve_runs(figures: CommandFigures, about: dict[str, str], port: int, address: str = "127.0.0.1") -> MetricsServer:
-    """Serves figures at http://address:port/metrics, from a thread. Raises UserError for a taken port."""
-    return MetricsServer(address, port, "--metrics-port", RunMetrics(figures, about)).start()
+def serve_runs(state: RunState, about: dict[str, str], port: int) -> MetricsServer:
+    """Serves figures at http://127.0.0.1:port/metrics, from a thread. Raises UserError for a taken port."""
+    return MetricsServer("127.0.0.1", port, "--metrics-port", RunMetrics(state, about)).start()

@@ -1,7 +1,6 @@
-"""work/status.json: how far a run is, for another terminal or machine; and what it says together with the lock of the output.
+"""work/status.json: how far a run is, for another terminal or machine. `status_reader.py` reads it.
 
-The driver writes it every few seconds and at its end. Its size is bounded by the steps of the plan and by `_MOST_ATTEMPTS`.
-A run that was killed leaves a file that says "running", and an output that nobody holds: that is how it is told.
+It is written every few seconds and at the end. Its size is bounded by the steps of the plan and by `_MOST_ATTEMPTS`.
 """
 
 from __future__ import annotations
@@ -10,21 +9,18 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from datapipe.credentials import masked
-from datapipe.engine.driver import Observer
+from datapipe.engine.events import Event, Planned, Progress, RunEnded
 from datapipe.engine.protocol import Message
-from datapipe.engine.watching.state import RunState, message_json, step_json
-from datapipe.errors import UserError, exit_status_of
-from datapipe.records.names import FOLLOWER, REPORT, STATUS
-from datapipe.report.summary import parse_report
-from datapipe.shards.snapshots import ADDITIONS
-from datapipe.steps.compile import Plan
-from datapipe.storage.lock import LEASE, LEASE_S, LOCK
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.time_left import StepState
+from datapipe.errors import exit_status_of
+from datapipe.records.names import STATUS
+from datapipe.steps.steps import EXCHANGES
+from datapipe.storage.hold import LeaseLostError
 from datapipe.storage.root import Root
 
 _EVERY_S, _EVERY_ON_STORE_S = 2.0, 15.0
@@ -32,27 +28,35 @@ _MOST_ATTEMPTS = 200
 _VERSION = 1
 
 
-class StatusFile(Observer):
-    """An observer that writes the file. A disk or store that fails never ends the run."""
+class StatusFile:
+    """An observer that writes the file. A disk or store that fails never ends the run.
+
+    Args:
+        root: of the output.
+        state: of the run, which observes each event first.
+    """
 
     def __init__(self, root: Root, state: RunState) -> None:
         self._root, self._state, self._outcome, self._exit_status = root, state, "running", None
         self._every_s = _EVERY_S if root.local is not None else _EVERY_ON_STORE_S
         self._written = float("-inf")
 
-    def planned(self, plan: Plan) -> None:
-        self._write()
+    def observe(self, event: Event) -> None:
+        match event:
+            case Planned():
+                self._write()
+            case Progress() if time.monotonic() - self._written >= self._every_s:
+                self._write()
+            case RunEnded() if not isinstance(event.problem, LeaseLostError):  # else it is that of the run with the output
+                self._end(event.problem)
+            case _:
+                pass
 
-    def tick(self, messages: Sequence[Message]) -> None:
-        if time.monotonic() - self._written >= self._every_s:
-            self._write()
-
-    def end(self, problem: BaseException | None) -> None:
-        """Writes the file for the last time, with what ended the run early. Nothing where no run began."""
+    def _end(self, problem: BaseException | None) -> None:
+        """Writes the file for the last time. Nothing where no run began."""
         is_stopped = isinstance(problem, KeyboardInterrupt)
         self._outcome = "finished" if problem is None else "stopped" if is_stopped else str(problem)
         self._exit_status = exit_status_of(problem)
-        self._state.tick(())  # nothing runs any more, also where the last look found a worker at work
         if self._state.steps:
             self._write()
 
@@ -80,8 +84,8 @@ class StatusFile(Observer):
             "documents": {source: {fate: sums["documents", source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
-            "slots": state.driver.slots,
-            "queued": state.driver.queued,
+            "slots": state.slots,
+            "queued": state.queued,
             "waiting": state.waiting(),
             "failures": dict(state.failures),
             "last_failure": state.failed,
@@ -89,63 +93,33 @@ class StatusFile(Observer):
         }
 
 
-def read_status(root: Root) -> dict[str, Any]:
-    """What the file says, with `holder`, the process that holds the output, and `state`: running, killed, finished, stopped or
-    failed. Raises UserError where no run has left a file."""
-    try:
-        status = json.loads(root.read_bytes(STATUS))
-    except FileNotFoundError as error:
-        raise UserError(f"{root.url}: no run has told how far it is. Expected the output of `datapipe run`.") from error
-    except ValueError as error:
-        raise UserError(f"{root.child_url(STATUS)}: the file was edited or damaged. A run writes it anew.") from error
-    status |= _follower(root)
-    holder = _holder(root)
-    state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
-    if state == "running" and not holder:
-        return {**status, "outcome": "killed", "running": [], "num_running": 0, "holder": holder, "state": "killed"}
-    grown = _documents_of_all(root) if state == "finished" and "following" in status else {}
-    return {**status, **grown, "holder": holder, "state": state}
+def message_json(message: Message, since: float) -> dict[str, Any]:
+    """A running attempt, for people and programs."""
+    return {
+        "task": message.task,
+        "attempt": message.attempt,
+        "node": message.node,
+        "since": since,
+        "at": str(message.activity) if message.activity else "starting",
+        "silent_s": round(message.silent_s, 1),
+        "memory_bytes": message.memory_bytes,
+    }
 
 
-def _documents_of_all(root: Root) -> dict[str, Any]:
-    """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
-    addition was published."""
-    with suppress(FileNotFoundError, ValueError):
-        report = parse_report(root.read_bytes(REPORT))
-        if "addition" in report:
-            counted = {source: entry["documents"] for source, entry in report["sources"].items()}
-            fates = {source: {fate: each[fate] for fate in ("read", "kept", "quarantined")} for source, each in counted.items()}
-            return {"documents": {name: fates[name] | {"dropped": sum(counted[name]["dropped"].values())} for name in fates}}
-    return {}
-
-
-def _follower(root: Root) -> dict[str, Any]:
-    """`following`: the process that follows the sources, and what it does or waits for; None where none does. Nothing of an
-    output that nobody has followed."""
-    try:
-        told = json.loads(root.read_bytes(FOLLOWER))
-        holder = _holder(root.within(ADDITIONS))
-        return {"following": {"process": holder, "doing": str(told["doing"])} if holder else None}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, LookupError, TypeError):
-        return {"following": None}
-
-
-def _holder(root: Root) -> str:
-    """The process that holds the output; empty where none does."""
-    if root.local is None:
-        with suppress(FileNotFoundError, ValueError, KeyError):
-            lease = json.loads(root.read_bytes(LEASE))
-            if lease["holder"] and time.time() - lease["renewed"] < LEASE_S:
-                return str(lease["process"])
-        return ""
-    try:
-        lock = root.local / LOCK
-        inode = lock.stat().st_ino
-        # The kernel's list of locks. To ask by taking the lock would stop a run that begins meanwhile.
-        locks = map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines())
-        held = any(len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in locks)
-        return lock.read_text(errors="replace").strip() or "unknown" if held else ""
-    except OSError:
-        return ""
+def step_json(step: StepState) -> dict[str, Any]:
+    """How far a step is, for people and programs. The rate and the time left are of this process alone."""
+    here_s = 0.0 if step.began is None else time.monotonic() - step.began
+    remaining = (step.planned or 0) - step.committed
+    return {
+        "step": step.step.id,
+        "title": step.step.title,
+        "state": step.state,
+        "tasks": step.planned,
+        "committed": step.committed,
+        "seconds": step.seconds,
+        "slowest": {"task": step.slowest, "seconds": step.slowest_s},
+        "kept": step.kept,
+        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.kind in EXCHANGES else None,
+        "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
+        "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
+    }

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.config.execution import ExecutionSpec
-from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, largest_first
+from datapipe.engine.attempts import LEAST_S, LONGEST_WAIT_S, SILENCE_S, Attempts, Pending, input_bytes, largest_first
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.machine.activity import Activity
 from datapipe.metrics import TaskMetrics
+from datapipe.records.commit_files import MOST_RECORDS
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.steps.work import SampleTask, TrainTask
@@ -52,7 +53,7 @@ class _Case:
 
     def __init__(self) -> None:
         self.now, self.engine = 0.0, _Engine()
-        self.attempts = Attempts(self.engine, lambda: self.now)
+        self.attempts = Attempts(self.engine, lambda event: None, lambda: self.now)
         assert self.ends(_task(0), self.attempts.submit(_task(0)), seconds=1.0)
 
     def wait(self, seconds: float, *running: str, silent_s: float = 0.0, activity: Activity | None = None) -> None:
@@ -97,7 +98,7 @@ def test_an_attempt_is_slow_by_what_others_took_for_as_much_input(case, num_byte
 
 def test_a_silent_attempt_gets_a_second_one_where_nothing_is_known_of_its_step():
     case = _Case()
-    alone = Attempts(case.engine, lambda: case.now)
+    alone = Attempts(case.engine, lambda event: None, lambda: case.now)
     attempt = alone.submit(_task(1))
     alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S - 1)])
     case.now += 1e6
@@ -145,6 +146,27 @@ def test_a_failure_counts_where_no_other_attempt_goes_on_or_any_would_meet_it(ca
     if not counts_at_once:
         assert case.fails(task, second, kind)
         assert len(case.attempts) == 0
+
+
+def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> None:
+    now = [10.0]
+    pending, attempt = Pending(clock=lambda: now[0]), Attempt(task=_task(0), attempt="a")
+    assert pending.due_in_s == float("inf")
+    pending.add(attempt)
+    now[0] += LONGEST_WAIT_S / 2
+    pending.add(attempt)
+    assert 0 < pending.due_in_s <= LONGEST_WAIT_S / 2
+    now[0] += LONGEST_WAIT_S
+    assert pending.due_in_s == 0
+    record = Record(step="web/sample", fingerprint="0", outputs={}, metrics=TaskMetrics())
+    committed = pending.take([record, record], 2.0)
+    assert committed.lags_s == pytest.approx([1.5 * LONGEST_WAIT_S, LONGEST_WAIT_S])
+    assert [each.record for each in committed.attempts] == [record, record]
+    assert (pending.due_in_s, pending.by_step) == (float("inf"), {})
+    for _ in range(MOST_RECORDS):
+        assert pending.due_in_s > 0
+        pending.add(attempt)
+    assert (pending.due_in_s, pending.by_step.total()) == (0, MOST_RECORDS)
 
 
 @given(st.lists(st.integers(0, 40), max_size=30))

@@ -211,10 +211,12 @@ def test_run_whose_first_task_is_wholly_quarantined_stops_then_unless_it_is_with
         documents = _run(tmp_path, "keep: [url]", tail=f"{tail}max_quarantined: 20%\n").report["sources"]["web"]["documents"]
         assert (documents["read"], documents["quarantined"]) == (1600, 200)
         return
-    for _ in range(2):  # the record of the first task stays, so the next run runs none
+    committed: list[int] = []
+    for _ in range(2):  # the records of the first tasks stay, so the next run runs none
         with pytest.raises(DatapipeError, match="first tasks read are quarantined"):
             _run(tmp_path, "keep: [url]", tail=tail, watcher=watcher)
-        assert len(watcher.records) == 1
+        committed.append(len(watcher.records))
+    assert 1 <= committed[0] == committed[1] < 8
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

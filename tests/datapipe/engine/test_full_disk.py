@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.engine import retries
+from datapipe.engine.events import Event, Retried, Said
 from datapipe.errors import DatapipeError
 from datapipe.records.names import ATTEMPTS
 from datapipe.storage.root import Root
@@ -35,7 +36,7 @@ def test_full_disk_stops_the_run_with_what_is_free_and_the_same_command_goes_on(
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
         with pytest.raises(DatapipeError, match=rf"{output}: the disk is full, [\d.]+ k?B free"):
             runs.run_mixture(mixture, output=output, watcher=watcher)
-        told = [failure.message for _, failure in watcher.retries] + watcher.lines
+        told = [failure.message for failure in watcher.retries] + watcher.lines
         assert len(set(told)) == len(told) < 8
         root = Root(str(output))
         assert [path for path, _ in root.list_files(ATTEMPTS) if path not in stored_text(root)] == []
@@ -48,13 +49,10 @@ def test_run_goes_on_by_itself_when_room_is_made(tmp_path, mixture):
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
 
         class Frees(runs.Watcher):
-            def retried(self, task, failure) -> None:
-                super().retried(task, failure)
-                resize(ROOMY)
-
-            def say(self, line: str) -> None:
-                super().say(line)
-                resize(ROOMY)
+            def __call__(self, event: Event) -> None:
+                super().__call__(event)
+                if isinstance(event, Retried | Said):
+                    resize(ROOMY)
 
         watcher = Frees()
         done = runs.run_mixture(mixture, output=tmp_path / "disk/out", watcher=watcher)

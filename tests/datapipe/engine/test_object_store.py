@@ -13,10 +13,9 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
-from datapipe.engine import retries
+from datapipe.engine import attempts, retries
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader import Loader
-from datapipe.records import ledger as ledgers
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.export.text import parts_of_text
@@ -111,7 +110,7 @@ def _upstream(query: str) -> str:
 
 def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, query, tmp_path, monkeypatch):
     monkeypatch.setattr(retries, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(ledgers, "LONGEST_WAIT_S", 0.0)  # else all input is read before the first commit
+    monkeypatch.setattr(attempts, "LONGEST_WAIT_S", 0.0)  # else all input is read before the first commit
     _, _, local = finished
     proxy = UnreliableStore(_upstream(query))
     limits = f"{proxy.query}&connect_timeout=9&request_timeout=9&max_attempts=1"
@@ -120,7 +119,7 @@ def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_
     with pytest.raises(DatapipeError, match=r"no answer: .*run the same command") as stopped:
         runs.run_mixture(mixture, watcher=watcher, workers=1)
     assert not isinstance(stopped.value, UserError)
-    told = [failure.message for _, failure in watcher.retries]
+    told = [failure.message for failure in watcher.retries]
     assert len(set(told)) == len(told) > 0
     for line in [*told, str(stopped.value)]:
         assert line.startswith("s3://outputs/web/"), line  # the output is on a disk

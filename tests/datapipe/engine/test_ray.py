@@ -16,8 +16,9 @@ from datapipe.config import load_mixture
 from datapipe.engine.cluster.arrival import Expectation
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
-from datapipe.engine.watching.events import EventLog
+from datapipe.engine.watching.event_log import EventLog
 from datapipe.errors import DatapipeError, UserError
+from datapipe.machine.json_log import JsonLog
 from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
 from tests.support.cli_processes import is_running, run, start, wait_until
@@ -83,8 +84,9 @@ def test_ray_names_tasks_by_source_and_step_and_tells_the_node_of_each_attempt(t
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         nodes = {f"{node['NodeID'][:12]} ({node['NodeManagerAddress']})" for node in ray.nodes()}
-        with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
-            done = runs.run_mixture(mixture, overrides=["tokenizer=none"], make_engine=_on(cluster), watcher=log)
+        with closing(JsonLog(str(tmp_path / "log.jsonl"))) as log:
+            observer = EventLog(log).observe
+            done = runs.run_mixture(mixture, overrides=["tokenizer=none"], make_engine=_on(cluster), observer=observer)
         steps = {f"task::{step.id}" for step in done.plan.steps}
         wait_until(lambda: steps <= {event["cat"] for event in ray.timeline()}, "the names of all steps")
     finally:

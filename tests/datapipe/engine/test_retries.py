@@ -10,6 +10,7 @@ import pytest
 from datapipe.config import load_mixture
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine import retries as retries_module
+from datapipe.engine.events import Event, Retried
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.retries import (
     LEAST_LIMIT_BYTES,
@@ -269,12 +270,13 @@ def test_figures_tell_which_store_all_tasks_wait_for_until_the_run_ends(tmp_path
     outage = Outage(where="s3://bucket/a.jsonl", cause="no answer: 503 Slow Down")
     engine, state, seen = _Failing(Failure(kind="infrastructure", message="", outage=outage)), RunState(), []
 
-    class Seen(runs.Watcher):
-        def retried(self, task, failure):
+    def observe(event: Event) -> None:
+        state.observe(event)
+        if isinstance(event, Retried):
             seen.append(state.waiting())
             raise DatapipeError("seen")
 
-    run = Run(load_mixture(_mixture(tmp_path, 20)), lambda root, request: engine, Seen(), figures=state.driver)
+    run = Run(load_mixture(_mixture(tmp_path, 20)), observe, make_engine=lambda root, request: engine)
     with pytest.raises(DatapipeError, match="seen"):
         run.execute()
     assert seen == [["s3://bucket/a.jsonl: no answer"]]

@@ -30,7 +30,7 @@ def test_document_that_ends_its_worker_is_named_with_its_stage_and_a_traceback(t
     mixture, watcher = hostile_stages.write_mixture(tmp_path, {17: word}), runs.Watcher()
     with pytest.raises(DatapipeError, match=rf"doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: {causes[0]}"):
         runs.run_mixture(mixture, watcher=watcher)
-    assert [failure.cause for _, failure in watcher.retries] == causes
+    assert [failure.cause for failure in watcher.retries] == causes
     if word == "SEGFAULT":
         failure = (tmp_path / "out/work/failure.txt").read_text()
         assert "doc-5-17" in failure and "in process" in failure
@@ -56,7 +56,7 @@ def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_s
     monkeypatch.setenv("GREEDY", "1")
     options, watcher = ["execution.memory=700MB", "execution.max_retries=0"], runs.Watcher()
     halved = runs.run_mixture(mixture, output=tmp_path / "halved", overrides=options, watcher=watcher)
-    told = [failure.message for _, failure in watcher.retries]
+    told = [failure.message for failure in watcher.retries]
     assert all(any(f"Hostile on {num_docs} documents" in text for text in told) for num_docs in (30, 15))
     assert all("execution.memory allows 700.0 MB" in text for text in told)
     assert (halved.checksums, halved.snapshot) == (plain.checksums, plain.snapshot)
@@ -65,7 +65,7 @@ def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_s
 def test_crash_that_one_document_alone_does_not_cause_is_survived(tmp_path):
     plain = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "TOGETHER"}))
     assert plain.report["total"]["documents"]["kept"] == 60
-    assert [failure.cause for _, failure in plain.watcher.retries] == ["SIGSEGV"] * 2
+    assert [failure.cause for failure in plain.watcher.retries] == ["SIGSEGV"] * 2
 
 
 def _is_in_the_stage(message: Message, stall_s: float) -> bool:
@@ -89,6 +89,6 @@ def test_stage_that_is_stopped_costs_one_attempt(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "is_stalled", lambda message, stall_s: message.is_stopped)
     done = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "STOPPED"}))
     assert (tmp_path / "was-stopped").exists()
-    [failure] = [failure for _, failure in done.watcher.retries]
+    [failure] = done.watcher.retries
     assert (failure.kind, "SIGSTOP" in failure.message) == ("infrastructure", True)
     assert done.report["total"]["documents"]["kept"] == 60

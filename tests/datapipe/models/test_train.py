@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from datapipe.engine.run import RunOptions
 from datapipe.errors import UserError
 from datapipe.models.documents import DocumentInput, documents_of
 from datapipe.stage.models.classifier import open_classifier
@@ -31,7 +32,8 @@ stages:
 
 def texts_of(work: Path, *paths: str, **options) -> dict[str, list[str]]:
     """The texts of each source."""
-    found = documents_of(DocumentInput(paths=paths, workers=1, **options), work, Console(file=io.StringIO()))
+    run_options = RunOptions(workers=1, limit=options.pop("limit", None))
+    found = documents_of(DocumentInput(paths=paths, options=run_options, **options), work, Console(file=io.StringIO()))
     texts: dict[str, list[str]] = {}
     for batch in found():
         for name, text in zip(batch.column("id").to_pylist(), batch.column("text").to_pylist()):

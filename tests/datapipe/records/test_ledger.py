@@ -9,7 +9,7 @@ import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
-from datapipe.records.ledger import LONGEST_WAIT_S, Ledger, Pending
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.records.record import Record
@@ -197,23 +197,3 @@ def test_other_files_in_the_folder_are_no_commit_files(tmp_path: Path, name: str
     root = Root(str(tmp_path))
     root.write_atomic(f"{LEDGER}/{name}", line_of(_numbered(1)).to_bytes())
     assert list(CommitFiles(root).read()) == []
-
-
-@pytest.mark.medium
-def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> None:
-    now = [10.0]
-    pending = Pending(clock=lambda: now[0])
-    assert pending.due_in_s == float("inf")
-    pending.add(_numbered(0))
-    now[0] += LONGEST_WAIT_S / 2
-    pending.add(_numbered(1))
-    assert 0 < pending.due_in_s <= LONGEST_WAIT_S / 2
-    now[0] += LONGEST_WAIT_S
-    assert pending.due_in_s == 0
-    assert pending.take() == [_numbered(0), _numbered(1)]
-    assert (pending.due_in_s, pending.by_step) == (float("inf"), {})
-    for number in range(MOST_RECORDS):
-        assert pending.due_in_s > 0
-        pending.add(_numbered(number))
-    assert pending.due_in_s == 0
-    assert pending.by_step == {"web/read": MOST_RECORDS}

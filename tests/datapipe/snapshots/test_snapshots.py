@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from datapipe.api import execute, keep_report
 from datapipe.config import load_mixture
 from datapipe.engine.run import Run
+from datapipe.engine.run_report import run_and_report
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import open_run
@@ -46,7 +46,7 @@ def mixture_of(folder: Path, name: str, sources: Mapping[str, Any], **sections: 
 
 
 def build(data: Mapping[str, Any]) -> Snapshot:
-    run = Run(load_mixture(data), InProcess, Watcher())
+    run = Run(load_mixture(data), Watcher(), make_engine=InProcess)
     snapshot = run.execute()
     assert isinstance(snapshot, Snapshot)
     return snapshot
@@ -77,9 +77,8 @@ def new(earlier: Path) -> dict[str, Any]:
 def mixed(earlier: Path, new: dict[str, Any]) -> Run:
     """A run of new text and the rows of `old`, in the folder `mixed`; no test changes it."""
     sources = {"new": new, "old": {"snapshot": str(earlier / "old"), "weight": 0.1}}
-    run = Run(load_mixture(mixture_of(earlier, "mixed", sources)), InProcess, Watcher())
-    assert execute(run) is None
-    keep_report(run, None)
+    run = Run(load_mixture(mixture_of(earlier, "mixed", sources)), Watcher(), make_engine=InProcess)
+    run_and_report(run).raise_problem()
     return run
 
 
@@ -121,9 +120,7 @@ def test_rows_are_those_of_the_other_output_and_each_is_drawn_before_any_is_draw
 
 def test_report_and_card_tell_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
     data, watcher = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}), Watcher()
-    run = Run(load_mixture(data), InProcess, watcher)
-    assert execute(run) is None
-    keep_report(run, None)
+    run_and_report(Run(load_mixture(data), watcher, make_engine=InProcess)).raise_problem()
     assert watcher.steps == ["tokenizer/load"]
     for shard in read_snapshot(Root(str(tmp_path / "a"))).shards:
         there = earlier / "old" / "shards" / shard.source.removeprefix("old.") / shard.path.rpartition("/")[2]
@@ -185,7 +182,7 @@ def test_the_mixture_that_an_output_keeps_names_the_snapshot_and_gives_the_same_
     assert newest.fingerprint == read_snapshot(Root(str(other))).fingerprint
     kept = load_mixture(tmp_path / "a" / "mixture.yaml", output=tmp_path / "again")
     assert kept.mixture.replay is None
-    again = Run(kept, InProcess, Watcher()).execute()
+    again = Run(kept, Watcher(), make_engine=InProcess).execute()
     assert again.fingerprint == made.fingerprint
     today = build(mixture_of(tmp_path, "b", {"new": new, "old": {"snapshot": str(other)}}, mixture=replay))
     assert today.fingerprint != made.fingerprint
@@ -208,7 +205,7 @@ def test_an_output_is_whole_without_the_one_that_it_was_made_from(earlier: Path,
 def test_snapshots_of_snapshots_and_of_several_lengths(earlier: Path, tmp_path: Path) -> None:
     def again(name: str, output: str) -> str:
         kept = load_mixture(tmp_path / name / "mixture.yaml", output=tmp_path / output)
-        return Run(kept, InProcess, Watcher()).execute().fingerprint
+        return Run(kept, Watcher(), make_engine=InProcess).execute().fingerprint
 
     sources = {"web": {"path": str(earlier / "web.jsonl")}}
     lengths = {"sequence_length": [LENGTH, 128]}

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.api import execute, keep_report
 from datapipe.config import load_mixture
-from datapipe.engine.run import Run
+from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.run_report import run_and_report
 from datapipe.errors import SnapshotError, UserError
 from datapipe.exchange.ranges import read_blocks
 from datapipe.loader import Loader
@@ -73,11 +73,8 @@ def _mixture(folder: Path, tail: str = TAIL, sources: str = "", stages: str = ST
 
 
 def _finished(path: Path, **options: Any) -> Run:
-    run = Run(load_mixture(path), runs.InProcess, runs.Watcher(), **options)
-    problem = execute(run)
-    if problem is not None:
-        raise problem
-    keep_report(run, None)
+    run = Run(load_mixture(path), runs.Watcher(), RunOptions(**options), runs.InProcess)
+    run_and_report(run).raise_problem()
     return run
 
 
@@ -334,8 +331,8 @@ def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(fo
     _finished(_mixture(other, tokenizer))
     take_down(root, _documents(root)[:1])
     both = f"  x: {{snapshot: {root.url}}}\n  y: {{snapshot: {other}/out}}\n"
-    run = Run(load_mixture(_mixture(tmp_path / "both", tokenizer, both, "")), runs.InProcess, runs.Watcher())
-    assert execute(run) is None
+    run = Run(load_mixture(_mixture(tmp_path / "both", tokenizer, both, "")), runs.Watcher(), make_engine=runs.InProcess)
+    run_and_report(run).raise_problem()
     assert [warning.kind for warning in run.of_snapshot if warning.kind.startswith("takedown")] == ["takedown_of_two"]
 
 

@@ -13,14 +13,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from datapipe.api import execute
 from datapipe.config import load_mixture
+from datapipe.engine.events import Event, Published, line_of
 from datapipe.engine.following import follow
 from datapipe.engine.following.additions import mixture_of
 from datapipe.engine.following.follow import Follower
 from datapipe.engine.following.watch import Watch
-from datapipe.engine.run import Run
-from datapipe.engine.watching.status import read_status
+from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.run_report import run_and_report
+from datapipe.engine.watching.status_reader import read_status
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -58,7 +59,7 @@ class Corpus:
         (folder / "in").mkdir(parents=True, exist_ok=True)
         self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", stages, tail)
         self.lines: list[str] = []
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[Event] = []
         self.num_runs = 0
 
     def add(self, *numbers: int) -> None:
@@ -74,23 +75,21 @@ class Corpus:
 
     def run_one(self, mixture, only) -> None:
         self.num_runs += 1
-        problem = execute(Run(mixture, runs.InProcess, runs.Watcher(), only=only))
-        if problem is not None:
-            raise problem
+        run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, only=only)).raise_problem()
 
     def whole_run(self, **options) -> BaseException | None:
-        return execute(Run(load_mixture(self.path), runs.InProcess, runs.Watcher(), **options))
+        return run_and_report(Run(load_mixture(self.path), runs.Watcher(), RunOptions(**options), runs.InProcess)).problem
 
     def follow(self, num_looks: int = 2, **options) -> Snapshot:
         self.follower(**options).follow(num_looks)
         return self.snapshot
 
     def follower(self, **options) -> Follower:
-        def notice(event: str, **facts: Any) -> None:
-            self.events.append((event, facts))
+        def observe(event: Event) -> None:
+            self.events.append(event)
+            self.lines += [line] if (line := line_of(event)) else []
 
-        about = self.lines.append, notice
-        return Follower(load_mixture(self.path), 1.0, self.run_one, *about, **{"wait": lambda seconds: None, **options})
+        return Follower(load_mixture(self.path), 1.0, self.run_one, observe, **{"wait": lambda seconds: None, **options})
 
     @property
     def snapshot(self) -> Snapshot:
@@ -160,7 +159,7 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
     assert {shard.split for shard in third.shards[len(first.shards) :]} == {"train"}
     assert third.tokenizer == first.tokenizer
     tokens = [sum(shard.tokens for shard in each.shards) for each in (first, second, third)]
-    published = [(facts["snapshot"], facts["tokens"]) for event, facts in corpus.events if event == "published"]
+    published = [(event.snapshot, event.tokens) for event in corpus.events if isinstance(event, Published)]
     assert published == [(second.fingerprint, tokens[1] - tokens[0]), (third.fingerprint, tokens[2] - tokens[1])]
     for path, was in before.items():
         now = (corpus.folder / "out" / path).stat()
@@ -476,7 +475,7 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
     fourth = corpus.follow()
     assert fourth.removed is not None
     assert (fourth.removed.documents, _parts(fourth), corpus.num_runs) == (3, {0, 1, 2}, 2)
-    told = [facts["taken_down"] for event, facts in corpus.events if event == "published"]
+    told = [event.taken_down for event in corpus.events if isinstance(event, Published)]
     assert told == [1, 1, 0]  # of the list, with an addition, and none: the third was taken down by hand
     with closing(Loader(corpus.root.url, global_batch_size=4, fields=("document_keys",))) as loader:
         keys = {bytes(key) for step in range(60) for key in loader.batch(step)["document_keys"].reshape(-1, 16)}

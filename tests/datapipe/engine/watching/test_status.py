@@ -16,19 +16,23 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from datapipe.api import execute
 from datapipe.config import load_mixture
+from datapipe.engine.events import Event, Observer, Planned, Progress, RunEnded, RunStarted, Said, all_of
 from datapipe.engine.protocol import Message
 from datapipe.engine.run import Run
-from datapipe.engine.watching.events import EventLog
+from datapipe.engine.run_report import run_and_report
+from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import serve_runs
 from datapipe.engine.watching.screen import left_text, status_lines
-from datapipe.engine.watching.state import CommandFigures, Observers, RunState
-from datapipe.engine.watching.status import StatusFile, read_status
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.status import StatusFile
+from datapipe.engine.watching.status_reader import read_status
 from datapipe.engine.watching.time_left import TimeLeft
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.http_server import MetricsServer
+from datapipe.machine.json_log import JsonLog
 from datapipe.records.names import STATUS
+from datapipe.steps.estimate import StepCost
 from datapipe.storage.root import Root
 from tests.support import cli_processes, corpora, runs
 
@@ -61,28 +65,30 @@ def _of_plan(samples: Samples) -> Samples:
     return {key: value for key, value in samples.items() if key[0].startswith(wanted)}
 
 
-def _run(mixture: Path, *observers: Any) -> runs.Finished:
-    watcher: Any = Observers(observers)
-    return runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
+def _run(mixture: Path, *observers: Observer) -> runs.Finished:
+    return runs.run_mixture(mixture, make_engine=runs.InProcess, observer=all_of(observers))
+
+
+def _started(output: str) -> RunStarted:
+    return RunStarted(mixture="m", output=output, engine="local")
 
 
 @pytest.mark.medium
 def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
-    state, figures, scraped = RunState(), CommandFigures(), list[Samples]()
-    figures.begin_run(state, "a")
-    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log, serve_runs(figures, {"mixture": "test"}, 0) as server:
+    state, scraped = RunState(), list[Samples]()
+    state.observe(_started("a"))
+    with closing(JsonLog(str(tmp_path / "log.jsonl"))) as log, serve_runs(state, {"mixture": "test"}, 0) as server:
         watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if not scraped else None)
-        done = _run(mixture, state, log, watcher)
+        done = _run(mixture, state.observe, EventLog(log).observe, watcher)
         last = _scraped(server)
-        again = RunState()
-        _run(mixture, again)
-        for later in (RunState(), again):  # before it has a plan no counter falls, and then it finds the same committed
-            figures.begin_run(later, "a")
-            assert _of_plan(_scraped(server)) == _of_plan(last)
-        figures.begin_run(again, "b")
+        state.observe(_started("a"))
+        assert _of_plan(_scraped(server)) == _of_plan(last)  # before the run has a plan no counter falls,
+        _run(mixture, state.observe)
+        assert _of_plan(_scraped(server)) == pytest.approx(_of_plan(last))  # and then it finds the same committed
+        state.observe(_started("b"))
+        _run(mixture, state.observe)
         elsewhere = _scraped(server)
     assert _of_plan(elsewhere) == pytest.approx({key: 2 * value for key, value in _of_plan(last).items()})
-    assert dict(again.sums) == pytest.approx(dict(state.sums))
     source = done.report["sources"]["web"]["documents"]
     fates = source | {"dropped": sum(source["dropped"].values())}
     for fate in ("read", "kept", "dropped", "quarantined"):
@@ -107,24 +113,28 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     state, seen, root = RunState(), [], Root(str(tmp_path / "out"))
 
     def look(record: Any) -> None:
-        StatusFile(root, state).tick(())
+        StatusFile(root, state).observe(Progress())
         seen.append((state.time_left(), state.text_of_time_left(), left_text(read_status(root))))
 
-    run = Run(load_mixture(mixture), runs.InProcess, runs.Watcher(on_commit=look))
-    assert execute(run, state) is None
+    def observe(event: Event) -> None:
+        costs.update(event.costs if isinstance(event, Planned) else {})
+        watcher(event)
+
+    costs, watcher = dict[str, StepCost](), runs.Watcher(on_commit=look)
+    run_and_report(Run(load_mixture(mixture), observe, make_engine=runs.InProcess), state).raise_problem()
     assert [text for _, text, _ in seen] == [text for _, _, text in seen]
     first = seen[0][0]
     assert first is not None and not first.is_least
     waiting = [name for name in state.steps if name not in ("web/read", "dedup.exact/match")]
-    assert first.seconds > sum(run.step_times(run.plan)[name].seconds for name in waiting) / 3 > 0
+    assert first.seconds > sum(costs[name].seconds for name in waiting) / 3 > 0
     assert state.time_left() == TimeLeft(seconds=0.0)
 
 
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
-        serve_runs(CommandFigures(), {}, taken.getsockname()[1])
+        serve_runs(RunState(), {}, taken.getsockname()[1])
     with pytest.raises(UserError, match="--log-json"):
-        EventLog(str(tmp_path / "no/such/folder"))
+        JsonLog(str(tmp_path / "no/such/folder"))
 
 
 @pytest.mark.medium
@@ -132,16 +142,16 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     state, root = RunState(), Root(str(tmp_path / "out"))
     with pytest.raises(UserError):
         read_status(root)
-    status = StatusFile(root, state)
-    _run(mixture, state, status)
+    observe = all_of([state.observe, StatusFile(root, state).observe])
+    _run(mixture, observe)
     assert read_status(root)["state"] == "killed"
-    state.say("opened s3://key:secret@bucket/folder")
-    status.end(DatapipeError("cannot read s3://key:secret@bucket/folder"))
+    observe(Said("opened s3://key:secret@bucket/folder"))
+    observe(RunEnded(problem=DatapipeError("cannot read s3://key:secret@bucket/folder")))
     assert "secret" not in root.read_bytes(STATUS).decode()
     failed = list(status_lines(read_status(root), "out"))
     assert "failed: cannot read s3://" in failed[0] and "opened s3://" in failed[-1]
-    state.tick([Message(attempt="a", task="web/read (0)")])
-    status.end(None)
+    observe(Progress(messages=[Message(attempt="a", task="web/read (0)")], slots=1))
+    observe(RunEnded())
     assert read_status(root)["num_running"] == 0
     assert next(status_lines(read_status(root), "out")) == "out: finished"
 

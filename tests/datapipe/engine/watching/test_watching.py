@@ -6,23 +6,34 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 from ruamel.yaml import YAML
 
-from datapipe.engine.protocol import Attempt, Failure, Message
-from datapipe.engine.watching.events import EventLog
+from datapipe.engine.attempts import Attempts
+from datapipe.engine.events import (
+    Committed,
+    Looked,
+    Planned,
+    Progress,
+    RunEnded,
+    RunStarted,
+    all_of,
+)
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message
+from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import RunMetrics
-from datapipe.engine.watching.progress import Progress, at_work
-from datapipe.engine.watching.screen import watch
-from datapipe.engine.watching.state import CommandFigures, Observers, RunState, step_json
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.status import step_json
+from datapipe.engine.watching.status_watch import watch
+from datapipe.engine.watching.terminal import Terminal, at_work
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
+from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
 from datapipe.steps.compile import Plan, Step
@@ -31,63 +42,75 @@ from datapipe.steps.steps import lay_out
 from datapipe.steps.work import MapTask, TrainTask
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
-OTHER = replace(TASK, fingerprint="fedcba9876543210")
 RECORD = Record(step="web/read", fingerprint=TASK.fingerprint, outputs={}, metrics=TaskMetrics())
 
 
-def _seen(attempt: str, node: str, task: MapTask = TASK) -> Message:
-    return Message(attempt=attempt, task=task.label, node=node)
+class _Log:
+    """The log of the attempts of an engine that runs nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.log = path, JsonLog(str(path))
+        self.observe = EventLog(self.log).observe
+        self.attempts = Attempts(cast(Engine, SimpleNamespace(submit=_ignore, cancel=_ignore)), self.observe)
+
+    def look(self, **nodes: str) -> None:
+        """A look that finds attempts on nodes."""
+        self.attempts.look([Message(attempt=name, task=TASK.label, node=node) for name, node in nodes.items()])
+
+    def end(self, attempt: str, node: str = "", kind: str = "") -> None:
+        failure = Failure(kind=kind, message="it failed") if kind else None
+        record = None if kind else RECORD
+        ended = Attempt(task=TASK, attempt=attempt, node=node, record=record, failure=failure)
+        self.attempts.is_settled(self.attempts.located(ended))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        self.log.close()
+        events = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        assert all(event.pop("time").endswith("Z") for event in events)
+        return events
 
 
-def _ended(attempt: str, node: str = "", kind: str = "", task: MapTask = TASK) -> Attempt:
-    failure = Failure(kind=kind, message="it failed") if kind else None
-    record = None if kind else replace(RECORD, fingerprint=task.fingerprint)
-    return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
+def _ignore(*anything: Any) -> None: ...
 
 
-def _written(path: Path) -> list[dict[str, Any]]:
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert all(event.pop("time").endswith("Z") for event in events)
-    return events
+@pytest.fixture
+def log(tmp_path: Path) -> _Log:
+    return _Log(tmp_path / "log.jsonl")
 
 
-def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_path: Path) -> None:
-    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
-        log.tick([_seen("a", "")])
-        for _ in range(2):
-            log.tick([_seen("a", "n1")])
-        log.ended(_ended("a", kind="task"))
-        log.retried(TASK, Failure(kind="task", message="it failed, once more"))
-        log.tick([_seen("b", "n2")])
-        log.ended(_ended("b", "n2"))
-        log.committed(RECORD)
-    about = {"step": "web/read", "task": "0123456789ab"}
-    first, second = about | {"attempt": "a", "node": "n1"}, about | {"attempt": "b", "node": "n2"}
-    assert _written(tmp_path / "log.jsonl") == [
-        {"event": "task_started"} | first,
-        {"event": "task_failed", "kind": "task", "message": "it failed"} | first,
-        {"event": "task_retried", "kind": "task", "message": "it failed, once more"} | first,
-        {"event": "task_started"} | second,
-        {"event": "task_committed", "seconds": 0.0, "peak_bytes": 0, "read": 0, "kept": 0} | second,
+def _where(attempt: str, node: str) -> dict[str, str]:
+    return {"step": "web/read", "task": "0123456789ab", "attempt": attempt, "node": node}
+
+
+def test_an_attempt_that_fails_and_the_next_one_are_logged_with_their_nodes(log: _Log) -> None:
+    first = log.attempts.submit(TASK)
+    log.look(**{first: ""})
+    for _ in range(2):
+        log.look(**{first: "n1"})
+    log.end(first, kind="task")
+    second = log.attempts.submit(TASK)
+    log.end(second, "n2")  # between two looks
+    unplaced = log.attempts.submit(TASK)
+    log.end(unplaced, kind="node")
+    assert log.events == [
+        {"event": "task_started"} | _where(first, "n1"),
+        {"event": "task_failed", "kind": "task", "message": "it failed"} | _where(first, "n1"),
+        {"event": "task_started"} | _where(second, "n2"),
+        {"event": "task_failed", "kind": "node", "message": "it failed"}
+        | {"step": "web/read", "task": "0123456789ab", "attempt": unplaced},
     ]
 
 
-def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_no_node_never(tmp_path: Path) -> None:
-    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
-        log.ended(_ended("short", "n1"))
-        log.ended(_ended("unplaced", kind="node", task=OTHER))
-    events = [(event["event"], event["attempt"], event.get("node")) for event in _written(tmp_path / "log.jsonl")]
-    assert events == [("task_started", "short", "n1"), ("task_failed", "unplaced", None)]
-
-
-def test_of_two_attempts_at_a_task_the_one_that_is_ended_is_told_as_cancelled(tmp_path: Path) -> None:
-    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
-        log.tick([_seen("a", "n1"), _seen("b", "n2"), _seen("c", "n3"), _seen("d", "n1", OTHER)])
-        log.ended(_ended("a", "n1", kind="infrastructure"))
-        log.ended(_ended("b", "n2"))
-        log.committed(RECORD)
-    events = [(event["event"], event["attempt"], event["node"]) for event in _written(tmp_path / "log.jsonl")]
-    assert events[4:] == [("task_failed", "a", "n1"), ("task_cancelled", "c", "n3"), ("task_committed", "b", "n2")]
+def test_of_several_attempts_at_a_task_those_that_are_ended_are_logged_as_cancelled(log: _Log) -> None:
+    a, b, c = (log.attempts.submit(TASK) for _ in range(3))
+    log.look(**{a: "n1", b: "n2", c: "n3"})
+    log.end(a, "n1", kind="infrastructure")
+    log.end(b, "n2")
+    assert log.events[3:] == [
+        {"event": "task_failed", "kind": "infrastructure", "message": "it failed"} | _where(a, "n1"),
+        {"event": "task_cancelled"} | _where(c, "n3"),
+    ]
 
 
 RECORDS = tuple(
@@ -119,6 +142,12 @@ class _Scraped(tuple[Record, ...]):
             yield record
 
 
+def _committed(*records: Record) -> Committed:
+    by_name = {task.fingerprint: task for task in TASKS}
+    attempts = [Attempt(task=by_name[record.fingerprint], attempt="a", record=record) for record in records]
+    return Committed(attempts=attempts, lags_s=[0.1] * len(records), seconds=0.1)
+
+
 def _plan(records: tuple[Record, ...]) -> Plan:
     step = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS, records=records)
     return Plan(pipeline=lay_out({"web": []}), steps=[step])
@@ -126,10 +155,9 @@ def _plan(records: tuple[Record, ...]) -> Plan:
 
 def test_no_sum_falls_while_a_new_plan_is_read() -> None:
     state, seen = RunState(), []
-    state.planned(_plan(()))
-    for record in RECORDS:
-        state.committed(record)
-    state.planned(_plan(_Scraped(state, seen)))
+    state.observe(Planned(plan=_plan(()), costs={}))
+    state.observe(_committed(*RECORDS))
+    state.observe(Planned(plan=_plan(_Scraped(state, seen)), costs={}))
     assert seen == [30, 30, 30]
     documents = {key[2]: number for key, number in state.sums.items() if key[:2] == ("documents", "web")}
     assert documents == {"read": 30, "kept": 21, "dropped": 0, "quarantined": 0}
@@ -193,9 +221,9 @@ NAME = re.compile(r"datapipe_run_\w+")
 
 
 def _names() -> set[str]:
-    figures = CommandFigures()
-    figures.looked_at = 0.0
-    families = RunMetrics(figures, {"mixture": "a"}).collect()
+    state = RunState()
+    state.observe(Looked())
+    families = RunMetrics(state, {"mixture": "a"}).collect()
     return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
@@ -279,16 +307,19 @@ def _message(work: str, place: str, silent_s: float) -> Message:
 
 def _displayed(terminal: bool) -> str:
     stream, state = io.StringIO(), _Timed()
-    with Progress(Console(file=stream, force_terminal=terminal, width=100), state) as progress:
-        observers = Observers([state, progress])
-        first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
-        last = Step(id="web/pack", kind="pack", label="pack", source="web")
-        observers.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
-        observers.committed(RECORDS[0])
-        observers.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
-        if progress._live is not None:
-            progress._live.refresh()
-        observers.committed(RECORDS[1])
+    display = Terminal(Console(file=stream, force_terminal=terminal, width=100), state)
+    observe = all_of([state.observe, display.observe])
+    first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
+    last = Step(id="web/pack", kind="pack", label="pack", source="web")
+    observe(RunStarted(mixture="m", output="out", engine="local"))
+    observe(Planned(plan=Plan(pipeline=lay_out({"web": []}), steps=[first, last]), costs={}))
+    observe(_committed(RECORDS[0]))
+    messages = [_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2]
+    observe(Progress(messages=messages, slots=2))
+    if terminal:
+        display.console.print(display.display())
+    observe(_committed(RECORDS[1]))
+    observe(RunEnded())
     return stream.getvalue()
 
 
@@ -313,8 +344,9 @@ def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
     step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
     stream, state = io.StringIO(), RunState()
-    with Progress(Console(file=stream, force_terminal=True, width=80), state):
-        state.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
-        state.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
+    state.observe(Planned(plan=Plan(pipeline=lay_out({"web": []}), steps=[step]), costs={}))
+    state.observe(Progress(messages=[Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)], slots=1))
+    console = Console(file=stream, width=80)
+    console.print(Terminal(console, state).display())
     shown = "train the tokenizer: 0:00, counting words, 64 MB of 256 MB, about 225 s left"
     assert shown in re.sub(r"0:\d\d", "0:00", stream.getvalue())

@@ -9,25 +9,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from datapipe.credentials import masked
-from datapipe.engine.driver import Observer
+from datapipe.engine.events import Committed, Event, Planned, Progress, RunEnded, RunStarted, line_of
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.screen import step_lines, step_text
-from datapipe.engine.watching.state import RunState, step_json
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.status import step_json
+from datapipe.engine.watching.time_left import StepState
 from datapipe.engine.workers.process import state_of
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, duration
-from datapipe.records.record import Record
 from datapipe.report.layout import fitting, print_text
-from datapipe.steps.steps import Plan
-from datapipe.steps.work import Task
 
 _PLAIN_EVERY_S = 10.0
 
@@ -35,11 +32,11 @@ _SILENCE_S = 10.0
 """Silence of an attempt that the live display shows, long before the driver tells of it."""
 
 
-class Progress(Observer):
-    """Shows a run. Use it as a context manager around `Run.execute`.
+class Terminal:
+    """An observer that shows runs, from the start of each to its end.
 
     Args:
-        state: of the run, which hears of each event first.
+        state: which observes each event first.
     """
 
     def __init__(self, console: Console, state: RunState) -> None:
@@ -48,45 +45,47 @@ class Progress(Observer):
         self._live: Live | None = None
         self._last_plain = time.monotonic()
 
-    def __enter__(self) -> Self:
+    def observe(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start()
+            case RunEnded() if self._live is not None:
+                self._live.stop()
+                self._live = None
+            case Planned():
+                committed = sum(len(step.records) for step in event.plan.steps)
+                if not self._has_plan and committed:
+                    self._print(f"resuming with {counted(committed, 'committed task')}")
+                self._has_plan = True
+            case Committed() if self._live is None:
+                ended = [self._state.steps[name] for name in dict.fromkeys(each.task.step for each in event.attempts)]
+                self._print_steps(step for step in ended if step.state == "committed")
+            case Progress() if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S:
+                self._print_all()
+            case _:
+                if line := line_of(event):
+                    self._print(line)
+
+    def _start(self) -> None:
+        self._has_plan = False
         if self.console.is_terminal:
-            live = Live(console=self.console, get_renderable=self._display, refresh_per_second=4, transient=True)
-            live.start()
-            self._live = live
-        return self
+            self._live = Live(console=self.console, get_renderable=self.display, refresh_per_second=4, transient=True)
+            self._live.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    # ---------------------------------------------------------------------------------------------- called by the driver
-
-    def planned(self, plan: Plan) -> None:
-        committed = sum(len(step.records) for step in plan.steps)
-        if not self._has_plan and committed:
-            self.say(f"resuming with {counted(committed, 'committed task')}")
-        self._has_plan = True
-
-    def committed(self, record: Record) -> None:
-        step = self._state.steps[record.step]
-        if self._live is None and step.state == "committed":
-            self.say(step_text(step_json(step)))
-
-    def retried(self, task: Task, failure: Any) -> None:
-        self.say(f"retrying: {task.label}: {failure.message}")
-
-    def tick(self, messages: Sequence[Message]) -> None:
-        if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._state.steps:
-            for step in self._state.steps.values():
-                if step.state == "running" and step.committed:
-                    self.say(step_text(step_json(step)))
+    def _print_all(self) -> None:
+        if self._state.steps:
+            self._print_steps(step for step in self._state.steps.values() if step.state == "running" and step.committed)
             for line in self._training():
-                self.say(line)
+                self._print(line)
             if left := self._state.text_of_time_left():
-                self.say(f"all steps: {left}")
+                self._print(f"all steps: {left}")
             self._last_plain = time.monotonic()
 
-    def say(self, line: str) -> None:
+    def _print_steps(self, steps: Iterator[StepState]) -> None:
+        for step in steps:
+            self._print(step_text(step_json(step)))
+
+    def _print(self, line: str) -> None:
         print_text(masked(line), self.console)
 
     # ---------------------------------------------------------------------------------------------- display
@@ -99,10 +98,11 @@ class Progress(Observer):
                 place = message.activity.place if message.activity and message.activity.place else state_of(message)
                 yield f"{step.step.title}: {duration(time.monotonic() - step.began)}, {place}"
 
-    def _display(self) -> Group:
+    def display(self) -> Group:
+        """The steps and the workers of now, each line as wide as the terminal at most."""
         width = self.console.width
-        told = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
-        heading, *steps = (fitting(harmless(line), width) for line in told)
+        shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
+        heading, *steps = (fitting(harmless(line), width) for line in shown)
         lines = [fitting(harmless(masked(line)), width) for line in (*at_work(self._state.messages), *self._training())]
         return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))
 

@@ -1,0 +1,182 @@
+"""A run with its events, its status and its report: what programs and commands call.
+
+    run_and_report ─▶ RunStarted ─▶ Run.execute ─▶ RunEnded ─▶ report.json, report.html, card
+                      work/status.json all the while
+
+A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+from datapipe.credentials import masked
+from datapipe.document_name import document_name
+from datapipe.engine.events import RunEnded, RunStarted, all_of
+from datapipe.engine.history import node_hours
+from datapipe.engine.local import usable_cores
+from datapipe.engine.run import Run
+from datapipe.engine.watching.state import RunState
+from datapipe.engine.watching.status import StatusFile
+from datapipe.errors import DatapipeError
+from datapipe.records.names import TOKENIZER
+from datapipe.report.card.provenance import provenance
+from datapipe.report.card.write import write_card
+from datapipe.report.contamination import list_counts
+from datapipe.report.distributions import distributions
+from datapipe.report.html.page import write_page
+from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
+from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
+from datapipe.shards.snapshots import publications
+from datapipe.steps.compile import Plan
+from datapipe.steps.splits import file_hash
+from datapipe.steps.warnings import RunWarning, run_warnings
+from datapipe.storage.hold import LeaseLostError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedRun:
+    """A run that is over.
+
+    Attributes:
+        report: the content of report.json; None where the run came to no plan, or the report cannot be written.
+        problem: what ended it early; None for a run that is done.
+    """
+
+    report: Mapping[str, Any] | None
+    problem: DatapipeError | KeyboardInterrupt | None
+
+    def raise_problem(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+
+def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
+    """Runs to the end, and writes report.json, report.html and the card of what is committed.
+
+    Args:
+        state: gets each event before the observer of the run does, which may read it.
+
+    Raises:
+        OSError: the report of a run that is done cannot be written.
+    """
+    state, published = state or RunState(), dict[str, Any]()
+
+    def make_report(plan: Plan, snapshot: Manifest, warnings: Sequence[RunWarning]) -> bytes:
+        published.update(_report(run, plan, snapshot, None, warnings))
+        return report_bytes(published)
+
+    run.make_report = make_report
+    run.emit = all_of([state.observe, run.emit, StatusFile(run.root, state).observe])
+    problem = _executed(run)
+    return EndedRun(report=_kept_report(run, problem, published), problem=problem)
+
+
+def _executed(run: Run) -> DatapipeError | KeyboardInterrupt | None:
+    """Runs, and returns what ended the run early. Observers get `RunEnded` whatever ends it."""
+    run.emit(RunStarted(mixture=run.mixture.name, output=run.root.url, engine=run.options.engine))
+    problem: BaseException | None = None
+    try:
+        run.execute()
+    except (DatapipeError, KeyboardInterrupt) as error:
+        problem = error
+        return error
+    except BaseException as error:
+        problem = error
+        raise
+    finally:
+        snapshot = "" if run.snapshot is None else run.snapshot.fingerprint
+        run.emit(RunEnded(problem=problem, snapshot=snapshot, is_new=run.is_new))
+
+
+def _kept_report(run: Run, problem: BaseException | None, published: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Writes the report: the published one, with the time of the whole run. After a problem of the run, a disk that fails is
+    reported in a line and not raised."""
+    if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
+        return None
+    try:
+        if problem is None and published:
+            report = {**published, "run": _about(run)}
+        else:
+            report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
+        write_report(run.root, report)
+        write_page(run.root, report)
+        if run.snapshot is not None and (line := write_card(run.root, run.snapshot, report)) is not None:
+            run.say(line)
+    except OSError as error:
+        if problem is None:
+            raise
+        run.say(masked(f"the report cannot be written: {error}"))
+        return None
+    return report
+
+
+def _report(
+    run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
+) -> dict[str, Any]:
+    status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+    of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
+    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
+    before = None if snapshot is None else _before(run, snapshot)
+    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before) | {
+        "status": status,
+        "problem": None if problem is None else str(problem),
+        "tokenizer": tokenizer_report(run.root, plan),
+        "contamination": list_counts(run.root, plan.steps),
+        **distributions(run.root, plan.steps, _names_of(run)),
+        "run": _about(run),
+    }
+    hours = node_hours(run.root) if run.options.engine == "ray" else None
+    return report | {"provenance": provenance(run.mixture, plan, report, hours)}
+
+
+def _new_tokenizer(run: Run, after: Manifest | None) -> list[RunWarning]:
+    """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
+    before = run.before
+    if not (run.options.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
+        before.tokenizer.fingerprint == after.tokenizer.fingerprint
+    ):
+        return []
+    path = run.root.child_url(snapshot_file(run.root, before, TOKENIZER))
+    text = (
+        f"a tokenizer was trained anew, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
+        f"the old one, copy {path}, and name it in the mixture: tokenizer: {{path: FILE}}"
+    )
+    return [RunWarning(kind="new_tokenizer", text=text)]
+
+
+def _before(run: Run, snapshot: Manifest) -> str | None:
+    """The fingerprint of the snapshot that was published before this one; None for the first."""
+    if run.before is None or run.before.fingerprint != snapshot.fingerprint:
+        return None if run.before is None else run.before.fingerprint
+    names = [publication.snapshot.fingerprint for publication in publications(run.root)]
+    return names[-2] if len(names) > 1 else None
+
+
+def _names_of(run: Run) -> Callable[[bytes], str]:
+    """What names a document by its key."""
+    sources = {} if run.request is None else run.request.sources
+    files = {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
+
+    def name_of(key: bytes) -> str:
+        source, path = files[int.from_bytes(key[:8], "big")]
+        return document_name(source, path, int.from_bytes(key[8:], "big"))
+
+    return name_of
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """The entry `run` of the report."""
+    workers = run.options.workers or (usable_cores() if run.options.engine == "local" else None)
+    return {
+        "datapipe": version("datapipe"),
+        "engine": run.options.engine,
+        "workers": workers,
+        "wall_s": round(perf_counter() - run.started_s, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

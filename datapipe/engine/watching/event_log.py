@@ -1,0 +1,96 @@
+"""The log of `run --log-json`: the events of a run, a JSON object a line. README.md lists them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from datapipe.engine.events import (
+    Adding,
+    Cancelled,
+    Committed,
+    Event,
+    Failed,
+    Planned,
+    Published,
+    Retried,
+    RunEnded,
+    RunStarted,
+    Said,
+    Started,
+    Waiting,
+)
+from datapipe.engine.protocol import Attempt
+from datapipe.machine.json_log import JsonLog
+from datapipe.steps.compile import Plan
+
+
+class EventLog:
+    """An observer that writes into a log."""
+
+    def __init__(self, log: JsonLog) -> None:
+        self._write = log.write
+        self._states: dict[str, str] = {}
+
+    def observe(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._states = {}
+                self._write("run_started", **asdict(event))
+            case Planned():
+                self._planned(event.plan)
+            case Started():
+                self._write("task_started", **_where(event.attempt))
+            case Committed():
+                for attempt in event.attempts:
+                    self._write("task_committed", **_where(attempt), **_facts(attempt))
+            case Failed():
+                self._write("task_failed", **_where(event.attempt), **_why(event.attempt))
+            case Retried():
+                self._write("task_retried", **_where(event.attempt), **_why(event.attempt) | {"message": event.text})
+            case Cancelled():
+                self._write("task_cancelled", **_where(event.attempt))
+            case Said():
+                self._write("said", message=event.line)
+            case RunEnded():
+                self._ended(event)
+            case Waiting() | Adding():
+                self._write(type(event).__name__.lower(), **asdict(event))
+            case Published():
+                self._write("published", snapshot=event.snapshot, tokens=event.tokens, taken_down=event.taken_down)
+            case _:
+                pass
+
+    def _planned(self, plan: Plan) -> None:
+        self._write("planned", steps=len(plan.steps), tasks=sum(len(step.tasks or ()) for step in plan.steps))
+        for step in plan.steps:
+            state = "committed" if step.is_committed else "waiting" if step.tasks is None else "started"
+            if state != self._states.get(step.id) and state != "waiting":
+                self._write(f"step_{state}", step=step.id, title=step.title, tasks=len(step.tasks or ()))
+            self._states[step.id] = state
+
+    def _ended(self, event: RunEnded) -> None:
+        if event.problem is None:
+            self._write("run_finished", snapshot=event.snapshot or None)
+        elif isinstance(event.problem, KeyboardInterrupt):
+            self._write("run_stopped")
+        else:
+            self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
+
+
+def _where(attempt: Attempt) -> dict[str, str]:
+    node = {"node": attempt.node} if attempt.node else {}
+    return {"step": attempt.task.step, "task": attempt.task.fingerprint[:12], "attempt": attempt.attempt, **node}
+
+
+def _facts(attempt: Attempt) -> dict[str, Any]:
+    assert attempt.record is not None
+    metrics = attempt.record.metrics
+    counts = metrics.document_counts
+    seconds = round(metrics.seconds, 3)
+    return {"seconds": seconds, "peak_bytes": metrics.peak_bytes, "read": counts.read, "kept": counts.kept}
+
+
+def _why(attempt: Attempt) -> dict[str, str]:
+    assert attempt.failure is not None
+    return {"kind": attempt.failure.kind, "message": attempt.failure.message}

@@ -8,6 +8,13 @@ A kernel takes NumPy arrays, writes to its last arguments, returns nothing or on
 the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
 A parameter that is one of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
+Parameters that every kernel names alike, and no docstring describes again:
+
+    offsets, data         a column of texts: (num_docs + 1,) int64, and (num_bytes,) uint8 of any bytes
+    out_offsets, out      a column of texts that the kernel writes, whose offsets begin at 0
+    doc_offsets           (num_docs + 1,) int64: the words or lines of document i are `doc_offsets[i]:doc_offsets[i + 1]`
+    classes, marks        tables of all code points: `unicode_classes.class_table`, `marks.mark_table`
+
     types.py      annotations of kernels
     keys.py       the digest of the code that a kernel is compiled from
     cache.py      compiled kernels on disk, one file each
@@ -167,8 +174,7 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
 
 def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
     """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
-    none where the name is not that of a kernel.
-    """
+    none where the name is not that of a kernel."""
     importlib.import_module(qualified_name.partition(":")[0])
     return [
         declared

@@ -31,8 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 _FEW = 4
 """Number of processes where a caller waits. The kernels of a loader take 3 CPU seconds, and every rank of a machine may start
-at once.
-"""
+at once."""
 
 _MAIN = "from datapipe.kernels.compiling import main; main()"
 

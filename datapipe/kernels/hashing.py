@@ -98,8 +98,7 @@ def table_of(keys: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 @inline
 def table_size(num_keys, max_slots) -> Any:
     """The smallest power of two of at least `2 * num_keys` slots, capped at `max_slots`: clearing it costs less than a whole
-    table.
-    """
+    table."""
     size = np.int64(2)
     while size < max_slots and size < 2 * num_keys:
         size *= 2

@@ -142,8 +142,7 @@ def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
 
 def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each positive the share of negatives below it, and for each negative the share of positives above it; ties count
-    half. Their means are the AUC, and their variances give its variance.
-    """
+    half. Their means are the AUC, and their variances give its variance."""
     everywhere, positives, negatives = map(rankdata, (scores, scores[is_positive], scores[~is_positive]))
     num_negatives, num_positives = max(len(negatives), 1), max(len(positives), 1)
     below = (everywhere[is_positive] - positives) / num_negatives

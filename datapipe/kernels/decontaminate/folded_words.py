@@ -122,7 +122,6 @@ def next_word(data, position, stop, codes, expansions) -> tuple[Any, Any, Any, A
     """The next word from `position` on: its hash, its weight (0 if none is left), its first byte, and the byte after it.
 
     Args:
-        data: (num_bytes,) uint8, any bytes.
         position, stop: int64.
     """
     hashed, weight, start, end = FNV_BASIS, np.int64(0), position, position

@@ -93,8 +93,6 @@ def find_grams(
     One loop nest above 40 lines: both steps of a block share the ring of prefix hashes.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         words: `folded_words.words_table()`.
         table: the keys of n-grams, anchors and questions.
         anchors: see `Anchors`.
@@ -237,7 +235,6 @@ def find_answers(
         questions: (num_matches,) int64, the question of each match.
         stops: (num_matches,) int64, the byte after each question.
         ends: (num_matches,) int64, the byte after its document.
-        data: (num_bytes,) uint8.
         words: `folded_words.words_table()`.
         answers: see `Answers`.
     """

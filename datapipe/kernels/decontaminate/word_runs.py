@@ -157,8 +157,6 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
     """Writes the windows of every text, in order; returns their number.
 
     Args:
-        offsets: (num_texts + 1,) int64.
-        data: (num_bytes,) uint8.
         table: `folded_words.words_table()`.
         weight: the least weight of a window, below `RING`.
         kind: what the keys stand for.

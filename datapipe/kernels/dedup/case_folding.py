@@ -143,8 +143,6 @@ def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple
     """The folded texts, or their words, as offsets and bytes; at least eight bytes follow the last text.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         folding: `text_folding()`, `visible_folding()` or `word_folding()`.
     """
     out_offsets = np.empty(len(offsets), np.int64)
@@ -222,10 +220,7 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
     One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most scripts go at half the speed.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         folding: `text_folding()` or `word_folding()`.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: (GROWTH * bytes of the texts + num_docs,) uint8 at least; bytes past `out_offsets[-1]` are not written.
     """
     codes, expansions, words = folding

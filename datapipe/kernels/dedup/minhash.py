@@ -94,7 +94,6 @@ def signatures(
 
     Args:
         offsets: (num_docs + 1,) int64, as `columns.text_buffers` returns them.
-        data: (num_bytes,) uint8.
         chosen: the permutations.
         ngram: words of a shingle.
         by_character: whether each character of a word counts as a word.
@@ -179,7 +178,6 @@ def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_ch
     """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
         chosen: the permutations.
         ngram: words of a shingle, at least 1.

@@ -251,8 +251,6 @@ def select_grams(
     remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         rules: what a token is.
         windows: tokens of a window and of a gram, windows of a chunk.
         scratch: `scratch_for(windows)`.

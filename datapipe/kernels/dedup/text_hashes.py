@@ -45,8 +45,6 @@ def hash_texts(offsets: Int64s, data: UInt8s, hashes: UInt64sOut, digests: UInt6
     """Writes a 128-bit hash of every text.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         hashes: (num_docs,) uint64, the first half.
         digests: (num_docs,) uint64, the second half.
     """
@@ -84,9 +82,6 @@ def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UI
     """Writes every text with each run of white space as one space, and without white space at its ends.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
     """
     written = _0

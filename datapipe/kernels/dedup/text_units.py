@@ -111,8 +111,6 @@ def find_units(
 
     Args:
         unit: the kind of unit.
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         normalize: how units are folded before they are hashed.
         min_chars: characters of the normal form.
     """
@@ -294,8 +292,6 @@ def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, 
     """Writes the lines that are not blank, or the runs of such lines, to `out`; returns the number of units.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         form: how units are folded.
         min_chars: least characters of the normal form; at least one is required.
         paragraphs: whether consecutive lines without a blank line between them are one unit.
@@ -353,7 +349,6 @@ def find_three_sentences(
     A sentence whose normal form is empty belongs to the sentence before it.
 
     Args:
-        marks: `marks.mark_table`.
         min_chars: least characters of the three sentences together.
     """
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out

@@ -116,7 +116,6 @@ def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s
     Args:
         lines, data: the lines as they came.
         clean: the lines without citations.
-        marks: `marks.mark_table`.
         limits: of the words, and which phrases count.
     """
     most = limits.max_word_chars
@@ -241,7 +240,6 @@ def sum_documents(
     """Fills `out` (num_docs, NUM_SUMS).
 
     Args:
-        doc_offsets: (num_docs + 1,) int64.
         lengths: (num_lines,) int32, bytes without citations.
         chars: (num_lines,) int32, characters as they came.
         reasons: (num_lines,) uint8.
@@ -270,7 +268,6 @@ def join_lines(
     Args:
         kept: (num_lines,) uint8.
         keep: (num_docs,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: uint8, JOINED_BYTES of all kept documents.
     """
     starts, lengths, data = lines

@@ -63,8 +63,7 @@ BYTE_KINDS = _byte_kinds()
 
 def code_measures(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Measures of each text, (num_docs, 6) float64: lines, mean and maximum line length, shares of alphanumeric and of
-    alphabetic characters, characters.
-    """
+    alphabetic characters, characters."""
     out = np.empty((len(offsets) - 1, 6))
     measure_code(offsets, data, class_table(), out)
     return out
@@ -88,13 +87,7 @@ def has_marker(offsets: np.ndarray, data: np.ndarray, stops: np.ndarray, markers
 
 @kernel
 def measure_code(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Float64MatrixOut) -> None:
-    """Fills `out` (num_docs, 6); see `code_measures`.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
-    """
+    """Fills `out` (num_docs, 6); see `code_measures`."""
     for doc in range(len(offsets) - 1):
         start, stop = offsets[doc], offsets[doc + 1]
         num_chars, letters, digits, high = stop - start, np.int64(0), np.int64(0), np.uint8(0)
@@ -153,8 +146,6 @@ def measure_encoded(offsets: Int64s, data: UInt8s, kinds: UInt8s, out: Int64Matr
     """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         kinds: (256,) uint8, of `_byte_kinds`.
     """
     starts, stops = np.empty(3, np.int64), np.empty(3, np.int64)
@@ -252,8 +243,6 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
     """Finds the end of the first lines of each text: `stops` (num_docs,) int64, in `data`.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         num_lines: number of lines.
     """
     for doc in range(len(offsets) - 1):
@@ -269,9 +258,7 @@ def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: I
     """Whether the beginning of each text contains a marker, in any ASCII case: `out` (num_docs,) uint8.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         stops: (num_docs,) int64, the ends of the beginnings.
-        data: (num_bytes,) uint8.
         marker_offsets: (num_markers + 1,) int64; no marker is empty.
         markers: uint8, without ASCII capitals.
     """

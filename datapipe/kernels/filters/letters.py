@@ -44,7 +44,6 @@ def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, weights: UInt8s, 
 
     Args:
         starts, stops: (num_docs,) int64, in `data`.
-        data: uint8, any bytes.
         weights: `letter_weights()`.
         counts: (num_docs,) int64.
     """

@@ -149,7 +149,6 @@ def classify_lines(
 
     Args:
         lines, data: of the batch.
-        marks: `marks.mark_table`.
         symbols: `symbol_table`.
         limits: of words and characters.
     """
@@ -295,7 +294,6 @@ def write_texts(
 
     Args:
         keep: (num_docs,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: uint8, as long as the kept documents before the edits.
     """
     doc_offsets, starts, lengths, _, _, _ = lines

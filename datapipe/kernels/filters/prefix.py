@@ -12,7 +12,6 @@ def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut
     """The byte after the first `num_chars` characters of every text, or the end of a shorter text.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8, valid UTF-8.
         num_chars: number of characters.
         stops: (num_docs,) int64, in `data`.

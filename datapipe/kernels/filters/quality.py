@@ -44,8 +44,7 @@ BULLETS, TRAILING = range(2)
 
 EXACT, FOLDED, STRIPPED = range(3)
 """Comparison with stop words. EXACT: as written. FOLDED: in any case; a stop word of more than 6 characters in lower case,
-capitalised or in capitals. STRIPPED: like FOLDED, without signs around.
-"""
+capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
@@ -216,7 +215,6 @@ def count_stop_words(
     """Fills `out` (num_docs, 2); see `stop_word_counts`.
 
     Args:
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
         table: `stop_word_table`.
         strip: whether signs around a word are ignored.
         seen: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word.

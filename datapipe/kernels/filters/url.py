@@ -36,7 +36,6 @@ def normalize_urls(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> t
 
     Args:
         starts, stops: (num_urls,) int64, of each URL in `data`; for a text column `offsets[:-1]` and `offsets[1:]`.
-        data: (num_bytes,) uint8, any bytes.
     """
     offsets, out = np.empty(len(starts) + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
     normalize(starts, stops, data, offsets, out)
@@ -85,7 +84,6 @@ def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOu
 
     Args:
         offsets: (num_urls + 1,) int64, of URLs in normal form.
-        data: (num_bytes,) uint8.
         starts, stops: (num_urls,) int64, in `data`.
     """
     for url in range(len(offsets) - 1):

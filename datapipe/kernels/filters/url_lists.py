@@ -58,7 +58,6 @@ def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut)
 
     Args:
         starts, stops: (num_ranges,) int64, in `data`.
-        data: (num_bytes,) uint8.
         out: (num_ranges,) uint64, never 0.
     """
     for index in range(len(starts)):
@@ -88,7 +87,6 @@ def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, ou
 
     Args:
         starts, stops: (num_hosts,) int64, in `data`.
-        data: (num_bytes,) uint8.
         table: of `hash_table`.
     """
     for host in range(len(starts)):
@@ -175,8 +173,6 @@ def count_words(offsets: Int64s, data: UInt8s, automaton: Automaton, first_soft:
     """Counts the distinct patterns that occur in each text.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         automaton: of the patterns.
         first_soft: patterns below it count in the first column, others in the second.
         whole: whether patterns are whole words, with a blank before, between and after them; else bytes that separate words are

@@ -69,7 +69,6 @@ def word_hashes(text_offsets: np.ndarray, data: np.ndarray) -> list[tuple[int, .
 
     Args:
         text_offsets: (num_texts + 1,) int64, in `data`.
-        data: (num_bytes,) uint8.
     """
     offsets, words = fold_texts(text_offsets, data, word_folding())
     hashes, counts = np.empty(int(offsets[-1]), np.uint64), np.empty(len(text_offsets) - 1, np.int64)
@@ -103,7 +102,6 @@ def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, m
 
     Args:
         text_offsets: (num_docs + 1,) int64, in `data`.
-        data: (num_bytes,) uint8.
         table: `word_lists(…)`.
         masks: (num_docs,) uint64, the bits of the lists that count for each document.
     """
@@ -139,7 +137,6 @@ def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s
     """Counts the entries of lists in documents.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
         table: see `WordLists`.
         masks: (num_docs,) uint64, the bits of the lists that count for each document.
@@ -174,7 +171,6 @@ def hash_words(offsets: Int64s, words: UInt8s, hashes: UInt64sOut, counts: Int64
     """Writes the hashes of all words, one text after the other, and their number in each.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
         hashes: uint64, at least one for each word.
         counts: (num_docs,) int64.

@@ -18,9 +18,7 @@ def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8
     stay as they are.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8, in a charset that has ASCII's bytes for ASCII alone.
-        out_offsets: (num_docs + 1,) int64.
         out: uint8, at least as long as the pages.
     """
     written = 0

@@ -260,8 +260,6 @@ def measure_tags(
     Attributes of all `<html>` and `<body>` are those of one tag, as a parser makes one element of them.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         stack: (limit,) scratch: a depth above the limit is told as the limit.
         depths, attributes: (num_docs,) int64.
         costs: (num_docs,) int64, the sum of `cost_of` over the start tags.

@@ -63,7 +63,6 @@ def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
 
     Args:
         spans: (num_entries, 2) int64, where each entry lies in `data`.
-        data: uint8.
         table: uint64, all 0; its length is a power of two above num_entries. See `Entries`.
     """
     codes, slots = np.empty(1, np.int64), np.empty(1, np.int64)
@@ -170,7 +169,6 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
 
     Args:
         starts, stops: (num_docs,) int64, in `data`.
-        data: uint8, any bytes.
         model: its dictionary and features.
         dense: (num_rows, dim) float32, aligned or not; or (0, dim) where the model has coded rows.
         out: the means.
@@ -316,8 +314,7 @@ def _has_row(bucket, bucket_bits) -> Any:
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
     """The buckets of the n-grams that begin in the first `LANES` positions; n-grams that end behind the word are
-    meaningless.
-    """
+    meaningless."""
     grams[:] = _BASIS
     for chars in range(max_chars):
         for lane in range(len(grams)):

@@ -67,7 +67,6 @@ def list_grams(
 
     Args:
         spans: (num_words, 2) int64, in `data`.
-        data: uint8.
         min_chars, max_chars: of an n-gram.
         num_buckets: 1 or more.
         spelled: scratch, longer than the longest word by 2.

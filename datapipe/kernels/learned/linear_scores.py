@@ -59,7 +59,6 @@ def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting
     """What the features of each text sum up to.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         data: uint8, texts without case.
         model: its n-grams and weights.
         scratch: with counts of 0, as this kernel leaves them.

@@ -179,7 +179,6 @@ def feature_rows(
     """The features of texts; returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         data: uint8, texts without case.
         kinds, word_bits, character_bits: as in `linear_scores.Weights`.
         scratch: with counts of 0, as this kernel leaves them.

@@ -331,8 +331,6 @@ def match_names(
     """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         hits: of keywords.
         names: see `Names`.
         wanted: the kinds to find, a bit each.

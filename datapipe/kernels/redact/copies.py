@@ -75,8 +75,6 @@ def find_copies(offsets: Int64s, data: UInt8s, spans: FoundSpans, slots: Int32sO
     """Finds what is written like a span of the same document, outside all spans.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         spans: in text order; none overlap.
         slots: scratch, a power of two of slots, more than a document has spans.
         out: the copies in text order, as many as fit into documents with spans, at 12 bytes each.

@@ -303,8 +303,6 @@ def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, out: SpansOut) 
     """Finds every number that identifies a person, in text order; spans do not overlap.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         wanted: kinds and shapes of phone numbers to find, bits WANTS_CARD and others.
         out: room for num_bytes // 7 + 1 spans: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED.
 

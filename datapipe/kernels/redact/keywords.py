@@ -151,8 +151,6 @@ def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, ou
     """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest first.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         start: in `data`; `offsets[0]` at first, later what the call before left in `next_start`.
         table: see `Keywords`.
         out: see `HitsOut`; the search ends at the byte after which hits may no longer fit.

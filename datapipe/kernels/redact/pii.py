@@ -255,8 +255,6 @@ def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentia
     One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         emails: whether to find e-mail addresses.
         ips: whether to find IP addresses.
         credentials: whether to find names and passwords in URLs.

@@ -54,8 +54,6 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
     """The secrets in documents from `columns.text_buffers`, with their copies.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         rules: what is looked for.
         wanted: the kinds to find, a bit each.
         min_entropy: of values behind names, in bits a character, for values of 32 different characters.

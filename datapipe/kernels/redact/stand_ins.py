@@ -128,7 +128,6 @@ def write_stand_ins(
     """Writes the stand-in of each span.
 
     Args:
-        data: (num_bytes,) uint8.
         starts: (num_spans,) int64, in `data`.
         stops: (num_spans,) int64.
         kinds: (num_spans,) uint8, of `kernels/redact/pii.py`.

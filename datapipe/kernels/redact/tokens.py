@@ -268,8 +268,6 @@ def match_forms(
     """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         hits: of keywords.
         forms: see `Forms`.
         wanted: the kinds to find, a bit each; what is not wanted hides nothing inside it.

@@ -107,8 +107,7 @@ def _is_plain(byte) -> Any:
 @inline
 def _separates(data, position, end) -> Any:
     """Whether a sign ends a value: one before white space or another sign, a bracket before no letter or digit, and `&`, `,`
-    and `;` before a name, as in `&name=`; `&` also in an entity, `&amp;`, and before the last word.
-    """
+    and `;` before a name, as in `&name=`; `&` also in an entity, `&amp;`, and before the last word."""
     sign, j, limit = data[position], position + 1, min(end, position + _MAX_PARAMETER)
     if sign == _CLOSE or sign == _BRACKET or sign == _END_BRACE:
         return j == end or not is_in(data[j], LETTER | DIGIT)

@@ -106,7 +106,6 @@ def cut_words(
 
     Args:
         chunks: the words between white space.
-        data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, `content_table`.
         signs: (0x110000,) uint16, `sign_table`.
         wholes: `wholes_table`.

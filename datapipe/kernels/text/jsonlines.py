@@ -45,8 +45,7 @@ def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) 
 
 def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block. The last line needs no
-    newline.
-    """
+    newline."""
     stops = np.flatnonzero(data == 10)
     if len(data) and data[-1] != 10:
         stops = np.append(stops, len(data))
@@ -71,8 +70,7 @@ def _skip_space(data, offset, stop):
 @inline
 def _skip_string(data, offset, stop):
     """The end of the string that begins at `offset`. The inner loop steps by one: a step that depends on the byte is four
-    times slower.
-    """
+    times slower."""
     offset += 1
     while offset < stop and data[offset] != 34:
         while offset < stop and data[offset] != 34 and data[offset] != 92:
@@ -163,8 +161,7 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
     """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1, -1 where the key is
-    absent.
-    """
+    absent."""
     offset = _skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1

@@ -21,8 +21,7 @@ from datapipe.kernels.types import read_only
 
 WHITE, PUNCT, END, SMALL, LARGE, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(8))
 """White space; punctuation; sentence end; small letter or letter without case; capital or letter without case; `str.isupper`;
-`str.isdigit`; letter or number.
-"""
+`str.isdigit`; letter or number."""
 
 END_CHARS = (
     "!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。"

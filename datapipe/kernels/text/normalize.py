@@ -50,8 +50,6 @@ def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, break
     """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         actions: (128,) uint8, of `actions`.
         stable: (0x110000,) uint8, of `unicode_classes.stable_table`.
         breaks: whether U+2028 and U+2029 become newlines.
@@ -116,7 +114,6 @@ def rewrite(
     Args:
         offsets, data, actions, breaks, marks: as for `survey`. A byte order mark is dropped where no kept character precedes
             it.
-        out_offsets: (num_docs + 1,) int64.
         out: uint8, at least as long as the texts.
     """
     num_written = np.int64(0)

@@ -26,13 +26,10 @@ def replace_spans(
     """Writes the texts with every span replaced.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         starts: (num_spans,) int64, ascending, in `data`; no span crosses a document.
         stops: (num_spans,) int64.
         rows: (num_spans, 32) uint8, the replacement of each span.
         lengths: (num_spans,) int64, bytes of each replacement.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: uint8, as long as the texts with the replacements.
     """
     num_written, span = 0, 0

@@ -70,8 +70,6 @@ def find_ends(
 
     Args:
         starts, lengths: (num_lines,) of the lines.
-        data: (num_bytes,) uint8.
-        marks: `marks.mark_table`.
         wholes: `english_words.wholes_table`.
         ends: -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word; -1 after
             the last. Room for an end in two bytes, and one more for each line.
@@ -151,8 +149,7 @@ def sum_sentences(
 @inline
 def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
     """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` where there is
-    none.
-    """
+    none."""
     chunk = offset
     while offset < stop:
         offset = _next_sign(data, offset, stop)
@@ -172,8 +169,7 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
 @inline
 def _next_sign(data, offset, stop) -> Any:
     """Offset of the next byte of a possible sentence end. Loops over a view: NumPy's negative indices cost a third of the
-    time.
-    """
+    time."""
     rest = data[offset:stop]
     for index in range(len(rest)):
         if _IS_SIGN[rest[index]]:
@@ -230,8 +226,7 @@ def _chunk_stop(data, offset, stop, marks) -> Any:
 @inline
 def _opens(data, offset, first, stop, marks) -> Any:
     """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at white space that is not one
-    space, which is a token, unless nothing but white space is left of the line.
-    """
+    space, which is a token, unless nothing but white space is left of the line."""
     while offset < first:
         mark, size = mark_at(data, offset, first, marks)
         if mark & WHITE:
@@ -263,7 +258,6 @@ def _kind(data, start, stop, marks) -> Any:
 @inline
 def _is_degree_stop(data, chunk, word) -> Any:
     """Whether a word of two bytes is a capital unit of temperature with its full stop, which spaCy's special cases cut off
-    between icons: "°C.♥".
-    """
+    between icons: "°C.♥"."""
     is_stop = data[word + 1] == _DOT and (data[word] == 0x43 or data[word] == 0x46 or data[word] == 0x4B)
     return is_stop and word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0

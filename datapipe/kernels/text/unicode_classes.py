@@ -156,7 +156,6 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
     `stop`.
 
     Args:
-        data: (num_bytes,) uint8, any bytes.
         offset, stop: int64, `offset` below `stop`.
     """
     code = np.int64(data[offset])
@@ -185,7 +184,6 @@ def decode_before(data, stop, start) -> tuple[Any, Any]:
     """The character that ends at `stop` and its size; (REPLACEMENT, 1) where no well-formed character ends.
 
     Args:
-        data: (num_bytes,) uint8, any bytes.
         stop, start: int64, `stop` above `start`, the first byte that may belong to the character.
     """
     first = stop - 1

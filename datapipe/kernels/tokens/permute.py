@@ -96,8 +96,7 @@ def halves(size: Any) -> Any:
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
     """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half `high` above the half
-    `low`.
-    """
+    `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask

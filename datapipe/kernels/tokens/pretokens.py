@@ -121,8 +121,6 @@ def cut_words(offsets: Int64s, data: UInt8s, classes: UInt8s, family: int, longe
     """The end of each word in `data`, ascending; no word spans documents. Returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, the bits above, as the family has them.
         family: GPT2, CL100K or O200K.
         longest_number: most digits of a word; no limit in GPT2.
@@ -186,8 +184,7 @@ def _cl100k_end(data, offset, stop, classes, longest_number) -> Any:
 def _o200k_end(data, offset, stop, classes, longest_number) -> Any:
     """The end of `[^\\r\\n\\p{L}\\p{N}]?U*W+(?i:'s|…)?|[^\\r\\n\\p{L}\\p{N}]?U+W*(?i:'s|…)?|\\p{N}{1,3}`
     and then `| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`,
-    where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER).
-    """
+    where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER)."""
     kind, size = kind_at(data, offset, stop, classes)
     begin = offset if kind & (LETTER | LOWER) or kind & (NEWLINE | NUMBER) else offset + size
     end = _word_end(data, begin, stop, classes)

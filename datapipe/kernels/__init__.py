@@ -147,8 +147,7 @@ def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 def import_runtime() -> None:
     """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits.
 
-    Raises UserError where numba is not installed.
-    """
+    Raises UserError where numba is not installed."""
     if IS_COMPILED:
         try:
             from datapipe.kernels.compiled import refresh

@@ -119,21 +119,13 @@ _NUMBERS: dict[Any, types.Type] = {
 
 
 def signature_of(function: Callable[..., Any]) -> Any:
-    """The numba signature that the annotations of a function declare.
-
-    Raises:
-        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
-    """
+    """The numba signature that the annotations of a function declare. Raises TypeError for a missing or unknown annotation."""
     parameters, result = annotations_of(function)
     return numba_type(result)(*map(numba_type, parameters.values()))
 
 
 def numba_type(annotation: Any) -> Any:
-    """The numba type of an annotation of `types.py`.
-
-    Raises:
-        TypeError: The table of `types.py` does not list the annotation.
-    """
+    """The numba type of an annotation of `types.py`. Raises TypeError for any other annotation."""
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
     if is_array(annotation):

@@ -5,12 +5,11 @@
 
 A window is `length` consecutive tokens; a gram is a shorter run of tokens. Every window selects the gram inside it with the
 least hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows select equal grams, so only
-windows with the same selected gram have to be compared. Adjacent windows mostly select the same gram: text of `length - gram
-+ 2` tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
+windows with the same selected gram are compared. Adjacent windows mostly select the same gram: text of `length - gram + 2`
+tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
 
-A token is a byte, or a word as `substring_tokens` defines it. A token owns the bytes up to the next token, so a cut ends where
-the next token begins. Long documents are processed in chunks that overlap by one window less a token, so memory is bounded by
-the chunk.
+A token is a byte, or a word as `substring_tokens` defines it, and owns the bytes up to the next token. Long documents are
+processed in chunks that overlap by one window less a token, so memory is bounded by the chunk.
 
 Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make such
 hashes collide; spans are shorter than that for every length up to `MAX_LENGTH`.
@@ -117,7 +116,7 @@ class SelectionOut(NamedTuple):
 
 @lru_cache(maxsize=4)
 def window_sizes(length: int, gram: int, chunk_tokens: int) -> WindowSizes:
-    """Windows of `length` tokens that select a gram of `gram` tokens, `chunk_tokens` windows a chunk."""
+    """The sizes, with the powers of the radix."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
     return input_record(WindowSizes, (length, gram, chunk_tokens, np.cumprod(factors, dtype=np.uint64)))
@@ -161,8 +160,8 @@ def _take_span(
     """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span.
 
     Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat` holds the first token, the stop
-    token and the number of self-repeats written. The parameters are arrays and not their records: numba counts a reference for
-    each array that is taken out of a tuple, which makes selection a tenth slower.
+    token and the number of self-repeats. The parameters are arrays, not records: taking each array out of a tuple makes
+    selection a tenth slower.
     """
     half[0] = mix64(half[0] ^ _GRAM)  # the least of many hashes is small; mixing spreads it over all 64 bits
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
@@ -251,12 +250,9 @@ def select_grams(
     remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
 
     Args:
-        rules: what a token is.
-        windows: tokens of a window and of a gram, windows of a chunk.
         scratch: `scratch_for(windows)`.
         recent: `recent_grams()`.
         state: (5,) int64: document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
-        out: see `SelectionOut`.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -299,8 +295,7 @@ def hash_windows(
     """Writes the hashes of all windows of the spans; returns the number of windows.
 
     Args:
-        offsets, data: passages, which are the texts of chunks as `select_grams` writes them.
-        rules, sizes, scratch, spans: as for `select_grams`; the spans are in the passages.
+        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in them.
         windows: (num_windows, 3) int64: span, start byte in the passage and size in bytes, of whole characters.
         halves: (num_windows, 2) uint64, the hash of each window; the first half depends on the gram too.
     """

@@ -42,12 +42,7 @@ def _absorb(hashed, digest, word):
 
 @kernel
 def hash_texts(offsets: Int64s, data: UInt8s, hashes: UInt64sOut, digests: UInt64sOut) -> None:
-    """Writes a 128-bit hash of every text.
-
-    Args:
-        hashes: (num_docs,) uint64, the first half.
-        digests: (num_docs,) uint64, the second half.
-    """
+    """Writes both halves of a 128-bit hash of every text, (num_docs,) uint64 each."""
     for document in range(len(offsets) - 1):
         j, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
         hashed, digest = (stop - j) * _PRIME_3, (stop - j) * _PRIME_1
@@ -81,8 +76,7 @@ def _long_space(data, j, stop):
 def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes every text with each run of white space as one space, and without white space at its ends.
 
-    Args:
-        out: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
+    `out`: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
     """
     written = _0
     out_offsets[0] = 0

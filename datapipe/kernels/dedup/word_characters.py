@@ -2,15 +2,14 @@
 
     code point  ─▶  word_table()[code point]   LETTER, NUMBER or MARK, each perhaps with ALONE; IGNORED; 0 ends a word
 
-A word is a run of letters, marks and numbers; white space, punctuation, symbols and controls are between words. Each character
-of scripts without spaces (Han, Hiragana, Thai, …) is a word of its own, together with its marks.
-Invisible characters (soft hyphens, joiners, zero-width spaces, variation selectors) are ignored: they neither end a word nor
-belong to one. UAX #29 (rule WB4) ignores all of them but the zero-width space, at which words end. Here they do not, so that
+A word is a run of letters, marks and numbers. Each character of scripts without spaces (Han, Hiragana, Thai, …) is a word of
+its own, together with its marks. Invisible characters (soft hyphens, joiners, zero-width spaces, variation selectors) are
+ignored: they neither end a word nor belong to one. UAX #29 (rule WB4) ends words at the zero-width space. Here it does not, so
+that
 copies with it and without it are found: pages have it inside of words, where it only allows a line break (c, U+200B, reate).
-Scripts that separate words by it alone (Khmer, Thai) have a word for each character in any case.
 
 The classes are those of Unicode 14.0, the version of Python 3.11, written out: the table is the same on every Python. Code
-points that Unicode 14.0 does not assign count as letters, since most of those assigned later are.
+points that Unicode 14.0 does not
 """
 
 from __future__ import annotations

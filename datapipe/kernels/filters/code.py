@@ -62,8 +62,7 @@ BYTE_KINDS = _byte_kinds()
 
 
 def code_measures(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Measures of each text, (num_docs, 6) float64: lines, mean and maximum line length, shares of alphanumeric and of
-    alphabetic characters, characters."""
+    """(num_docs, 6) float64: lines, their mean and maximum length, shares of letters and digits and of letters, characters."""
     out = np.empty((len(offsets) - 1, 6))
     measure_code(offsets, data, class_table(), out)
     return out
@@ -143,11 +142,7 @@ def _decoded(data, start, stop, classes) -> tuple[Any, Any, Any, Any, Any]:
 
 @kernel
 def measure_encoded(offsets: Int64s, data: UInt8s, kinds: UInt8s, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once.
-
-    Args:
-        kinds: (256,) uint8, of `_byte_kinds`.
-    """
+    """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once. `kinds`: `BYTE_KINDS`."""
     starts, stops = np.empty(3, np.int64), np.empty(3, np.int64)
     for doc in range(len(offsets) - 1):
         first, end = offsets[doc], offsets[doc + 1]
@@ -240,11 +235,7 @@ def _escapes(data, offset, end, kinds) -> tuple[Any, Any]:
 
 @kernel
 def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut) -> None:
-    """Finds the end of the first lines of each text: `stops` (num_docs,) int64, in `data`.
-
-    Args:
-        num_lines: number of lines.
-    """
+    """Finds the end of the first `num_lines` lines of each text: `stops` (num_docs,) int64, in `data`."""
     for doc in range(len(offsets) - 1):
         offset, left = offsets[doc], num_lines
         while offset < offsets[doc + 1] and left > 0:
@@ -255,12 +246,10 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
-    """Whether the beginning of each text contains a marker, in any ASCII case: `out` (num_docs,) uint8.
+    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
 
     Args:
-        stops: (num_docs,) int64, the ends of the beginnings.
-        marker_offsets: (num_markers + 1,) int64; no marker is empty.
-        markers: uint8, without ASCII capitals.
+        marker_offsets, markers: a column of texts without ASCII capitals; none is empty.
     """
     begins = np.zeros(256, np.uint8)
     for byte in range(256):

@@ -79,12 +79,7 @@ def symbol_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def stop_word_counts(words: Words, data: np.ndarray, stop_words: tuple[str, ...], compare: int) -> np.ndarray:
-    """(num_docs, 2) int64: number of distinct stop words, and number of words that are stop words.
-
-    Args:
-        stop_words: in lower case.
-        compare: EXACT, FOLDED or STRIPPED.
-    """
+    """(num_docs, 2) int64: number of distinct stop words, which are in lower case, and number of words that are stop words."""
     table = stop_word_table(stop_words, compare != EXACT)
     out = np.empty((len(words.doc_offsets) - 1, 2), np.int64)
     seen = np.zeros(len(stop_words), np.int64)
@@ -215,7 +210,6 @@ def count_stop_words(
     """Fills `out` (num_docs, 2); see `stop_word_counts`.
 
     Args:
-        table: `stop_word_table`.
         strip: whether signs around a word are ignored.
         seen: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word.
     """

@@ -18,8 +18,8 @@ def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8
     stay as they are.
 
     Args:
-        data: (num_bytes,) uint8, in a charset that has ASCII's bytes for ASCII alone.
-        out: uint8, at least as long as the pages.
+        data: in a charset that has ASCII's bytes for ASCII alone.
+        out: at least as long as the pages.
     """
     written = 0
     for document in range(len(offsets) - 1):

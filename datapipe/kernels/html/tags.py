@@ -1,9 +1,8 @@
 """How large, deep and wide the tags of web pages are: a bound of what a parser will make of them, in one pass over the bytes.
 
-Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth. So the
-pages that they are given are measured before. Tags, attributes, comments and elements of raw text are told apart as the HTML
-Standard's tokenizer does (https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's
-bytes for ASCII alone.
+Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so pages
+are measured first. Tags, attributes, comments and elements of raw text are told apart as the HTML Standard's tokenizer does
+(https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's bytes for ASCII alone.
 
 The depth is not that of the tree, which takes a parser, but no tree is more than about twice as deep, as random tags show
 (`tests/datapipe/kernels/html/test_tags.py`): an element that is not closed by its own end tag counts to the end of the page.
@@ -145,10 +144,8 @@ def _is_at(data, at, stop, name):
 
 @inline
 def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one.
-
-    In a script that a comment hides, an inner `<script>` takes the next end tag for itself.
-    """
+    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a script that a comment hides,
+    an inner `<script>` takes the next end tag for itself."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:

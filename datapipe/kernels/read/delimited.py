@@ -116,12 +116,7 @@ def find_values(
     value_starts: Int64MatrixOut,
     value_stops: Int64MatrixOut,
 ) -> None:
-    """The spans of some columns' values in rows that have them: (num_columns, num_rows) each.
-
-    Args:
-        starts, stops: (num_rows,) of the rows.
-        columns: (num_columns,) numbers of the columns, ascending.
-    """
+    """The spans of the values of `columns`, ascending, in rows that have them: (num_columns, num_rows) each."""
     delimiter, quote, escape = signs
     for row in range(len(starts)):
         i, stop, column, wanted = starts[row], stops[row], 0, 0
@@ -157,13 +152,8 @@ def _copy_byte(data, i, stop, signs, end, out):
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, signs: Signs, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """The values in some spans without their quotes and escape characters, one behind the other.
-
-    Args:
-        starts, stops: (num_values,) of the values.
-        offsets: (num_values + 1,) where each value begins in `out`.
-        out: at least as many bytes as the spans have.
-    """
+    """The values in some spans without their quotes and escape characters, one behind the other; `out` has at least as many
+    bytes as the spans."""
     end, quote = 0, signs.quote
     for value in range(len(starts)):
         offsets[value] = end

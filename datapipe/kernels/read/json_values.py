@@ -22,13 +22,8 @@ _CONTROL = 1
 
 @kernel
 def flatten_values(data: UInt8s, carry: Int64sOut, out: UInt8sOut) -> None:
-    """The lines of a chunk.
-
-    Args:
-        data: (num_bytes,) the chunk, which may begin and end anywhere in a value.
-        carry: (3,) what the chunk before has left, and then what this one leaves.
-        out: (num_bytes,)
-    """
+    """The lines of a chunk, which may begin and end anywhere in a value. `carry`: (3,) what the chunk before has left, and then
+    what this one leaves."""
     depth, in_string, in_array = carry[0], carry[1], carry[2]
     for i in range(len(data)):
         byte = data[i]

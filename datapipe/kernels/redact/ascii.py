@@ -84,10 +84,8 @@ def is_among(data, start, stop, words):
 
 @inline
 def follows_word(data, begin, start, words, fillers, walls, num_words):
-    """Whether one of the last `num_words` words before `start` is among `words`, and all words between are among `fillers`.
-
-    The search goes back 40 bytes at most and ends at a byte of the sets `walls`. A section sign counts as one of `words`.
-    """
+    """Whether one of the last `num_words` words before `start` is among `words`, and all words between are among `fillers`. The
+    search goes back 40 bytes and ends at a byte of the sets `walls`. A section sign counts as one of `words`."""
     j, low = start, max(begin, start - _CONTEXT_BYTES)
     for _ in range(num_words):
         while j > low and not is_in(data[j - 1], LETTER):

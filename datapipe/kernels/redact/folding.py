@@ -80,11 +80,8 @@ def is_typeset(data, floor, first, end) -> Any:
 
 @inline
 def fold(data, begin, floor, first, end, folded, places) -> Any:
-    """Writes the bytes around `first`, folded, and the offset of each.
-
-    Returns:
-        The number of bytes, and the places of `first` and of the floor among them.
-    """
+    """Writes the bytes around `first`, folded, and the offset of each. Returns the number of bytes, and where `first` and the
+    floor are among them."""
     low, high = max(begin, first - BEFORE_BYTES), min(end, first + AFTER_BYTES)
     while low > begin and data[low] & 0xC0 == 0x80:
         low += 1

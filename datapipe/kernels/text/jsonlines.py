@@ -69,8 +69,7 @@ def _skip_space(data, offset, stop):
 
 @inline
 def _skip_string(data, offset, stop):
-    """The end of the string that begins at `offset`. The inner loop steps by one: a step that depends on the byte is four
-    times slower."""
+    """The end of the string that begins at `offset`. A step that depends on the byte would be four times slower."""
     offset += 1
     while offset < stop and data[offset] != 34:
         while offset < stop and data[offset] != 34 and data[offset] != 92:

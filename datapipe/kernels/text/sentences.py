@@ -69,7 +69,6 @@ def find_ends(
     """Finds the sentence ends of lines, in text order; returns the number of chunks.
 
     Args:
-        starts, lengths: (num_lines,) of the lines.
         wholes: `english_words.wholes_table`.
         ends: -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word; -1 after
             the last. Room for an end in two bytes, and one more for each line.
@@ -111,13 +110,8 @@ def sum_sentences(
     words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) with the sentences of each line.
-
-    Args:
-        starts, lengths, data, marks: as for `find_ends`.
-        ends, chunks: what `find_ends` found.
-        words: those of the chunks; each chunk is a document.
-    """
+    """Fills `out` (num_lines,) with the sentences of each line, by what `find_ends` found, and the words of the chunks: each
+    chunk is a document of `words`."""
     chunk_starts, chunk_lengths = chunks.starts, chunks.lengths
     word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
     number = np.int64(0)
@@ -148,8 +142,7 @@ def sum_sentences(
 
 @inline
 def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
-    """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` where there is
-    none."""
+    """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` for none."""
     chunk = offset
     while offset < stop:
         offset = _next_sign(data, offset, stop)
@@ -168,8 +161,7 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
 
 @inline
 def _next_sign(data, offset, stop) -> Any:
-    """Offset of the next byte of a possible sentence end. Loops over a view: NumPy's negative indices cost a third of the
-    time."""
+    """Offset of the next byte of a possible sentence end, by a view: NumPy's negative indices cost a third of the time."""
     rest = data[offset:stop]
     for index in range(len(rest)):
         if _IS_SIGN[rest[index]]:

@@ -129,11 +129,7 @@ def most_unicode_words(offsets: Int64s, data: UInt8s, roles: UInt16s) -> int:
 
 @kernel
 def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: UInt16s, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_unicode_words` words, and returns the number of words.
-
-    Args:
-        roles: (0x110000,) uint16, `role_table`.
-    """
+    """Fills `out`, which has room for `most_unicode_words` words, and returns the number of words. `roles`: `role_table`."""
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
@@ -172,12 +168,8 @@ def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: U
 
 @inline
 def _last_after(data, offset, stop, roles, last, role) -> Any:
-    """The role that the next character has to join after a sign inside a word; 0 where the sign does not belong to the word.
-
-    Args:
-        offset: after the sign.
-        last, role: of the character before the sign, and of the sign.
-    """
+    """The role that the next character has to join after a sign inside a word, from `offset` on; 0 where the sign does not
+    belong to the word. `last`, `role`: of the character before the sign, and of the sign."""
     if not role & (MID_LETTER | MID_DIGIT | MID_HEBREW):
         return np.int64(0)
     following = np.int64(EXTENDS)

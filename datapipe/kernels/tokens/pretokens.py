@@ -3,10 +3,9 @@
     offsets, bytes ──▶ the end of every word; by GPT2 as GPT-2, GPT-NeoX and OLMo, by CL100K as GPT-4, Llama 3, OLMo 2 and
                        Qwen, by O200K as GPT-4o and gpt-oss
 
-Each family has a table with the bits below for every code point; `datapipe/tokens/patterns.py` makes the tables.
-The branches follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and
-`\\s+(?!\\S)` by giving back white space from the end of a run. Here a run is scanned once: its last newline, its last character
-and its end tell what the alternatives match. The rest of a run is scanned at most twice more: the cost is linear in the bytes.
+Each family has a table with the bits below for every code point; `datapipe/tokens/patterns.py` makes the tables. The branches
+follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by
+giving back white space from the end of a run; here a run is scanned once, so the cost is linear in the bytes.
 
 Texts must be UTF-8. With other bytes nothing is read or written out of bounds, and every document still ends with a word.
 The kernel cuts 160 to 230 MB/s; the trainer of `tokenizers`, whose engine is Oniguruma, counts words at 4 MB/s (2026-11).

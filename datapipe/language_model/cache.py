@@ -39,8 +39,8 @@ class Answer:
 
     Attributes:
         content: the text.
-        finish_reason: "stop", "length" where it was cut off, or another word of the API; None where the server does not tell.
-        prompt_tokens, completion_tokens: as the server counted them; None where it did not tell.
+        finish_reason: "stop", "length" where it was cut off, or another word of the API; None where the server does not say.
+        prompt_tokens, completion_tokens: as the server counted them; None where it did not.
     """
 
     content: str

@@ -40,7 +40,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 _PATH = "/chat/completions"
 _BUSY = frozenset({408, 425, 429, 503})
-_OF_DOCUMENT = frozenset({400, 413, 422})
+_OF_CONTENT = frozenset({400, 413, 422})
 """Statuses by which servers refuse one request for its content, such as a text that is longer than their context."""
 _SHOWN_CHARS = 300
 _LEAST_SECRET_CHARS = 8
@@ -54,7 +54,7 @@ class AttemptError(Exception):
 
     Attributes:
         kind: "busy": the server asks to come later; "unreachable": there was no connection; "failed": anything else.
-        retry_after_s: seconds until the server wants to be asked again; None where it does not tell.
+        retry_after_s: seconds until the server wants to be asked again; None where it does not say.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class RefusedError(UserError):
     """The server refuses the request, and would refuse it again.
 
     Attributes:
-        is_of_document: whether another document may be accepted.
+        is_of_content: whether a request with other content may be accepted.
     """
 
-    def __init__(self, message: str, is_of_document: bool = False) -> None:
+    def __init__(self, message: str, is_of_content: bool = False) -> None:
         super().__init__(message)
-        self.is_of_document = is_of_document
+        self.is_of_content = is_of_content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +103,7 @@ class Endpoint:
             text = text.replace(secret, MASK)
         return text
 
-    def told(self, text: str) -> str:
+    def message(self, text: str) -> str:
         """What the server says, as one line of a message."""
         line = " ".join(masked(self.without_secrets(text)).split())
         line = "".join(character if character.isprintable() else "\ufffd" for character in line)
@@ -170,18 +170,18 @@ class Client:
             raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
             if _is_of_certificate(error):
-                told = self.endpoint.told(str(error))
-                raise RefusedError(f"{self.endpoint.shown}: {told}. SSL_CERT_FILE names the certificates to trust") from None
-            raise AttemptError("unreachable", self.endpoint.told(str(error) or type(error).__name__)) from None
+                said = self.endpoint.message(str(error))
+                raise RefusedError(f"{self.endpoint.shown}: {said}. SSL_CERT_FILE names the certificates to trust") from None
+            raise AttemptError("unreachable", self.endpoint.message(str(error) or type(error).__name__)) from None
         except httpx.TransportError as error:
-            raise AttemptError("failed", self.endpoint.told(str(error) or type(error).__name__)) from None
+            raise AttemptError("failed", self.endpoint.message(str(error) or type(error).__name__)) from None
         text = answer.decode("utf-8", "replace")
         if status != 200:
             raise self._failure(status, headers, text)
         try:
             completion = parse_completion(text)
         except ValueError as error:
-            raise AttemptError("failed", self.endpoint.told(f"{error}: {_said(text)}")) from None
+            raise AttemptError("failed", self.endpoint.message(f"{error}: {_said(text)}")) from None
         return replace(completion, content=self.endpoint.without_secrets(completion.content))
 
     async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
@@ -199,19 +199,19 @@ class Client:
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
         """What an answer with another status than 200 is raised as."""
-        message = self.endpoint.told(f"HTTP {status}: {_said(text)}").removesuffix(":")
+        message = self.endpoint.message(f"HTTP {status}: {_said(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
             return AttemptError("failed", message)
         endpoint = self.endpoint
         if status < 400:
-            target = endpoint.told(headers.get("Location", "nowhere"))
+            target = endpoint.message(headers.get("Location", "nowhere"))
             return RefusedError(
                 f"{endpoint.shown} redirects to {target}. Redirects are not followed, since they would take the key along. "
                 "Give the URL behind it as --endpoint"
             )
-        return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_DOCUMENT)
+        return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_CONTENT)
 
 
 def _is_of_certificate(error: BaseException | None) -> bool:
@@ -227,8 +227,8 @@ def _remedy(status: int, endpoint: Endpoint) -> str:
         return f"The server does not accept the key ({named}). --api-key-env NAME says which variable holds it"
     if status in (404, 405):
         return "Expected a model that the server lists at its URL /models, and a base URL that usually ends in /v1"
-    if status in _OF_DOCUMENT:
-        return "For a text that is too long for the model, lower `max_chars` in the rubric; --skip-failed leaves such texts out"
+    if status in _OF_CONTENT:
+        return "For a text that is too long for the model, lower `max_chars`; --skip-failed leaves such texts out"
     return "The server would refuse the request again"
 
 

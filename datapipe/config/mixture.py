@@ -8,8 +8,8 @@
             ── publish                      when a run that follows its sources publishes what is new
             ── execution                    how the work is cut into tasks; it does not change the output (`execution.py`)
 
-`load.py` reads one from a file. Numbers are exact, and text is never converted to a number. Equality ignores locations, so a
-mixture equals its resolved form.
+`load.py` reads one from a file. Numbers are exact, and text is never converted to a number.
+Equality ignores locations, so a mixture equals its resolved form.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _SHARE_NOISE = Fraction(1, 100)
 """Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
 
 MAX_PADDING = 0.02
-"""Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such sources keep all documents
-whole. It pads lengths that crowd above S / 2 or S / 3 by 10 to 50 %."""
+"""Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such
+sources keep all documents whole. It pads lengths that crowd above S / 2 or S / 3 by 10 to 50 %."""
 
 
 class PackSpec(Record):
@@ -281,12 +281,8 @@ class Mixture(Record):
         return self.stages if own is None else own
 
     def with_sources(self, sources: Mapping[str, Source | SnapshotSource], weights: Mapping[str, Weights]) -> Mixture:
-        """This mixture with other sources in the place of its snapshots, and of its replay, in every phase.
-
-        Args:
-            sources: all of them, in order.
-            weights: by the source that was there, the shares of those in its place; "": of the replay.
-        """
+        """This mixture with `sources` in the place of its snapshots and of its replay, in every phase. `weights`: by the source
+        that was there, the shares of those in its place; "": of the replay."""
         replay = self.mixture.replay
 
         def divided(given: Weights) -> dict[str, Fraction]:

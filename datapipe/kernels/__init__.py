@@ -104,8 +104,8 @@ class Inline:
 
     Attributes:
         function: what it does, in Python.
-        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba when it is called. None: numba
-            compiles the function.
+        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba
+            when it is called. None: numba compiles the function.
     """
 
     def __init__(self, function: Callable[..., Any], build: Callable[..., Any] | None = None) -> None:

@@ -50,8 +50,8 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the kernels that the cache does not hold, and imports numba, ahead of the first call. Prints one line to
-    standard error where kernels are compiled."""
+    """Compiles the kernels that the cache does not hold, and imports numba, ahead of the first
+    call. Prints one line to standard error where kernels are compiled."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:

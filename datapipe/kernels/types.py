@@ -116,8 +116,8 @@ def first_rows(out: Record, count: int) -> Record:
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output, as far as there is room; it returns their number, and is called again where
-    `room` is less."""
+    """The rows that `fill` writes to an output, as far as there is room; it returns their number,
+    and is called again where `room` is less."""
     while True:
         out = room_for(kind, room)
         count = fill(out)
@@ -137,8 +137,8 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
 
 
 def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
-    """The function for each type of its last parameter where that is one of several, by the dtype; else the function by None.
-    Parameters with as many types change along with the last one."""
+    """The function for each type of its last parameter where that is one of several, by the dtype;
+    else the function by None. Parameters with as many types change along with the last one."""
     parameters, result = annotations_of(function)
     types = {name: typing.get_args(each) for name, each in parameters.items() if typing.get_origin(each) in (Union, UnionType)}
     if not types:
@@ -177,8 +177,8 @@ def is_record(annotation: Any) -> bool:
 
 
 def signature_text(function: Callable[..., Any]) -> str:
-    """The types that a kernel is compiled for, as text that changes whenever the compiled code must change. Raises TypeError
-    for a missing or unknown annotation."""
+    """The types that a kernel is compiled for, as text that changes whenever the compiled code must
+    change. Raises TypeError for a missing or unknown annotation."""
     parameters, result = annotations_of(function)
     return f"({', '.join(map(_text_of, parameters.values()))}) -> {_text_of(result)}"
 

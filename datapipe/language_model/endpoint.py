@@ -11,9 +11,9 @@
 | other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
 | 401, 403; 404; 3xx; other 4xx; a certificate that is not trusted | refused |
 
-The key travels in one header to one URL: redirects are not followed, and neither the key nor secrets of the URL are in any
-message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
-bytes come.
+The key travels in one header to one URL: redirects are not followed, and neither the key nor
+secrets of the URL are in any message or answer. A body is read up to `MAX_BODY_BYTES`,
+uncompressed. A request ends after its timeout, however slowly bytes come.
 """
 
 from __future__ import annotations
@@ -50,12 +50,8 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class AttemptError(Exception):
-    """A request got no answer, and another attempt may.
-
-    Attributes:
-        kind: "busy": the server asks to come later; "unreachable": there was no connection; "failed": anything else.
-        retry_after_s: seconds until the server wants to be asked again; None where it does not say.
-    """
+    """A request got no answer, and another attempt may: the server is busy and asks to come later, there was no connection, or
+    anything else. `retry_after_s`: until the server wants to be asked again; None where it does not say."""
 
     def __init__(
         self, kind: Literal["busy", "unreachable", "failed"], message: str, retry_after_s: float | None = None
@@ -66,11 +62,7 @@ class AttemptError(Exception):
 
 
 class RefusedError(UserError):
-    """The server refuses the request, and would refuse it again.
-
-    Attributes:
-        is_of_content: whether a request with other content may be accepted.
-    """
+    """The server refuses the request, and would again; with other content (`is_of_content`) it may accept one."""
 
     def __init__(self, message: str, is_of_content: bool = False) -> None:
         super().__init__(message)
@@ -79,13 +71,8 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go, and what they carry. Its display holds no credentials.
-
-    Attributes:
-        url: of chat completions.
-        api_key_env: name of the variable that holds the key; empty for none.
-        timeout_s: of one request from its beginning to the last byte of the answer.
-    """
+    """Where requests go, and what they carry. Its display holds no credentials. `timeout_s`: of one
+    request from its beginning to the last byte of the answer."""
 
     url: str
     api_key_env: str = ""
@@ -111,11 +98,8 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1. Raises UserError.
-
-    Args:
-        api_key_env: the name of the variable of `environment` that holds the key; empty for none.
-    """
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1, whose key is in a variable of
+    `environment`, if it has one. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")

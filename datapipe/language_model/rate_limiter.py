@@ -31,12 +31,7 @@ class Clock:
 
 
 def pause_s(error: AttemptError, number: int, key: str) -> float:
-    """Seconds until the next attempt.
-
-    Args:
-        number: failed attempts so far, from 1.
-        key: of the request.
-    """
+    """Seconds until the next attempt of the request with this key, behind `number` failed ones."""
     if error.retry_after_s is not None:
         return min(error.retry_after_s, _MOST_RETRY_AFTER_S)
     jitter = seed_for(0, "language model", "retry", key, number) / 2**64

@@ -56,11 +56,9 @@ class DocumentInput:
         source: of the mixture or output; None for all.
         until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
         settings: of `--set`, each KEY=VALUE.
-        text_field: of files.
         limit: documents of each source to read at most.
         workers: processes; None for one on each core.
-        engine: "local" or "ray".
-        address: of a running Ray cluster.
+        engine, address: "local" or "ray", and a running Ray cluster.
     """
 
     paths: tuple[str, ...]
@@ -99,15 +97,8 @@ class RunDocuments:
 
 
 def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
-    """The documents that the user names. Runs stages where they have not run.
-
-    Args:
-        work: folder of the run, which is kept.
-
-    Raises:
-        UserError: the mixture, the files or the name of the source is wrong.
-        DatapipeError: the run failed.
-    """
+    """The documents that the user names. Runs stages in the folder `work`, which is kept, where they have not run. Raises
+    UserError where the mixture, the files or the name of the source is wrong, DatapipeError where the run failed."""
     root = _output(wanted.paths)
     if root is None:
         _run(_mixture_to_run(wanted, work), wanted, console)
@@ -196,11 +187,7 @@ def is_of_runs(paths: Sequence[str]) -> bool:
 
 
 def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
-    """The documents of sources. Runs stages where they have not run. Raises UserError.
-
-    Args:
-        work: folder of the run, which is kept.
-    """
+    """The documents of sources. Runs stages in the folder `work`, which is kept. Raises UserError."""
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)

@@ -14,8 +14,8 @@ The roles of fields are those that the mixture names, or are recognised by their
 |  | question_stem, text for the question and response, answers for the answer, where there is none of these |
 | id | id, task_id, doc_id, question_id, qid, ind |
 
-A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one question for each choice. Of
-several answers the first one counts.
+A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one
+question for each choice. Of several answers the first one counts.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ class Item:
     Attributes:
         name: its id, or its row.
         question: with the passage that it is about before it.
-        answer: the right one; empty where the file has none.
-        choices: the other choices.
+        answer: the right one; empty where the file has none. `choices` are the others.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""The options and rows that stages which cut text have in common: which copy is kept, the share of a document that may be
-cut."""
+"""The options and rows that stages which cut text have in common: which copy is kept, the share of
+a document that may be cut."""
 
 from __future__ import annotations
 

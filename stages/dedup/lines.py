@@ -12,11 +12,11 @@ the next unit of its document, blank lines too, and these bytes are cut with it;
 | `paragraph` | consecutive lines up to the next blank line | |
 | `three_sentences` | every three consecutive sentences; a document of fewer has none | C4's paper |
 
-CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text occurred before. The program of
-C4 (Raffel et al. 2020) keeps one page for each line in lower case.
+CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text
+occurred before. The program of C4 (Raffel et al. 2020) keeps one page for each line in lower case.
 
-A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose first copy is in a dropped
-document is lost with it.
+A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose
+first copy is in a dropped document is lost with it.
 """
 
 from __future__ import annotations

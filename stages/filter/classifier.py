@@ -8,8 +8,8 @@
 | `high_score` | its score is above `max_score` |
 | `below_share` | it is not among the highest scores that make up `keep_share` of what the source has left |
 
-A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its score is the probability of one
-label, or the number that the model predicts.
+A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its
+score is the probability of one label, or the number that the model predicts.
 
 `keep_share` finds the threshold in each source by itself, over all of its documents: exactly the share of the documents is
 kept, rounded down, or of the bytes of their text, to within the longest document. Documents of the score at the threshold are

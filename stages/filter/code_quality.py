@@ -16,11 +16,11 @@
 | marks of generated files in the first five lines | | | dropped |
 | runs of encoded data | | | at most 1,024 characters, half of the file |
 
-The originals also decide by programming language and file extension; this filter does not. StarCoder sets limits by extension
-and exempts XSLT from its XML rule. StarCoder2 allows lines of 100,000 characters in HTML, JSON, Markdown, Roff, SMT, TeX,
-Text and XML, and measures letters and digits instead of letters in two assembly languages. Make such files a source of their
-own, with suitable limits. Not implemented: the rule that HTML has 20 % visible text; StarCoder's 50 to 5,000 characters and
-StarCoder2's 512 lines for data formats (use `filter.length`, `max_lines`); go-enry's `is_generated`, which reads file names.
+The originals also decide by programming language and file extension: StarCoder exempts XSLT from
+its XML rule, StarCoder2 allows lines of 100,000 characters in HTML, JSON and Markdown, among
+others. Make such files a source of their own, with suitable limits. Not implemented: the rule that
+HTML has 20 % visible text; limits for data formats (use `filter.length`, `max_lines`); go-enry's
+`is_generated`, which reads file names.
 
 A line ends at a newline and is measured with its white space and carriage return. Letters and digits are those of Unicode.
 Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a least share drops it.

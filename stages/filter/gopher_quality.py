@@ -19,9 +19,8 @@ fastText separates words at ASCII white space alone. Lengths are in characters. 
 them. A value equal to a limit passes. All measures of a document without words are 0. `paper` is the default: it means the same
 in every script that separates words by spaces.
 
-Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
-
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_thresholds/fineweb2.py`).
+Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 """
 
 from __future__ import annotations

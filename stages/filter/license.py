@@ -6,8 +6,8 @@
 `A OR B` is allowed if one of the two is, `A AND B` and a list in JSON only if all are. Text that is no licence of SPDX is
 compared as a name of its own: "Public Domain" is LicenseRef-public-domain. `datapipe/stage/licenses.py` has the rules.
 
-A mixture with `licenses` puts this stage first in each source with a `license_field`. A source whose documents get their
-licence from another stage, such as extract.html, names it behind that stage, without options.
+A mixture with `licenses` puts this stage first in each source with a `license_field`, or where a
+source names it, without options.
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@
 | `listed_words` | its density is above `max_density`, in at least `min_hits` hits |
 | `high_score` | the model's score is above `max_score` |
 
-With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `drop_if: either` drops what fails
-one.
+With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `either` what fails one.
 
-**A list alone is a poor judge**, so it only tags unless `drop_by_list: true`. Measured with LDNOOBW, 403 English entries: a hit
-as a sign of a toxic comment on Wikipedia talk pages has an F1 of 0.58; on HateCheck it finds 7.8 % of the hateful cases and
-17.6 % of the others, since people who quote or oppose hate use its words. Lists also hit medical texts, dialects and names.
+**A list alone says little**, so it only tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
+Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
+people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
 
 An entry of a list is a word or several in a row. Case, accents and signs between words are not compared, and an entry never
 matches a part of a word; in scripts without spaces, such as Chinese and Thai, it matches anywhere. Words that are disguised

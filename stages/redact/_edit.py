@@ -4,8 +4,8 @@
                ▲                                │
                └────────────────────────────────┘   at most three times
 
-A replacement may expose a span that the replaced text hid: the word "version" before an address, or the number that made the
-next number look like a column of a table. Reading changed texts again makes the stage idempotent.
+A replacement may expose a span that the replaced text hid: the word "version" before an address.
+Reading changed texts again makes the stage idempotent.
 """
 
 from __future__ import annotations

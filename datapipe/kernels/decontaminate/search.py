@@ -37,8 +37,8 @@ ANCHOR_WORDS = 4
 
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter then do not wait for each other, which
-is up to twice as fast where the filter is in no cache."""
+"""Words whose keys are made before the first of them is looked up: loads of the filter then do not
+wait for each other, which is up to twice as fast where the filter is in no cache."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1

@@ -2,8 +2,8 @@
 
     words  ->  prefix hashes, the last `RING` of them  ->  the hash of the last m words, for any m below `RING`
 
-The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the hash P(i) - P(i - m) * R**m,
-which depends on these words alone.
+The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the
+hash P(i) - P(i - m) * R**m, which depends on these words alone.
 
 A window of n words ends at each word: the fewest last words that weigh at least n words (`folded_words.py`). In scripts with
 spaces these are n words, in Chinese 2 n characters. The window is a function of the text before its end, so the same passage
@@ -177,7 +177,7 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
 
 @kernel
 def key_texts(num_words: Int64s, prefixes: UInt64s, kind: np.uint64, keys: UInt64sOut) -> None:
-    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,) uint64; 0 for others and for texts
-    without words. The arguments are those of `RunsOut`."""
+    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,) uint64; 0
+    for others and for texts without words. The arguments are those of `RunsOut`."""
     for text in range(len(num_words)):
         keys[text] = run_key(prefixes[text], _0, num_words[text], kind) if 0 < num_words[text] < RING else _0

@@ -7,8 +7,8 @@ Hangul are composed, which keeps them short. So "É" equals "é" in one code poi
 "Σίσυφος" equals "ΣΊΣΥΦΟΣ". Compatible characters stay apart unless case folding joins them: "ﬁ" is "fi", but "²" is not "2".
 The dotted İ is "i" with a dot above, and the dotless ı stays, as Unicode folds all languages but Turkish and Azerbaijani.
 
-`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps words alone, with at least
-one 0 between them and after the last of a document.
+`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps
+words alone, with at least one 0 between them and after the last of a document.
 
 The tables cover the characters of Unicode 14.0; newer ones stay as they are. Decompositions, combining classes and case folding
 of an assigned character never change, so the tables are the same on every version of Python.
@@ -140,8 +140,8 @@ def _as_part_of_word(characters: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple[np.ndarray, np.ndarray]:
-    """The folded texts, or their words, as offsets and bytes, by one of the foldings above; at least eight bytes follow the
-    last text."""
+    """The folded texts, or their words, as offsets and bytes, by one of the foldings above; at
+    least eight bytes follow the last text."""
     out_offsets = np.empty(len(offsets), np.int64)
     most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 8
     out = np.empty(most, np.uint8)  # pages that are never written cost no memory
@@ -181,8 +181,8 @@ def joined_syllable(before, code) -> Any:
 
 @inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
-    """A jamo, or the syllable that it makes of the last character of the document, which begins at `start` in `out`; and the
-    number of bytes before it."""
+    """A jamo, or the syllable that it makes of the last character of the document, which begins at
+    `start` in `out`; and the number of bytes before it."""
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
         syllable = joined_syllable(before, code)

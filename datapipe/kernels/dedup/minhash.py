@@ -17,8 +17,8 @@ pairs of random sets at each of five similarities, for four seeds, with 112 perm
 its spread is within 10 % of that of 112 independent coins a pair (`tests/stages/dedup/test_minhash.py`). The shift keeps the
 order, so it is applied once, to the minimum.
 
-The shingles of a document are collected in blocks of 256, and a block is reduced permutation by permutation, which LLVM
-vectorises over the block: no matrix of shingles and permutations is formed.
+The shingles of a document are collected in blocks of 256, and a block is reduced permutation by
+permutation, which LLVM vectorises over the block: no matrix of shingles and permutations is formed.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a band; a remainder is not
-    used."""
+    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a
+    band; a remainder is not used."""
     rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:

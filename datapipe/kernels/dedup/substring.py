@@ -42,8 +42,8 @@ from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
-"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start byte, size in bytes
-and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then
+start byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
 SELF_REPEATED = 256
 """Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
@@ -88,8 +88,8 @@ class GramSpans(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the hashes, and a queue of
-    grams."""
+    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the
+    hashes, and a queue of grams."""
 
     starts: Int64sOut
     hashes: UInt64sOut
@@ -159,9 +159,9 @@ def _take_span(
 ) -> Any:
     """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span.
 
-    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat` holds the first token, the stop
-    token and the number of self-repeats. The parameters are arrays, not records: taking each array out of a tuple makes
-    selection a tenth slower.
+    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat`
+    holds the first token, the stop token and the number of self-repeats. The parameters are arrays,
+    not records: taking each array out of a tuple makes selection a tenth slower.
     """
     half[0] = mix64(half[0] ^ _GRAM)  # the least of many hashes is small; mixing spreads it over all 64 bits
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
@@ -325,8 +325,8 @@ def hash_windows(
 
 @kernel
 def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both arrays are (num_spans,)
-    int64."""
+    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both
+    arrays are (num_spans,) int64."""
     to = np.int64(0)
     for span in range(len(starts)):
         size = stops[span] - starts[span]

@@ -2,8 +2,8 @@
 
     texts  ->  (hash, digest) of 64 bits each
 
-The halves are two mixers over the same eight-byte words, each with constants of its own. Texts are equal if all 128 bits are
-equal. Neither half is cryptographic.
+The halves are two mixers over the same eight-byte words, each with constants of its own. Texts are
+equal if all 128 bits are equal. Neither half is cryptographic.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
 
-One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty, and compares the bytes around them. Case is
-ASCII case. Every pass is linear in the bytes of the lines.
+One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty, and compares the
+bytes around them. Case is ASCII case. Every pass is linear in the bytes of the lines.
 """
 
 from __future__ import annotations

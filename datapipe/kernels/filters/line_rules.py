@@ -4,8 +4,8 @@
                   --sum_documents->  (num_docs, NUM_SUMS)
                   --write_texts--->  the texts without those lines, each with its newline; blank lines stay
 
-Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every pass is linear in the bytes
-of the lines.
+Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every
+pass is linear in the bytes of the lines.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     Words, bytes  ->  count_stop_words  ->  (num_docs, 2)   different stop words, occurrences of stop words
     Lines, bytes  ->  count_lines       ->  (num_docs, 2)   lines that start with a bullet, lines that trail off
 
-A word has content where it is more than punctuation and symbols. All measurements are counts: each profile divides them by
-denominators of its own, and no document divides by zero here.
+A word has content where it is more than punctuation and symbols. All measurements are counts: each
+profile divides them by denominators of its own, and no document divides by zero here.
 """
 
 from __future__ import annotations

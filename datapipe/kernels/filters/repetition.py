@@ -5,11 +5,11 @@
 
 All measurements are counts: each profile divides them by denominators of its own.
 
-The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the order of words counts and
-("ab", "c") differs from ("a", "bc").
+The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the
+order of words counts and ("ab", "c") differs from ("a", "bc").
 
-An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest repeated n-gram at each word
-so far, therefore leaves few look-ups after n = 3.
+An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest
+repeated n-gram at each word so far, therefore leaves few look-ups after n = 3.
 
 Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB) for a document of any size. Where the distinct
 n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a quarter, and so on: all
@@ -99,9 +99,9 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
     Each word counts once, and the first occurrence counts too.
 
-    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
-    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
-    skipped as a whole.
+    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first,
+    also where it occurs once, with the spaces between its words. Columns 3..8: from the first word
+    on, an n-gram that occurred before counts and is skipped as a whole.
 
     Args:
         max_slots: of the hash table, a power of two.
@@ -151,8 +151,8 @@ def join_lines(
 
 @kernel
 def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: scratch, the hash table, of equal powers of two:
-    hashes, and whether a hash occurred again."""
+    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: scratch, the hash table,
+    of equal powers of two: hashes, and whether a hash occurred again."""
     doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]

@@ -54,9 +54,8 @@ def hashes_of(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.nda
 
 @kernel
 def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut) -> None:
-    """Hashes each range [starts, stops) of `data` from its last byte to its first, so that hashing a host also hashes its
-    parent
-    domains: `out` (num_ranges,) uint64, never 0."""
+    """Hashes each range [starts, stops) of `data` from its last byte to its first, so that hashing
+    a host also hashes its parent domains: `out` (num_ranges,) uint64, never 0."""
     for index in range(len(starts)):
         hashed = FNV_BASIS
         for offset in range(stops[index] - 1, starts[index] - 1, -1):
@@ -80,8 +79,8 @@ def find_hashes(hashes: UInt64s, table: UInt64s, out: UInt8sOut) -> None:
 
 @kernel
 def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, out: UInt8sOut) -> None:
-    """Whether each host [starts, stops) of `data` is in the table of `hash_table` or below a domain that is: `out` (num_hosts,)
-    uint8. An empty host matches nothing."""
+    """Whether each host [starts, stops) of `data` is in the table of `hash_table` or below a domain
+    that is: `out` (num_hosts,) uint8. An empty host matches nothing."""
     for host in range(len(starts)):
         hashed, is_listed = FNV_BASIS, False
         for offset in range(stops[host] - 1, starts[host] - 1, -1):
@@ -167,8 +166,8 @@ def count_words(offsets: Int64s, data: UInt8s, automaton: Automaton, first_soft:
 
     Args:
         first_soft: patterns below it count in the first column, others in the second.
-        whole: whether patterns are whole words, with a blank before, between and after them; else bytes that separate words are
-            ignored.
+        whole: whether patterns are whole words, with a blank before, between and after them; else
+            bytes that separate words are ignored.
     """
     classes, steps, patterns, links, _ = automaton
     seen = np.full(patterns.max() + 1, -1, np.int64)

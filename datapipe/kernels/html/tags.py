@@ -144,8 +144,8 @@ def _is_at(data, at, stop, name):
 
 @inline
 def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a script that a comment hides,
-    an inner `<script>` takes the next end tag for itself."""
+    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
+    script that a comment hides, an inner `<script>` takes the next end tag for itself."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:
@@ -225,8 +225,8 @@ def _lost(stack, element, top):
 
 @inline
 def cost_of(depth, attributes, options):
-    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each attribute with every other, and
-    lexbor walks the options of a list for each."""
+    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each
+    attribute with every other, and lexbor walks the options of a list for each."""
     return TAG_COST + depth + attributes * attributes // 32 + options // 10
 
 

@@ -129,8 +129,8 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row of its own; arguments as for `tree_labels`. `chances`: scratch,
-    (num_labels,)."""
+    """The best labels of each text where every label has a row of its own; arguments as for
+    `tree_labels`. `chances`: scratch, (num_labels,)."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0

@@ -11,8 +11,8 @@ The features of a text, their order and the order of additions are those of `fas
     gradient += step * output;  output += step * hidden
     row      += gradient / number of features         for every feature
 
-One thread, additions in a fixed order and an exponential function of additions and multiplications: the same texts and options
-give the same bits.
+One thread, additions in a fixed order and an exponential function of additions and multiplications:
+the same texts and options give the same bits.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class Keywords(NamedTuple):
 
     Attributes:
         classes: (256,) uint8, the class of each byte.
-        bits, short: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins; of keywords of three characters or
-            fewer.
+        bits, short: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins; of
+            keywords of three characters or fewer.
         hashed: like bits, a bit for the hash of the first four classes of each longer keyword.
         children: (num_nodes * 64,) int32, the node behind a node and a class; 0 where there is none. Node 0 is the root.
         ends: (num_nodes,) int32, the number of the keyword that ends at a node; -1 where none does.
@@ -57,8 +57,8 @@ class Hits(NamedTuple):
 
 
 class HitsOut(NamedTuple):
-    """Outputs of `find_keywords`: (capacity,) starts of hits, and numbers of their keywords; where to go on, `offsets[-1]` at
-    the end."""
+    """Outputs of `find_keywords`: (capacity,) starts of hits, and numbers of their keywords; where
+    to go on, `offsets[-1]` at the end."""
 
     positions: Int64sOut
     numbers: Int32sOut
@@ -143,8 +143,8 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
-    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest first. Returns the number
-    of hits.
+    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
+    first. Returns the number of hits.
 
     Args:
         start: `offsets[0]` at first, later what the call before left in `next_start`.

@@ -49,9 +49,8 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are not part of a longer token: a version, a product, a host name, a decimal. `chain` is the stop of
-    the
-    last address: "8.8.8.8/8.8.4.4" are two addresses."""
+    """Whether four groups are not part of a longer token: a version, a product, a host name, a
+    decimal. `chain` is the stop of the last address: "8.8.8.8/8.8.4.4" are two addresses."""
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):
@@ -92,8 +91,8 @@ def _parse_ipv4(data, start, stop):
 
 @inline
 def _is_public_ipv4(address):
-    """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved
-    (IANA's registry of special-purpose addresses)."""
+    """Whether an address is none of private, shared, loopback, link-local, documentation,
+    benchmark, multicast and reserved (IANA's registry of special-purpose addresses)."""
     first, two, three = address >> 24, address >> 16, address >> 8
     if first in (0, 10, 127) or first >= 224 or address & 0xFFFFFF == 0:  # 1.0.0.0 is a version or a network, no host
         return False

@@ -2,8 +2,8 @@
 
     say "hi"   ─▶   "say \\"hi\\""
 
-\\b, \\t, \\n, \\f and \\r have escapes of two bytes, the other control characters of six: \\u0001. All other characters are
-written as they are, in UTF-8.
+\\b, \\t, \\n, \\f and \\r have escapes of two bytes, the other control characters of six: \\u0001.
+All other characters are written as they are, in UTF-8.
 """
 
 from __future__ import annotations

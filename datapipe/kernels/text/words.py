@@ -111,8 +111,8 @@ def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Line
     """The lines or paragraphs of every document that are not blank, without the white space around them.
 
     Args:
-        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white space alone is not
-            empty, and ends no paragraph.
+        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line
+            of white space alone is not empty, and ends no paragraph.
     """
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)

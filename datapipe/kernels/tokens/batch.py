@@ -28,8 +28,8 @@ from datapipe.kernels.types import (
 )
 
 IGNORED = -100
-"""The label that cross-entropy in torch and Hugging Face's trainers ignores. JAX's optax does not: it reads class V - 100, so
-labels must be masked there (`tests/examples/jax_loop.py`)."""
+"""The label that cross-entropy in torch and Hugging Face's trainers ignores. JAX's optax does not:
+it reads class V - 100, so labels must be masked there (`tests/examples/jax_loop.py`)."""
 
 
 @inline
@@ -70,8 +70,8 @@ def shifted_labels(
 def unshifted_labels(
     tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
 ) -> None:
-    """Labels that are the tokens themselves, except for padding: for models that shift labels. Arguments as for
-    `shifted_labels`."""
+    """Labels that are the tokens themselves, except for padding: for models that shift labels.
+    Arguments as for `shifted_labels`."""
     for row in range(tokens.shape[0]):
         used = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -93,8 +93,8 @@ def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut 
 
 @kernel
 def segments(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
-    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each other where the numbers are
-    equal. Arguments as for `positions`."""
+    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each
+    other where the numbers are equal. Arguments as for `positions`."""
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):

@@ -31,8 +31,8 @@ from datapipe.kernels.types import (
 
 BLOCK_WIDTH = 7
 TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END = range(BLOCK_WIDTH)
-"""The items of a block: five addresses, a number, and the address of the last byte of the mapped file, or 0 for other memory. A
-block whose tokens have address 0 is absent."""
+"""The items of a block: five addresses, a number, and the address of the last byte of the mapped
+file, or 0 for other memory. A block whose tokens have address 0 is absent."""
 
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 

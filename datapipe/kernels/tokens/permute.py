@@ -2,11 +2,11 @@
 
     permute(key, size, indices)  ->  positions          invert(key, size, positions)  ->  indices
 
-From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs one half with the 64-bit
-finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size, and a
-result outside 0..size-1 goes through the network again (cycle walking), less than twice on average. Below 2^16 a Feistel
-network
-cannot be uniform over permutations: a keyed Fisher-Yates table is made instead, and the last tables are kept.
+From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs
+one half with the 64-bit finaliser of the other half and a round key. The halves may differ by one
+bit, so the domain is below twice the size, and a result outside 0..size-1 goes through the network
+again (cycle walking), less than twice on average. Below 2^16 a Feistel network cannot be uniform
+over permutations: a keyed Fisher-Yates table is made instead, and the last tables are kept.
 
 Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20). The
 tests hold a battery that detects this weakness and that these permutations pass.
@@ -94,8 +94,8 @@ def halves(size: Any) -> Any:
 
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half `high` above the half
-    `low`."""
+    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half
+    `high` above the half `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask
@@ -160,8 +160,8 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64
 def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
     """A keyed Fisher-Yates shuffle of 0..len(out)-1, at most 2^16: every permutation is equally likely over keys.
 
-    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a number below n; the few words
-    that would favour some numbers are drawn again.
+    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a
+    number below n; the few words that would favour some numbers are drawn again.
     """
     for i in range(len(out)):
         out[i] = i

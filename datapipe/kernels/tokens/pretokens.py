@@ -27,10 +27,10 @@ GPT2, CL100K, O200K = range(3)
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN = 1, 2, 4, 8, 16, 32
 """Bits of a table.
 
-LETTER: letters of words; o200k: letters of the first, upper-case part of a word.
-LOWER: o200k: letters of the second, lower-case part; unused in other families.
-SPACE: white space, including newlines. NEWLINE: carriage return and line feed, in families that distinguish them.
-SIGN: characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
+LETTER: letters of words; o200k: letters of the first, upper-case part of a word. LOWER: o200k:
+letters of the second, lower-case part; unused in other families. SPACE: white space, including
+newlines. NEWLINE: carriage return and line feed, in families that distinguish them. SIGN:
+characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
 """
 
 _SPACE, _APOSTROPHE, _SLASH = ord(" "), ord("'"), ord("/")

@@ -1,5 +1,5 @@
-"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py` has the method and its
-bound.
+"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py`
+has the method and its bound.
 """
 
 from __future__ import annotations

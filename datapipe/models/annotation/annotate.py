@@ -8,8 +8,8 @@
     OUTPUT/work/              the run of the stages, and the sample
     OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
-The same command goes on where it was stopped, and asks for nothing that is in the cache. The output has the same bytes however
-often it was stopped. Each file appears when it is whole.
+The same command goes on where it was stopped, and asks for nothing that is in the cache. The output
+has the same bytes however often it was stopped. Each file appears when it is whole.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Job:
     """What is annotated, and how.
 
     Attributes:
-        documents: where they come from.
-        num_documents: of the sample.
+        num_documents, seed: of the sample.
         output: a local folder.
         cache: folder of the answers; several jobs may use it one after another.
         concurrency: requests under way at a time.
@@ -82,12 +81,9 @@ class Job:
 
 
 def annotate_documents(job: Job, console: Console) -> Counts | None:
-    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run.
-
-    Raises:
-        UserError: another process is at the output or the cache, or something that the user gave is wrong.
-        DatapipeError: the endpoint does not answer, a limit is reached, too many answers cannot be read. All answers are kept.
-    """
+    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run. Raises UserError where another
+    process is at the output or the cache, or something that the user gave is wrong; DatapipeError where the endpoint does not
+    answer, a limit is reached, or too many answers cannot be read. All answers are kept."""
     with _own_folder(job), open_cache(job.cache) as cache:
         sample, fingerprint = _sample_of(job, console)
         counts, spending = Counts(max_unparsed=job.max_unparsed), Spending(job.prices, job.max_cost)

@@ -3,8 +3,8 @@
     text ─▶ request ─▶ cached? ─▶ settled, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
                      └▶ not cached: to be asked
 
-Everything follows from the cache, so it is the same whenever and in whatever order the answers came. A document that the server
-refused or failed on is settled for one command alone.
+Everything follows from the cache, so it is the same whenever and in whatever order the answers
+came. A document that the server refused or failed on is settled for one command alone.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from datapipe.models.annotation.rubric import Rubric, Score
 from datapipe.models.annotation.sample import appearing, write_line
 
 CUT_OFF, EMPTY = "cut_off", "empty"
-"""Reasons why a document has no score, beside those of `Rubric.parse` and `LeftOut`: the answer reached `max_tokens`, or has no
-text."""
+"""Reasons why a document has no score, beside those of `Rubric.parse` and `LeftOut`: the answer
+reached `max_tokens`, or has no text."""
 
 LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
 
@@ -35,13 +35,8 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """A document of which nothing is asked any more.
-
-    Attributes:
-        outcome: the score, or the reason why there is none.
-        answer: what the model, or the server, says.
-        tokens: of its answer.
-    """
+    """A document of which nothing is asked any more: its score, or the reason why there is none;
+    what the model or the server says; and the tokens of its answer."""
 
     outcome: Score | str
     answer: str
@@ -82,8 +77,6 @@ class Counts:
 
     Attributes:
         max_unparsed: share of the documents that may have no score.
-        scores: documents by score.
-        unparsed: documents by reason.
         tokens: of all answers to the documents here.
         last_unparsed: of the last answer without a score, its end.
     """
@@ -128,12 +121,8 @@ def write_files(
     cache: AnswerCache,
     left_out: Mapping[str, Settled],
 ) -> None:
-    """Writes the labelled documents and those without a score.
-
-    Args:
-        documents: (id, text).
-        left_out: documents that the server refused or failed on, by id.
-    """
+    """Writes the labelled documents (id, text) and those without a score; `left_out` has those that
+    the server refused or failed on, by id."""
     model, has_decimals = questions.model, questions.rubric.decimals
     with appearing(folder / LABELLED) as labelled, appearing(folder / UNPARSED) as unparsed:
         for document, text in documents:

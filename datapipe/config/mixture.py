@@ -145,23 +145,15 @@ class Mixture(Record):
 
     name: str = Field(min_length=1, description="Name of the snapshot and of the report.")
     seed: int = Field(default=0, ge=0, description="Seed of all random choices.")
-    output: str = Field(
-        min_length=1,
-        description="Folder of the snapshot: a path or URL (s3://…). Relative paths start at the working directory.",
-    )
+    output: str = Field(min_length=1, description="Folder of the snapshot: a path or URL (s3://…).")
     max_quarantined: Share = Field(
         default=0.001, description="Share of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
     )
     max_unreadable_files: int = Field(
-        default=0,
-        ge=0,
-        description="Number of a source's input files that may be damaged, cut off or of another format than their name tells "
-        "before the run fails. What can be read of them is kept.",
+        default=0, ge=0, description="Input files of a source that may be damaged, cut off or of another format."
     )
     validation: Share = Field(
-        default=0.0,
-        lt=1,
-        description="Share of each source's kept documents that go to separate validation shards: 0.1%, 0.001.",
+        default=0.0, lt=1, description="Share of each source's kept documents that go to validation shards: 0.1%, 0.001."
     )
     all_sources: dict[Annotated[str, AfterValidator(_source_name)], AnySource] = Field(
         alias="sources", min_length=1, description="The corpora by name; at least one."
@@ -185,10 +177,7 @@ class Mixture(Record):
     )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
     takedown: str | None = Field(
-        default=None,
-        min_length=1,
-        description="A file with one document a line, SOURCE/PATH:POSITION or a key in 32 hex digits; a path or URL. The next "
-        "snapshot leaves these documents out.",
+        default=None, min_length=1, description="A file of documents, SOURCE/PATH:POSITION or key a line, to leave out."
     )
     publish: PublishSpec = Field(default=PublishSpec(), description="With --follow: when what is new becomes a snapshot.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")

@@ -45,9 +45,7 @@ class PhaseSpec(Record):
     until: ExactShare = Field(description="End of the phase, as a share of all tokens: 80%. The last phase ends at 100%.")
     weights: dict[str, Weight] = Field(description="Weight of each source in this phase. Sources that are left out have 0.")
     schedule: Literal["step", "linear"] = Field(
-        default="step",
-        description="step: constant weights. linear: a straight line from the weights of the previous phase to these; the "
-        "first phase starts from the weights of the sources.",
+        default="step", description="step: constant weights. linear: a straight line from the weights before to these."
     )
 
 
@@ -105,9 +103,7 @@ class MixtureSpec(Record):
         "reaches it within `tokens`. redistribute: the other sources replace it, in proportion to their weights.",
     )
     max_synthetic: ExactShare | None = Field(
-        default=None,
-        description="Largest share of the tokens drawn that may come from `synthetic` sources: 30%. A mixture that draws more "
-        "is refused. Default: no limit.",
+        default=None, description="Largest share of tokens drawn from `synthetic` sources: 30%. Default: no limit."
     )
     replay: ReplaySpec | None = Field(
         default=None, description="Earlier training data to mix in again: {from: runs/2025, share: 5%}."

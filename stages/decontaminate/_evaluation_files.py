@@ -66,12 +66,10 @@ class Benchmark(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str | tuple[str, ...] = Field(
-        description="Files or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz. Relative paths start "
-        "at the working directory."
+        description="Files or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz."
     )
     name: str = Field(
-        default="",
-        description="Its name in tables and reports, for all files together. Default: each file is a set named after it.",
+        default="", description="Its name in tables and reports, for all files together. Default: each file is a set."
     )
     question: str = Field(default="", description="Field of the question. Without any of these fields they are recognised.")
     context: str = Field(default="", description="Field of a passage that the question is about.")

@@ -75,9 +75,7 @@ class Ngram(Filter):
         "words all of them, between the two in proportion.",
     )
     min_words: int = Field(
-        default=8,
-        ge=4,
-        description="Least words of question and answer of a short item. Shorter ones occur by chance; they are not detected.",
+        default=8, ge=4, description="Least words of question and answer of a short item. Shorter ones occur by chance."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)

@@ -44,17 +44,12 @@ class Exact(KeepingOne):
         default="text", description="text: compare the texts. field: compare the column that `field` names."
     )
     field: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Name of the column for `by: field`: a column of text or whole numbers that the source keeps or an earlier "
-        "stage writes. Documents where it is null or empty are never dropped.",
+        default=None, min_length=1, description="Column of `by: field`, of text or whole numbers; null and empty values stay."
     )
     normalize: Literal["none", "whitespace_case", "url"] = Field(
         default="none",
-        description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, and case is "
-        "not compared, in the canonical caseless form of Unicode; invisible characters such as soft hyphens are left out. "
-        "url: URLs in the form of C4, without scheme, www., all from "
-        "?utm_, ?ref or ?feed on, and slashes at the end.",
+        description="none: bytes as they are. whitespace_case: runs of white space as one space, without case and invisible "
+        "characters. url: URLs in the form of C4.",
     )
 
     def check_options(self) -> None:

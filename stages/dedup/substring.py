@@ -46,9 +46,7 @@ class Substring(Cutting):
     """Cuts out spans of text that occur earlier in the corpus; the document keeps the rest."""
 
     unit: Literal["token", "byte"] = Field(
-        default="token",
-        description="The unit of `length`. token: words and runs of signs, and each character of scripts without spaces; white "
-        "space is not compared. byte: bytes, white space included.",
+        default="token", description="token: words, runs of signs, characters of scripts without spaces. byte: bytes."
     )
     length: int = Field(default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens (bytes) of a repeated span.")
     max_removed_share: RemovedShare = 0.8

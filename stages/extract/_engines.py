@@ -106,8 +106,7 @@ class EngineOptions(BaseModel):
         default=False, description="Trafilatura's full mode instead of its fast one: it finds more, in 1.6 times the time."
     )
     favor: Favor = Field(
-        default="balance",
-        description="What trafilatura favors where it is unsure: less text, or more. By default auto asks it for more.",
+        default="balance", description="What trafilatura favors where it is unsure. By default auto asks it for more text."
     )
     tables: bool = Field(default=True, description="Keep the text of tables.")
     code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")

@@ -52,9 +52,7 @@ class FinewebQuality(ProfiledFilter):
         "language.",
     )
     language: str | None = Field(
-        default=None,
-        description="Use the thresholds of FineWeb-2 for this language (de, or deu_Latn), and profile fineweb2. Options that "
-        "are given override both.",
+        default=None, description="Use FineWeb-2's thresholds for this language (de, or deu_Latn), and profile fineweb2."
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="english",
@@ -69,10 +67,7 @@ class FinewebQuality(ProfiledFilter):
     max_short_lines: float = Field(default=0.67, ge=0, le=1, description="Greatest share of short lines.")
     short_line_chars: int = Field(default=30, ge=0, le=2**31 - 1, description="Most characters of a short line.")
     max_duplicate_line_chars: float = Field(
-        default=0.01,
-        ge=0,
-        description="Greatest share of characters in copies of lines. Default by profile: 0.01 (datatrove), 0.1 (paper, "
-        "fineweb2).",
+        default=0.01, ge=0, description="Greatest share of characters in copies of lines; paper, fineweb2: 0.1."
     )
     max_newlines_per_word: float = Field(default=0.3, ge=0, description="Most newlines per word.")
 

@@ -60,9 +60,7 @@ class GopherQuality(ProfiledFilter):
         "ellipses added up, repeated stop words counted. Options that are given override the profile.",
     )
     language: str | None = Field(
-        default=None,
-        description="Use the word lengths, letter share and stop words of FineWeb-2 for this language (de, or deu_Latn), and "
-        "profile datatrove, which FineWeb-2 used. Options that are given override both.",
+        default=None, description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove."
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",

@@ -72,9 +72,7 @@ class GopherRepetition(ProfiledFilter):
         "replaces CR LF.",
     )
     language: str | None = Field(
-        default=None,
-        description="Use the thresholds of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove, which "
-        "FineWeb-2 used. Options that are given override both.",
+        default=None, description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove."
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",

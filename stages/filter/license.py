@@ -33,8 +33,7 @@ class License(Filter):
         min_length=1, description="Licences to keep, by their names in SPDX: [CC0-1.0, MIT, LicenseRef-public-domain]."
     )
     missing: Literal["keep", "drop"] = Field(
-        default="drop",
-        description="What happens to a document without a licence. In a mixture, keep where the one of its source is allowed.",
+        default="drop", description="A document without a licence; in a mixture keep where that of its source is allowed."
     )
 
     before_text: ClassVar[bool] = True

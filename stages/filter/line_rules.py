@@ -65,19 +65,14 @@ class LineRules(ProfiledFilter):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = PROFILES
 
     profile: Literal["dclm", "refinedweb"] = Field(
-        default="dclm",
-        description="Defaults of the options below. dclm: DCLM's program. refinedweb: the paper, with any_after_read_more "
-        "false.",
+        default="dclm", description="dclm: DCLM's program. refinedweb: the paper, with any_after_read_more false."
     )
     max_removed: float = Field(
         default=0.05, ge=0, le=1, description="Greatest share of a document's words that may be removed."
     )
     max_uppercase: float = Field(default=0.5, ge=0, le=1, description="Greatest share of capitals in a line.")
     max_numeric: float = Field(
-        default=0.999999,
-        ge=0,
-        le=1,
-        description="Greatest share of digits in a line; the default removes only lines of digits alone.",
+        default=0.999999, ge=0, le=1, description="Greatest share of digits in a line; by default fewer than all."
     )
     remove_counters: bool = Field(default=True, description='Remove lines such as "12 likes" and "3.4k views".')
     min_words: int = Field(default=2, ge=0, description="Least words of a line.")

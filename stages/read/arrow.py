@@ -38,9 +38,7 @@ class Arrow(ColumnReader):
     row_group_name: ClassVar[str] = "record batch"
 
     max_batch_bytes: int = Field(
-        default=2 << 30,
-        ge=1,
-        description="Most bytes of a record batch, stored and decompressed; larger ones are quarantined without being held.",
+        default=2 << 30, ge=1, description="Most bytes of a record batch, stored and decompressed; more is quarantined."
     )
 
     def opened(self, stream: pa.NativeFile) -> _Opened:

@@ -64,10 +64,7 @@ class Csv(ContentReader):
         default=None, min_length=1, description="Names of the columns, for files whose first row is no header."
     )
     max_row_bytes: int = Field(
-        default=512 << 20,
-        ge=1024,
-        lt=1 << 31,
-        description="Most bytes of a row; longer rows are quarantined without being held in memory.",
+        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a row; longer ones are quarantined, not held."
     )
 
     @field_validator("delimiter", "quote", "escape")

@@ -47,10 +47,7 @@ class Jsonl(ContentReader):
     has_json: ClassVar[bool] = True
 
     max_line_bytes: int = Field(
-        default=512 << 20,
-        ge=1024,
-        lt=1 << 31,
-        description="Most bytes of a line; longer lines are quarantined without being held in memory.",
+        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a line; longer ones are quarantined, not held."
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:

@@ -61,9 +61,7 @@ class Webdataset(ContentReader):
         "last_dot: it is the member txt of the sample 22.en.",
     )
     max_member_bytes: int = Field(
-        default=64 << 20,
-        ge=1,
-        description="Most bytes of a member that is read; samples with larger ones are quarantined without holding them.",
+        default=64 << 20, ge=1, description="Most bytes of a member that is read; larger ones are quarantined, not held."
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:

@@ -55,12 +55,9 @@ Say = Callable[[str], None]
 def bench(
     mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say
 ) -> dict[str, Any]:
-    """Measures a mixture. Returns the figures that README.md describes.
-
-    Raises UserError for a mistake in the mixture, as a run does.
+    """Measures a mixture, or one `source`. Returns the figures that README.md describes. Raises UserError, as a run does.
 
     Args:
-        source: only this source; empty for all.
         sample_bytes: text to read of each source.
         seconds: repeat the passes over the samples for about so long, at least once and at most `MAX_PASSES` times.
         say: shows a line of progress.
@@ -101,12 +98,8 @@ def bench(
 
 
 class _Measuring:
-    """The measurement of one source, in its own folder.
-
-    Attributes:
-        scratch_bytes: largest size of the folder so far.
-        trained: records of the tokenizer that an earlier pass trained.
-    """
+    """The measurement of one source, in its own folder, whose largest size so far is
+    `scratch_bytes`. `trained`: records of the tokenizer that an earlier pass trained."""
 
     def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
         self.name, self.request, self.folder, self.say = name, request, folder, say
@@ -203,11 +196,8 @@ def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
 
 @contextmanager
 def one_core() -> Iterator[int | None]:
-    """Restricts every thread of the process to one core and Arrow to the threads of a worker. Restores both at the end.
-
-    Yields:
-        The number of the core; None on platforms without processor affinity, where threads of libraries may use other cores.
-    """
+    """Restricts every thread of the process to one core and Arrow to the threads of a worker, and restores both. Yields the
+    number of the core; None on platforms without processor affinity, where threads of libraries may use other cores."""
     arrow_cores, arrow_io = pa.cpu_count(), pa.io_thread_count()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(2)

@@ -26,13 +26,8 @@ def bench_loader(
     steps: int,
     compute: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures, as `loader-bench --json` writes them.
-
-    Waits are those of every step but the first.
-
-    Args:
-        compute: called with the seconds of each step.
-    """
+    """Runs `steps` steps of a trainer that computes for `step_s`, by `compute(seconds)`. Returns the figures, as
+    `loader-bench --json` writes them. Waits are those of every step but the first."""
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at

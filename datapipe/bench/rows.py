@@ -45,8 +45,8 @@ class Row:
 
     Attributes:
         name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
-            load, tokenize, tokens, pack, shards, files or other.
+        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts,
+            sample, train, load, tokenize, tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.
         seconds: the median over passes.
         bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -72,10 +72,9 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass.
+    """The rows of one pass over one source, every step committed.
 
     Args:
-        plan: of one source, every step committed.
         uses: the stage of each name in the run.
         emitting: names of the global stages in the run.
     """
@@ -177,12 +176,8 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck.
-
-    Args:
-        compressions: of the source's files: "gzip", "zstd" or "" for none.
-        num_tasks: tasks that read the sample.
-    """
+    """How to relieve a bottleneck of files with `compressions`, "gzip", "zstd" or "", and of
+    `num_tasks` that read the sample."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

@@ -31,9 +31,7 @@ class Sample:
 
     Attributes:
         limits: by the splits that one task reads, the number of their documents in the sample; None for all of them.
-        documents, text_bytes: of the sample.
-        read_bytes: text of the batches that the sample was taken from.
-        stored_bytes: estimated size of these batches in the input files.
+        read_bytes: text of the batches that the sample was taken from; in the input files about `stored_bytes`.
         source_bytes: size of all input files of the source, as stored.
         is_whole: whether the sample contains every document of the source.
     """

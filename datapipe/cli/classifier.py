@@ -167,8 +167,9 @@ def annotate(
     """
     from datapipe.engine.run import RunOptions
     from datapipe.language_model.endpoint import endpoint_of
+    from datapipe.language_model.spending import Prices
     from datapipe.models.annotation.annotate import Job, annotate_documents
-    from datapipe.models.annotation.outcomes import Prices, Questions
+    from datapipe.models.annotation.outcomes import Questions
     from datapipe.models.annotation.rubric import read_rubric
     from datapipe.models.documents import DocumentInput
     from datapipe.report.funnel import wide_console

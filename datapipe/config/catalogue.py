@@ -5,8 +5,8 @@
     my_company.clean:long_enough        ->   this function of one document, as a stage (`stage/function.py`)
     jsonl (a source's format)           ->   the only Reader class in stages/read/jsonl.py
 
-There is no table of stages: a new file is a new stage. The names come from the folders, without imports. Modules whose names
-begin with an underscore are no stages.
+There is no table of stages: a new file is a new stage. The names come from the folders, without
+imports. Modules whose names begin with an underscore are no stages.
 """
 
 from __future__ import annotations
@@ -77,12 +77,8 @@ def formats() -> list[str]:
 
 
 def stage_class(name: str, where: str = "") -> type[Stage]:
-    """The class of a stage. Raises UserError.
-
-    Args:
-        name: the path of a module in stages/, or package.module:Class, or package.module:function.
-        where: "mixture.yaml:23: stages[2]", for the error message.
-    """
+    """The class of a stage: a module in stages/, package.module:Class, or package.module:function.
+    Raises UserError, which names `where`, such as "mixture.yaml:23: stages[2]"."""
     if ":" in name:
         return _user_stage(name, where)
     if name in stage_names():
@@ -166,14 +162,7 @@ def code_digest(stage: Stage) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionDescription:
-    """An option of a stage for display.
-
-    Attributes:
-        name: the option.
-        type: the type in words: "list of text".
-        default: the default as YAML, or "required".
-        description: its documentation.
-    """
+    """An option of a stage for display: `type` in words, "list of text"; `default` as YAML, or "required"."""
 
     name: str
     type: str
@@ -186,11 +175,8 @@ class StageDescription:
     """A stage for display.
 
     Attributes:
-        name: as in a mixture.
         kind: filter, map, global, reader, or function with what it costs.
-        summary: the first paragraph of the class's docstring.
-        details: the docstring of its module.
-        options: its options, in order.
+        summary: the first paragraph of the class's docstring; `details` is that of its module.
     """
 
     name: str

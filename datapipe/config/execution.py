@@ -29,9 +29,7 @@ class ExecutionSpec(Record):
         "as much memory and 256 MiB, beside its imports.",
     )
     max_retries: int = Field(
-        default=3,
-        ge=0,
-        description="Retries of a task that raises, or for which memory does not suffice, before the run fails.",
+        default=3, ge=0, description="Retries of a task that raises, or lacks memory, before the run fails."
     )
     max_infrastructure_retries: int = Field(
         default=20, ge=0, description="Retries of a task after lost workers, or failures of disks and networks."
@@ -59,20 +57,13 @@ class ExecutionSpec(Record):
         "false: the run begins, and waits where the disk is full.",
     )
     cost_per_core_hour: float | None = Field(
-        default=None,
-        ge=0,
-        description="Price of one core for one hour, in US dollars. The report then has the cost of the run.",
+        default=None, ge=0, description="Price of one core for one hour, in US dollars, for the report."
     )
     cost_per_node_hour: float | None = Field(
-        default=None,
-        ge=0,
-        description="Price of one node of a Ray cluster for one hour, in US dollars. The report then has the cost of the "
-        "cluster while the run used it.",
+        default=None, ge=0, description="Price of one node of a Ray cluster for one hour, in US dollars, for the report."
     )
     resources: dict[str, Resources] = Field(
-        default_factory=dict,
-        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack, tokenizer/train and "
-        "write.",
+        default_factory=dict, description="Of tasks on Ray, by stage, or tokenize, pack, tokenizer/train and write."
     )
 
     def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:

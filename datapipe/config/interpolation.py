@@ -5,8 +5,8 @@
     ${python:site-packages}    the folder of its installed packages
     $${CORPUS}                 the text ${CORPUS} itself
 
-References in keys, and in the values of references, stay as they are. What is written of a mixture keeps its references to
-environment variables, since their values may be secrets (`references`):
+References in keys, and in the values of references, stay as they are. What is written of a mixture
+keeps its references to environment variables, since their values may be secrets (`references`):
 
     path: s3://${KEY}:${SECRET}@bucket/*.jsonl       as it was written
     path: s3://***@bucket/*.jsonl                    of credentials that were written out
@@ -37,7 +37,7 @@ class Origins:
     Attributes:
         file: the mixture's file; empty for a mixture built in Python.
         locations: "mixture.yaml:14" or "--set", by path.
-        references: texts with environment variables as they were written, "s3://${KEY}:${SECRET}@bucket", by path.
+        references: texts with environment variables as they were written, by path.
     """
 
     file: str = ""
@@ -71,11 +71,8 @@ _REFERENCE = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<name>[^{}]*)\}|(?P<open>\$
 
 
 def interpolated(data: Any, origins: Origins, path: KeyPath = (), *, keep_unset: bool = False) -> Any:
-    """`data` with every reference in its text values replaced. Raises UserError, which names the reference and its line.
-
-    Args:
-        keep_unset: leave references to variables that are not set.
-    """
+    """`data` with every reference in its text values replaced; those to variables that are not set
+    are left with `keep_unset`, else a UserError names the reference and its line."""
     if isinstance(data, dict):
         return {key: interpolated(value, origins, (*path, key), keep_unset=keep_unset) for key, value in data.items()}
     if isinstance(data, list):
@@ -124,12 +121,7 @@ def _replacement(match: re.Match[str], where: str, keep_unset: bool) -> str:
 
 
 def written_yaml(data: Mapping[str, Any], references: Mapping[KeyPath, str]) -> str:
-    """Dumped data as YAML.
-
-    Args:
-        data: of a mixture whose references are replaced.
-        references: the texts to write in place of their values, by path.
-    """
+    """Dumped data as YAML, with the texts `references` in place of their values, by path."""
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
     writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,7 +35,7 @@ def load_mixture(
     Args:
         mixture: the file, or the mixture as nested dicts and lists, whose errors name keys and no lines.
         overrides: the values of `--set`, each "key.path=value", or values of Python by key path; applied in order.
-        output: the value of `--output`, or the argument of a program; it replaces the mixture's own.
+        output: replaces the mixture's own.
         keep_unset: leave references to environment variables that are not set, to look at a mixture that does not run.
     """
     data, origins = _data_of(mixture)

@@ -8,8 +8,8 @@
             ── publish                      when a run that follows its sources publishes what is new
             ── execution                    how the work is cut into tasks; it does not change the output (`execution.py`)
 
-`load.py` reads one from a file. Numbers are exact, and text is never converted to a number. Equality ignores locations, so a
-mixture equals its resolved form.
+`load.py` reads one from a file. Numbers are exact, and text is never converted to a number.
+Equality ignores locations, so a mixture equals its resolved form.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _SHARE_NOISE = Fraction(1, 100)
 """Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
 
 MAX_PADDING = 0.02
-"""Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such sources keep all documents
-whole. It pads lengths that crowd above S / 2 or S / 3 by 10 to 50 %."""
+"""Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such
+sources keep all documents whole. It pads lengths that crowd above S / 2 or S / 3 by 10 to 50 %."""
 
 
 class PackSpec(Record):
@@ -145,23 +145,15 @@ class Mixture(Record):
 
     name: str = Field(min_length=1, description="Name of the snapshot and of the report.")
     seed: int = Field(default=0, ge=0, description="Seed of all random choices.")
-    output: str = Field(
-        min_length=1,
-        description="Folder of the snapshot: a path or URL (s3://…). Relative paths start at the working directory.",
-    )
+    output: str = Field(min_length=1, description="Folder of the snapshot: a path or URL (s3://…).")
     max_quarantined: Share = Field(
         default=0.001, description="Share of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
     )
     max_unreadable_files: int = Field(
-        default=0,
-        ge=0,
-        description="Number of a source's input files that may be damaged, cut off or of another format than their name tells "
-        "before the run fails. What can be read of them is kept.",
+        default=0, ge=0, description="Input files of a source that may be damaged, cut off or of another format."
     )
     validation: Share = Field(
-        default=0.0,
-        lt=1,
-        description="Share of each source's kept documents that go to separate validation shards: 0.1%, 0.001.",
+        default=0.0, lt=1, description="Share of each source's kept documents that go to validation shards: 0.1%, 0.001."
     )
     all_sources: dict[Annotated[str, AfterValidator(_source_name)], AnySource] = Field(
         alias="sources", min_length=1, description="The corpora by name; at least one."
@@ -185,10 +177,7 @@ class Mixture(Record):
     )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
     takedown: str | None = Field(
-        default=None,
-        min_length=1,
-        description="A file with one document a line, SOURCE/PATH:POSITION or a key in 32 hex digits; a path or URL. The next "
-        "snapshot leaves these documents out.",
+        default=None, min_length=1, description="A file of documents, SOURCE/PATH:POSITION or key a line, to leave out."
     )
     publish: PublishSpec = Field(default=PublishSpec(), description="With --follow: when what is new becomes a snapshot.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
@@ -281,12 +270,8 @@ class Mixture(Record):
         return self.stages if own is None else own
 
     def with_sources(self, sources: Mapping[str, Source | SnapshotSource], weights: Mapping[str, Weights]) -> Mixture:
-        """This mixture with other sources in the place of its snapshots, and of its replay, in every phase.
-
-        Args:
-            sources: all of them, in order.
-            weights: by the source that was there, the shares of those in its place; "": of the replay.
-        """
+        """This mixture with `sources` in the place of its snapshots and of its replay, in every phase. `weights`: by the source
+        that was there, the shares of those in its place; "": of the replay."""
         replay = self.mixture.replay
 
         def divided(given: Weights) -> dict[str, Fraction]:

@@ -4,12 +4,10 @@
     weighting         ─▶ weights from token counts       `steps/weighting.py`, after packing
     exhausted, window ─▶ the snapshot, unchanged
 
-A linear schedule moves in a straight line from the shares of the previous phase to its own shares. Its staircase has n = 64
-stairs. Stair i holds the shares of the line at (2i + 1) / 2n of the way. At both ends of a stair the staircase has drawn
-exactly as much of each source as the line. In between, the difference is largest in the middle of a stair: half the slope times
-the square of half a stair. In a phase of L tokens in which the share of a source changes from p to q, the tokens drawn differ
-from the line by at most |q - p| L / 8n², which is 1/32,768 of the phase. Stairs end on whole rows, which adds at
-most half a row.
+A linear schedule moves in a straight line from the shares of the previous phase to its own. Its staircase has n = 64 stairs,
+which end on whole rows; stair i holds the shares at (2i + 1) / 2n of the way, so at both ends of a stair as much of each source
+is drawn as by the line. Between them, where the share of a source changes from p to q in L tokens, the difference is at most
+|q - p| L / 8n², 1/32,768 of the phase.
 """
 
 from __future__ import annotations
@@ -47,9 +45,7 @@ class PhaseSpec(Record):
     until: ExactShare = Field(description="End of the phase, as a share of all tokens: 80%. The last phase ends at 100%.")
     weights: dict[str, Weight] = Field(description="Weight of each source in this phase. Sources that are left out have 0.")
     schedule: Literal["step", "linear"] = Field(
-        default="step",
-        description="step: constant weights. linear: a straight line from the weights of the previous phase to these; the "
-        "first phase starts from the weights of the sources.",
+        default="step", description="step: constant weights. linear: a straight line from the weights before to these."
     )
 
 
@@ -107,9 +103,7 @@ class MixtureSpec(Record):
         "reaches it within `tokens`. redistribute: the other sources replace it, in proportion to their weights.",
     )
     max_synthetic: ExactShare | None = Field(
-        default=None,
-        description="Largest share of the tokens drawn that may come from `synthetic` sources: 30%. A mixture that draws more "
-        "is refused. Default: no limit.",
+        default=None, description="Largest share of tokens drawn from `synthetic` sources: 30%. Default: no limit."
     )
     replay: ReplaySpec | None = Field(
         default=None, description="Earlier training data to mix in again: {from: runs/2025, share: 5%}."
@@ -188,11 +182,8 @@ class StrataSpec(Record):
 
 
 def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPhase, ...]:
-    """The phases of a run, with linear schedules as staircases. Each phase names every source.
-
-    Args:
-        source_weights: the weights of the sources, which hold without phases and before a first linear phase.
-    """
+    """The phases of a run, with linear schedules as staircases, each with every source.
+    `source_weights` hold without phases and before a first linear phase."""
     if not spec.phases:
         return (WeightPhase(until_tokens=None, weights=integer_weights(source_weights)),)
     steps: list[tuple[Fraction, Weights]] = []

@@ -66,12 +66,8 @@ class ProblemsError(ValueError):
 
 
 def problems_error(error: ValidationError, model: type[BaseModel], data: Any, where: Callable[[KeyPath], str]) -> UserError:
-    """All problems of one validation as a UserError, at most `MAX_LINES` lines and a count of the rest.
-
-    Args:
-        model: the model that refused `data`; its field names are the known keys.
-        where: the location and name of a key path, see `Origins.where`.
-    """
+    """All problems of one validation of `data` by `model` as a UserError, at most `MAX_LINES` lines
+    and a count of the rest. `where`: the location and name of a key path, see `Origins.where`."""
     problems: dict[KeyPath, list[str]] = {}
     # unknown keys come first: a mistyped key explains a missing one
     for details in sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden"):
@@ -146,11 +142,8 @@ def described(value: Any) -> str:
 
 
 def known_keys(model: type[BaseModel], path: KeyPath, given: Collection[str] = ()) -> list[str]:
-    """The keys that are valid at a path below `model`, in the order of the documentation; empty if any key is valid.
-
-    Args:
-        given: the keys that are there. Of several models, that one counts which knows most of them.
-    """
+    """The keys that are valid at a path below `model`, in the order of the documentation; empty if
+    any key is valid. Of several models, that one counts which knows most of the keys `given`."""
     reached = _model_at(model, path, given)
     return [] if reached is None else [field.alias or name for name, field in reached.model_fields.items()]
 

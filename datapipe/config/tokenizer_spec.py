@@ -39,9 +39,7 @@ class TokenizerSpec(Record):
 
     train: TokenizerTraining | None = Field(default=None, description="Train a tokenizer on this mixture, with these options.")
     path: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Existing tokenizer: a tokenizer.json, the folder of one, or a tiktoken rank file, as a path or URL.",
+        default=None, min_length=1, description="A tokenizer.json, its folder, or a tiktoken rank file, as a path or URL."
     )
     eos: str | None = Field(
         default=None, min_length=1, description="End-of-text token of the tokenizer at `path`. Default: inferred from its name."
@@ -49,8 +47,7 @@ class TokenizerSpec(Record):
     bos: str | None = Field(
         default=None,
         min_length=1,
-        description="Token of the tokenizer at `path` that begins every document: <s>. Default: documents begin with their "
-        "text, whatever the tokenizer's post-processor would add.",
+        description="Token of the tokenizer at `path` that begins every document: <s>. Default: none.",
     )
     pattern: PatternName | None = Field(
         default=None, description="Pattern that splits text into words, for a tiktoken rank file that is not one of OpenAI's."

@@ -7,8 +7,7 @@ As in YAML 1.2, `no` is text and `1e9` is a number. Keys are text, so 2024 is a 
 Anchors, aliases and merge keys work: a value that comes from one has the line where it is written. Refused: repeated keys,
 tags, other versions of YAML, text that no file can hold, more than 64 levels, and numbers of more than 300 digits.
 
-The walk reads the marks of ruamel's nodes. The `.lc` of its round-trip loader lacks the lines of merged values, and the loader
-makes numbers of keys (`0x10` is 16, `1e3` is 1000.0) and dates of text.
+The walk reads the marks of ruamel's nodes: the `.lc` of its round-trip loader lacks the lines of merged values.
 
 A mixture that a program builds becomes plain data too (`plain_data`), and is checked as one in a file is from there on.
 """
@@ -89,11 +88,7 @@ def read_yaml_mapping(path: str | Path) -> YamlText:
 
 
 def parse_yaml(text: str, name: str) -> YamlText:
-    """The data in YAML text of any shape.
-
-    Args:
-        name: the file or command-line option, for error messages.
-    """
+    """The data in YAML text of any shape. `name`: the file or command-line option, for error messages."""
     loader = YAML(typ="safe", pure=True)
     loader.Scanner = _Scanner
     try:
@@ -258,8 +253,7 @@ def plain_data(value: Any, where: str, path: KeyPath = ()) -> Any:
     {"path": Path("a"), "keep": ("url",), "weight": np.float64(0.2)}   ->   {"path": "a", "keep": ["url"], "weight": 0.2}
 
     Args:
-        where: the argument, for error messages.
-        path: of the value in it.
+        where: the argument, for error messages; `path` is that of the value in it.
     """
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if problem := _problem_with(value):

@@ -57,19 +57,15 @@ def discover(
     prefix: str | None = None,
     notes: Notes | None = None,
 ) -> list[tuple[InputFile, Reader]]:
-    """The files of a source in path order, each with its reader.
+    """The files of a source in path order, each with its reader. Raises UserError where a pattern matches nothing, two files
+    have one relative path, or a file has no reader, cannot be read, or has a name that is not UTF-8.
 
     Args:
-        name: of the source.
         fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
         where: file, line and key of the patterns, for errors.
         exclude: patterns of files to leave out.
         prefix: folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list.
         notes: gets what is noticed; None where nobody asks.
-
-    Raises:
-        UserError: a pattern matches nothing, two files have one relative path, or a file has no reader, cannot be read, or has
-            a name that is not UTF-8.
     """
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
@@ -114,12 +110,8 @@ def look_into(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
     """The files, with what cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are opened at
-    once, as an object store takes a while to answer. Raises UserError for a file that cannot be read.
-
-    Args:
-        where: file, line and key of the patterns, for errors.
-        on_file: gets how many files are looked into, and of how many, after each one.
-    """
+    once, as an object store takes a while to answer. Raises UserError, which names `where`, for a file that cannot be read.
+    `on_file` gets how many files are done, and of how many, after each one."""
     large = [(file, reader) for file, reader in files if not file.damage and file.text_bytes > split_bytes]
     known: dict[str, InputFile] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -259,14 +251,8 @@ def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Glob:
-    """A pattern with wildcards.
-
-    Attributes:
-        prefix: the folders before the first wildcard, with a slash at the end.
-        below: the pattern behind the prefix.
-        is_pattern: whether there is a wildcard.
-        expression: of the whole path.
-    """
+    """A pattern with wildcards: the folders before the first one, with a slash at the end, the
+    pattern behind, whether there is a wildcard at all, and an expression of the whole path."""
 
     prefix: str
     below: str

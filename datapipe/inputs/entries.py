@@ -34,8 +34,8 @@ class Notes:
         linked_again: links to folders that are passed over, each with where it leads.
         named_twice: lines of lists that name a file again.
         on_file: called for each file when its facts are known.
-        may_grow: whether lists are being written: then a last line without its end is passed over, and a file that is not
-            there yet. Otherwise both are what a list says.
+        may_grow: whether lists are being written: then a last line without its end is passed over,
+            and a file that is not there yet. Otherwise both are what a list says.
         not_there_yet: lines of lists that name such a file.
     """
 
@@ -53,8 +53,7 @@ class Entry:
 
     Attributes:
         path: absolute, or a URL without its query.
-        state: of a file.
-        instead: what it is instead of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file.
+        instead: of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file, which has a `state`.
     """
 
     path: str
@@ -105,13 +104,9 @@ def status_of(path: str) -> os.stat_result | None:
 
 
 def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
-    """What is at an absolute path or URL; None for nothing. Raises OSError.
-
-    Args:
-        query: the "?key=value…" of a URL.
-        folder: URL of a folder above, with a slash at its end, through whose client an object store is asked: making one for
-            each file takes 3.5 ms. Empty for none.
-    """
+    """What is at an absolute path or URL, which may have a `query`; None for nothing. Raises
+    OSError. `folder`: URL of a folder above, with a slash at its end, through whose client an
+    object store is asked, since making one for each file takes 3.5 ms."""
     if is_http(path):
         try:
             return Entry(path, state_of(path + query))

@@ -17,8 +17,8 @@ from datapipe.errors import UserError
 from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
 
 _MOST_VISITS = 100_000
-"""Most folders that are entered a second time because nothing in them matched the first time. Links that cross each other make
-more paths than anybody can list."""
+"""Most folders that are entered a second time because nothing in them matched the first time. Links
+that cross each other make more paths than anybody can list."""
 
 
 _Link = tuple[str, tuple[str, ...]]
@@ -33,8 +33,6 @@ class LocalFolders:
         prefix: the folder, with a slash at its end.
         depth: how many folders down the files are; None for any number.
         enters: whether a folder of this name is entered.
-        matches: whether a path matches.
-        notes: gets the links that are passed over.
     """
 
     prefix: str

@@ -1,8 +1,8 @@
 """Input files that are read more than once: by two sources, or by one source under two names.
 
-Local files are the same where device and inode are, so links of both kinds are followed; files elsewhere where their URLs are,
-without credentials and options. One file has one size and one set of times, so the system is asked only about files that agree
-in all of them.
+Local files are the same where device and inode are, so links of both kinds are followed; files
+elsewhere where their URLs are, without credentials and options. One file has one size and one set
+of times, so the system is asked only about files that agree in all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ Reading = tuple[str, InputFile]
 
 
 def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:
-    """The files that are read more than once, each with all its readings, in the order of sources and paths.
-
-    Args:
-        files: by source.
-    """
+    """The files of all sources that are read more than once, each with all its readings, in the order of sources and paths."""
     alike: dict[object, list[Reading]] = {}
     for source, listed in files.items():
         for file in listed:

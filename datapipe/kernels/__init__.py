@@ -8,6 +8,13 @@ A kernel takes NumPy arrays, writes to its last arguments, returns nothing or on
 the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
 A parameter that is one of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
+Parameters that every kernel names alike, and no docstring describes again:
+
+    offsets, data         a column of texts: (num_docs + 1,) int64, and (num_bytes,) uint8 of any bytes
+    out_offsets, out      a column of texts that the kernel writes, whose offsets begin at 0
+    doc_offsets           (num_docs + 1,) int64: the words or lines of document i are `doc_offsets[i]:doc_offsets[i + 1]`
+    classes, marks        tables of all code points: `unicode_classes.class_table`, `marks.mark_table`
+
     types.py      annotations of kernels
     keys.py       the digest of the code that a kernel is compiled from
     cache.py      compiled kernels on disk, one file each
@@ -97,8 +104,8 @@ class Inline:
 
     Attributes:
         function: what it does, in Python.
-        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba when it is called. None: numba
-            compiles the function.
+        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba
+            when it is called. None: numba compiles the function.
     """
 
     def __init__(self, function: Callable[..., Any], build: Callable[..., Any] | None = None) -> None:
@@ -140,8 +147,7 @@ def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 def import_runtime() -> None:
     """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits.
 
-    Raises UserError where numba is not installed.
-    """
+    Raises UserError where numba is not installed."""
     if IS_COMPILED:
         try:
             from datapipe.kernels.compiled import refresh
@@ -167,8 +173,7 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
 
 def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
     """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
-    none where the name is not that of a kernel.
-    """
+    none where the name is not that of a kernel."""
     importlib.import_module(qualified_name.partition(":")[0])
     return [
         declared

@@ -3,12 +3,8 @@
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
                                                               <module>.<kernel>-<key>.lock    of the process that compiles it
 
-`machine_cache.py` writes and reads the files. Where several processes need one kernel at the same time, the first compiles it
-and the others wait for its lock and load the result. The system frees the lock of a process that dies. On a file system without
-locks a kernel may be compiled twice.
-
-`remove_unused` deletes files that were not used for `UNUSED_S`: earlier forms of a kernel, and files of other versions of
-Python, and locks. A running process keeps the kernels it has loaded.
+Processes that need one kernel at the same time wait for the lock of the first, which compiles it, and load the result. The
+system frees the lock of a process that dies. On a file system without locks a kernel may be compiled twice.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ class Entry:
 
     Attributes:
         name: of the kernel, for display: "words.split_words".
-        key: digest of the code that it is compiled from.
+        key: digest of its code.
     """
 
     name: str
@@ -69,11 +65,7 @@ class Entry:
 
 
 def remove_unused(now: float) -> None:
-    """Deletes files that were not used for `UNUSED_S`.
-
-    Args:
-        now: seconds since the epoch.
-    """
+    """Deletes kernels that were not used for `UNUSED_S`, and left-over locks. `now`: seconds since the epoch."""
     for folder in kernels_folder().glob("*"):
         for path in folder.glob("*"):
             remove_older(path, now - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))

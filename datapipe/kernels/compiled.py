@@ -1,7 +1,7 @@
 """Turns a declared kernel into machine code: loads it from the cache, or compiles and stores it. Imports numba.
 
-Functions that kernels call are compiled without the wrappers for calls from Python and C. The wrappers took 10 of the 52 CPU
-seconds that the kernels of the quickstart compiled for.
+Functions that kernels call are compiled without the wrappers for calls from Python and C. The
+wrappers took 10 of the 52 CPU seconds that the kernels of the quickstart compiled for.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
 
 
 def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
-    """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The caller holds the entry's
-    lock.
-    """
+    """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The
+    caller holds the entry's lock."""
     dispatcher: Any = numba.njit(**KERNEL_FLAGS)(function)
     dispatcher._cache = _KernelCache(entry)
     try:
@@ -120,21 +119,13 @@ _NUMBERS: dict[Any, types.Type] = {
 
 
 def signature_of(function: Callable[..., Any]) -> Any:
-    """The numba signature that the annotations of a function declare.
-
-    Raises:
-        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
-    """
+    """The numba signature that the annotations of a function declare. Raises TypeError for a missing or unknown annotation."""
     parameters, result = annotations_of(function)
     return numba_type(result)(*map(numba_type, parameters.values()))
 
 
 def numba_type(annotation: Any) -> Any:
-    """The numba type of an annotation of `types.py`.
-
-    Raises:
-        TypeError: The table of `types.py` does not list the annotation.
-    """
+    """The numba type of an annotation of `types.py`. Raises TypeError for any other annotation."""
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
     if is_array(annotation):

@@ -3,10 +3,9 @@
     caller ── names, longest first ──▶ compiler ──fork──▶ compilers, one per core    each takes the next kernel that is neither
            ◀── a line per finished kernel ──────────────────────────────────┘        stored nor being compiled
 
-The locks of the cache are the only coordination, so a process that needs a kernel at once may compile it too. Workers of an
-engine do so, and no kernel is compiled twice. Numba is imported once and the other compilers are forked from that process,
-which saves one second for each. How long a kernel compiles is not known in advance; the size of the bytecode it reaches ranks
-the ten longest of the quickstart's 36 kernels first.
+The locks of the cache are the only coordination: a worker that needs a kernel at once may compile it too, and no kernel is
+compiled twice. The compilers are forked from one process that has imported numba, which saves a second for each. The size of
+the bytecode that a kernel reaches ranks the ten longest of the quickstart's 36 kernels first.
 
 A compiler ends when the caller closes its end of the pipe or dies. A kernel that is not finished then is not stored.
 """
@@ -30,9 +29,7 @@ Progress = Callable[[str, int, int], None]
 
 
 _FEW = 4
-"""Number of processes where a caller waits. The kernels of a loader take 3 CPU seconds, and every rank of a machine may start
-at once.
-"""
+"""Processes where a caller waits: the kernels of a loader take 3 CPU seconds, and all ranks of a machine may start at once."""
 
 _MAIN = "from datapipe.kernels.compiling import main; main()"
 
@@ -53,10 +50,8 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the kernels that the cache does not hold and imports numba, ahead of the first call.
-
-    Prints one line to standard error where kernels are compiled, which happens the first time on a machine.
-    """
+    """Compiles the kernels that the cache does not hold, and imports numba, ahead of the first
+    call. Prints one line to standard error where kernels are compiled."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:

@@ -61,8 +61,8 @@ class Decided(NamedTuple):
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: 0 for those that the filter keeps, 1 for those that the rule drops.
-    Axis 1 is in the order of distance, then of a keyed hash.
+    """The documents nearest a threshold: an output. Axis 0: 0 for those that the filter keeps, 1
+    for those that the rule drops. Axis 1 is in the order of distance, then of a keyed hash.
 
     Attributes:
         sizes: (2,) int64, documents on each side.
@@ -115,8 +115,8 @@ def _is_before(distance: Any, tie: Any, other_distance: Any, other_tie: Any) -> 
 def measure(
     values: Float64s, limits: Float64s, documents: Decided, rule: int, side: int, counts: Int64MatrixOut, nearest: NearestOut
 ) -> int:
-    """Adds what a rule measured to its histogram, and holds the documents nearest its threshold. Returns how many values are
-    NaN; they lie in no bin.
+    """Adds what a rule measured to its histogram, and holds the documents nearest its threshold.
+    Returns how many values are NaN; they lie in no bin.
 
     A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
 

@@ -39,8 +39,7 @@ def fnv_step(hashed, byte) -> Any:
 def fnv(data, start, stop) -> Any:
     """FNV-1a of the bytes [start, stop) of `data`.
 
-    For runs of bytes only. In a loop over characters call `fnv_step`: this loop is optimised for long runs before it is
-    inlined, and halves the speed of `split_lines`.
+    For runs of bytes only: in a loop over characters call `fnv_step`, which keeps `split_lines` twice as fast.
     """
     hashed = FNV_BASIS
     for j in range(start, stop):
@@ -97,9 +96,8 @@ def table_of(keys: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 @inline
 def table_size(num_keys, max_slots) -> Any:
-    """The smallest power of two of at least `2 * num_keys` slots, capped at `max_slots`: clearing it costs less than a whole
-    table.
-    """
+    """The smallest power of two of at least `2 * num_keys` slots, capped at `max_slots`: clearing
+    it costs less than a whole table."""
     size = np.int64(2)
     while size < max_slots and size < 2 * num_keys:
         size *= 2
@@ -108,10 +106,8 @@ def table_size(num_keys, max_slots) -> Any:
 
 @inline
 def find_slot(keys, num_slots, key) -> Any:
-    """The slot of `key` in `keys[:num_slots]`, or the free slot where the key belongs.
-
-    The result is uint64: an unsigned index needs no check for negative values.
-    """
+    """The slot of `key` in `keys[:num_slots]`, or the free slot where the key belongs; uint64,
+    which needs no check for negative values."""
     mask = np.uint64(num_slots - 1)
     slot = key & mask
     while keys[slot] != _0 and keys[slot] != key:
@@ -121,10 +117,8 @@ def find_slot(keys, num_slots, key) -> Any:
 
 @inline
 def slot_of_key(keys, num_slots, key) -> Any:
-    """The slot of `key` in `keys[:num_slots]`, or -1.
-
-    `cut_words`, which rarely finds what it looks up, is 6 % faster with this than with `find_slot` and a comparison.
-    """
+    """The slot of `key` in `keys[:num_slots]`, or -1. `cut_words`, which rarely finds its key, is 6
+    % faster with this than with `find_slot`."""
     slot = np.int64(key & np.uint64(num_slots - 1))
     while keys[slot] != _0:
         if keys[slot] == key:

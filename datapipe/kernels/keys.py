@@ -4,10 +4,8 @@
                                                                        ├── NamedTuple: its name and fields
                                                                        └── @inline, @intrinsic: the same again, at any depth
 
-The walk follows function objects, not files. The key therefore depends on no path, time stamp, line number, comment or
-docstring, and an inline function counts in whichever file it is. Bytecode differs between versions of Python, which
-`version_key` covers. A global that the walk cannot follow is an error: a kernel never depends on code that its key does not
-cover.
+The walk follows function objects, not files, so the key depends on no path, time stamp, line number, comment or docstring.
+Bytecode differs between versions of Python, which `version_key` covers. A global that the walk cannot follow is an error.
 
 An object that stands for compiled code declares what that code is made of in the attribute `__kernel_code__`.
 """
@@ -57,7 +55,6 @@ def version_key() -> str:
     """What compiled code depends on beside the kernel, as the name of a folder: "python3.11.7-numpy2.4.6-…-<digest>".
 
     The digest covers the settings of code generation and the processor with its features, or those of `_TARGET` in its place.
-    Computing it does not import numba, which takes 0.6 s.
     """
     import llvmlite.binding as llvm  # pyright: ignore[reportMissingImports]
 
@@ -85,11 +82,7 @@ class CodeReached:
 
 
 def code_reached(function: Callable[..., Any], *more: Any) -> CodeReached:
-    """Follows a function to all code and data it reaches.
-
-    Args:
-        more: what else decides the compiled code, as text, numbers, tuples and dicts: the signature and the flags.
-    """
+    """All code and data that a function reaches, and `more` of what decides the compiled code: its signature and flags."""
     walk = _Walk()
     walk.add(function)
     walk.add(more)

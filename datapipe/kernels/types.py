@@ -11,11 +11,11 @@ r"""Types that kernels are annotated with: numba compiles for them, and pyright 
 | a NamedTuple of these | arguments that belong together |
 | `Int32sOut \| Int64sOut`, also of the last parameter | a kernel for each: `copy_int32` and `copy_int64` of `copy` |
 
-An input array may be read-only or writable. Numba converts nothing inside a tuple, so a NamedTuple is either an input or an
-output. The arrays of an input are read-only views, made by `input_record` where the tuple is made (pickling makes arrays
-writable again). The arrays of an output are writable. A tuple of six arrays costs 2.4 µs more per call than six arrays.
+An input array may be read-only or writable. Numba converts nothing inside a tuple, so the arrays of an input NamedTuple are
+read-only views (`input_record` makes them; pickling makes arrays writable again), and those of an output are writable. A tuple
+of six arrays costs 2.4 µs more per call than six arrays.
 
-A kernel unpacks its records once, before its loops. Each read of a field counts a reference: cutting English words took 11.6 ms
+A kernel unpacks its records once, before its loops: each read of a field counts a reference. Cutting English words took 11.6 ms
 instead of 6.5 ms with a record that was passed on for every word.
 """
 
@@ -34,11 +34,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba this one alone:
-    what `NDArray` is made of differs between versions of NumPy.
+    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba this one alone.
 
     Attributes:
-        item: type of an item.
         num_axes: of a C-contiguous array.
         writable: whether the kernel writes to it.
         aligned: whether items lie at multiples of their size; False accepts both.
@@ -118,8 +116,8 @@ def first_rows(out: Record, count: int) -> Record:
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output, as far as there is room; it returns their number, and is called again where
-    `room` is less."""
+    """The rows that `fill` writes to an output, as far as there is room; it returns their number,
+    and is called again where `room` is less."""
     while True:
         out = room_for(kind, room)
         count = fill(out)
@@ -129,11 +127,7 @@ def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Reco
 
 
 def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
-    """The annotation of every parameter of a kernel by name, and that of its result.
-
-    Raises:
-        TypeError: A parameter or the result has no annotation.
-    """
+    """The annotation of every parameter of a kernel by name, and that of its result. Raises TypeError where one is missing."""
     hints = typing.get_type_hints(function, include_extras=True)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     missing = [name for name in (*names, "return") if name not in hints]
@@ -143,10 +137,8 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
 
 
 def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
-    """The function for each type of its last parameter where that is one of several, by the dtype; else the function by None.
-
-    Parameters with as many types change along with the last one.
-    """
+    """The function for each type of its last parameter where that is one of several, by the dtype;
+    else the function by None. Parameters with as many types change along with the last one."""
     parameters, result = annotations_of(function)
     types = {name: typing.get_args(each) for name, each in parameters.items() if typing.get_origin(each) in (Union, UnionType)}
     if not types:
@@ -185,11 +177,8 @@ def is_record(annotation: Any) -> bool:
 
 
 def signature_text(function: Callable[..., Any]) -> str:
-    """The types that a kernel is compiled for, as text that changes whenever the compiled code must change.
-
-    Raises:
-        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
-    """
+    """The types that a kernel is compiled for, as text that changes whenever the compiled code must
+    change. Raises TypeError for a missing or unknown annotation."""
     parameters, result = annotations_of(function)
     return f"({', '.join(map(_text_of, parameters.values()))}) -> {_text_of(result)}"
 

@@ -11,9 +11,9 @@
 | other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
 | 401, 403; 404; 3xx; other 4xx; a certificate that is not trusted | refused |
 
-The key travels in one header to one URL: redirects are not followed, and neither the key nor secrets of the URL are in any
-message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
-bytes come.
+The key travels in one header to one URL: redirects are not followed, and neither the key nor
+secrets of the URL are in any message or answer. A body is read up to `MAX_BODY_BYTES`,
+uncompressed. A request ends after its timeout, however slowly bytes come.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 _PATH = "/chat/completions"
 _BUSY = frozenset({408, 425, 429, 503})
-_OF_DOCUMENT = frozenset({400, 413, 422})
+_OF_CONTENT = frozenset({400, 413, 422})
 """Statuses by which servers refuse one request for its content, such as a text that is longer than their context."""
 _SHOWN_CHARS = 300
 _LEAST_SECRET_CHARS = 8
@@ -50,12 +50,8 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class AttemptError(Exception):
-    """A request got no answer, and another attempt may.
-
-    Attributes:
-        kind: "busy": the server asks to come later; "unreachable": there was no connection; "failed": anything else.
-        retry_after_s: seconds until the server wants to be asked again; None where it does not tell.
-    """
+    """A request got no answer, and another attempt may: the server is busy and asks to come later, there was no connection, or
+    anything else. `retry_after_s`: until the server wants to be asked again; None where it does not say."""
 
     def __init__(
         self, kind: Literal["busy", "unreachable", "failed"], message: str, retry_after_s: float | None = None
@@ -66,26 +62,17 @@ class AttemptError(Exception):
 
 
 class RefusedError(UserError):
-    """The server refuses the request, and would refuse it again.
+    """The server refuses the request, and would again; with other content (`is_of_content`) it may accept one."""
 
-    Attributes:
-        is_of_document: whether another document may be accepted.
-    """
-
-    def __init__(self, message: str, is_of_document: bool = False) -> None:
+    def __init__(self, message: str, is_of_content: bool = False) -> None:
         super().__init__(message)
-        self.is_of_document = is_of_document
+        self.is_of_content = is_of_content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go, and what they carry. Its display holds no credentials.
-
-    Attributes:
-        url: of chat completions.
-        api_key_env: name of the variable that holds the key; empty for none.
-        timeout_s: of one request from its beginning to the last byte of the answer.
-    """
+    """Where requests go, and what they carry. Its display holds no credentials. `timeout_s`: of one
+    request from its beginning to the last byte of the answer."""
 
     url: str
     api_key_env: str = ""
@@ -103,7 +90,7 @@ class Endpoint:
             text = text.replace(secret, MASK)
         return text
 
-    def told(self, text: str) -> str:
+    def message(self, text: str) -> str:
         """What the server says, as one line of a message."""
         line = " ".join(masked(self.without_secrets(text)).split())
         line = "".join(character if character.isprintable() else "\ufffd" for character in line)
@@ -111,11 +98,8 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1. Raises UserError.
-
-    Args:
-        api_key_env: the name of the variable of `environment` that holds the key; empty for none.
-    """
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1, whose key is in a variable of
+    `environment`, if it has one. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")
@@ -170,18 +154,18 @@ class Client:
             raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
             if _is_of_certificate(error):
-                told = self.endpoint.told(str(error))
-                raise RefusedError(f"{self.endpoint.shown}: {told}. SSL_CERT_FILE names the certificates to trust") from None
-            raise AttemptError("unreachable", self.endpoint.told(str(error) or type(error).__name__)) from None
+                said = self.endpoint.message(str(error))
+                raise RefusedError(f"{self.endpoint.shown}: {said}. SSL_CERT_FILE names the certificates to trust") from None
+            raise AttemptError("unreachable", self.endpoint.message(str(error) or type(error).__name__)) from None
         except httpx.TransportError as error:
-            raise AttemptError("failed", self.endpoint.told(str(error) or type(error).__name__)) from None
+            raise AttemptError("failed", self.endpoint.message(str(error) or type(error).__name__)) from None
         text = answer.decode("utf-8", "replace")
         if status != 200:
             raise self._failure(status, headers, text)
         try:
             completion = parse_completion(text)
         except ValueError as error:
-            raise AttemptError("failed", self.endpoint.told(f"{error}: {_said(text)}")) from None
+            raise AttemptError("failed", self.endpoint.message(f"{error}: {_said(text)}")) from None
         return replace(completion, content=self.endpoint.without_secrets(completion.content))
 
     async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
@@ -199,19 +183,19 @@ class Client:
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
         """What an answer with another status than 200 is raised as."""
-        message = self.endpoint.told(f"HTTP {status}: {_said(text)}").removesuffix(":")
+        message = self.endpoint.message(f"HTTP {status}: {_said(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
             return AttemptError("failed", message)
         endpoint = self.endpoint
         if status < 400:
-            target = endpoint.told(headers.get("Location", "nowhere"))
+            target = endpoint.message(headers.get("Location", "nowhere"))
             return RefusedError(
                 f"{endpoint.shown} redirects to {target}. Redirects are not followed, since they would take the key along. "
                 "Give the URL behind it as --endpoint"
             )
-        return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_DOCUMENT)
+        return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_CONTENT)
 
 
 def _is_of_certificate(error: BaseException | None) -> bool:
@@ -227,8 +211,8 @@ def _remedy(status: int, endpoint: Endpoint) -> str:
         return f"The server does not accept the key ({named}). --api-key-env NAME says which variable holds it"
     if status in (404, 405):
         return "Expected a model that the server lists at its URL /models, and a base URL that usually ends in /v1"
-    if status in _OF_DOCUMENT:
-        return "For a text that is too long for the model, lower `max_chars` in the rubric; --skip-failed leaves such texts out"
+    if status in _OF_CONTENT:
+        return "For a text that is too long for the model, lower `max_chars`; --skip-failed leaves such texts out"
     return "The server would refuse the request again"
 
 

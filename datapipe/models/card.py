@@ -37,14 +37,8 @@ _MOST_CUTS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """The figures of a model on held-out documents.
-
-    Attributes:
-        evaluation: of one model and one group.
-        labels: documents by label; empty for numbers.
-        curve: of two classes.
-        at_least: of numbers, the measures of "at least" some of them.
-    """
+    """The figures of a model on held-out documents: an evaluation of one model and one group, documents by label (empty for
+    numbers), of two classes the curve, of numbers the measures of "at least" some of them."""
 
     evaluation: Evaluation
     labels: dict[str, int]

@@ -93,15 +93,8 @@ class RunDocuments:
 
 
 def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
-    """The documents that the user names. Runs stages where they have not run.
-
-    Args:
-        work: folder of the run, which is kept.
-
-    Raises:
-        UserError: the mixture, the files or the name of the source is wrong.
-        DatapipeError: the run failed.
-    """
+    """The documents that the user names. Runs stages in the folder `work`, which is kept, where they have not run. Raises
+    UserError where the mixture, the files or the name of the source is wrong, DatapipeError where the run failed."""
     root = _output(wanted.paths)
     if root is None:
         _run(_mixture_to_run(wanted, work), wanted, console)
@@ -185,11 +178,7 @@ def is_of_runs(paths: Sequence[str]) -> bool:
 
 
 def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
-    """The documents of sources. Runs stages where they have not run. Raises UserError.
-
-    Args:
-        work: folder of the run, which is kept.
-    """
+    """The documents of sources. Runs stages in the folder `work`, which is kept. Raises UserError."""
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)

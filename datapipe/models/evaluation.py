@@ -2,8 +2,8 @@
 
     labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group
 
-What is kept of a document is its label, its groups and one number for each model, so texts do not stay in memory. The measures
-and their intervals are those of `metrics.py`.
+What is kept of a document is its label, its groups and one number for each model, so texts do not
+stay in memory. The measures and their intervals are those of `metrics.py`.
 
 | models | measures |
 |---|---|
@@ -46,7 +46,6 @@ class Question:
         threshold: of two classes, the score from which on a document is predicted positive.
         cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
         known_only: whether documents with a label that the models do not know are left out; else they are an error.
-        max_chars: characters that are read from the start of a text; None: all.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -59,12 +58,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """The measures of one model on one group; None where they do not apply.
-
-    Attributes:
-        num_docs: documents of the group.
-        auc_lead: the AUC less that of the first model; None for the first.
-    """
+    """The measures of one model on one group; None where they do not apply. `auc_lead`: the AUC
+    less that of the first model."""
 
     num_docs: int
     ranking: Ranking | None = None
@@ -76,12 +71,10 @@ class Measures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The measures of several models.
+    """The measures of several models, of the kind "two classes", "several classes" or "number".
 
     Attributes:
-        models: their names.
-        kind: "two classes", "several classes" or "number".
-        labels: the labels; of two classes the positive one last.
+        labels: of two classes the positive one last.
         groups: by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`.
         num_unknown: documents that were left out for a label that the models do not know.
         num_unlabelled, num_rejected: see `LabelledFiles`.
@@ -160,12 +153,8 @@ class _Models:
         return labels[1 - number], labels[number]
 
     def score(self, batch: LabelledBatch) -> tuple[np.ndarray, np.ndarray, Mapping[str, pa.Array]]:
-        """The labels of a batch and the answers of all models.
-
-        Returns:
-            (num_docs,) int64 numbers of labels, or float64 numbers; (num_models, num_docs) float32, see `outcome_of`; the
-            groups.
-        """
+        """The labels of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the
+        answers of all models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
         targets = self._targets(batch)
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
@@ -215,8 +204,8 @@ def kind_of(model: Classifier) -> str:
 
 
 def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> np.ndarray:
-    """What the scores of a model say, (num_docs,) float32: of two labels the score of the last one, of several the number of
-    the label with the highest score, else the number that is predicted."""
+    """What the scores of a model say, (num_docs,) float32: of two labels the score of the last one,
+    of several the number of the label with the highest score, else the number that is predicted."""
     if model.kind == "number":
         return scores[:, 0]
     in_order = scores[:, [model.labels.index(label) for label in labels]]
@@ -224,13 +213,8 @@ def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> 
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
-    """The measures of one model, without its lead.
-
-    Args:
-        kind, labels: as in `Evaluation`.
-        targets, outcome: (num_docs,) each, as `_Models.score` gives them.
-        least: the score or number from which on a document is predicted positive; None: no such measures.
-    """
+    """The measures of one model, without its lead. `targets` and `outcome`: (num_docs,) each, as `_Models.score` gives them;
+    `least`: the score or number from which on a document is predicted positive; None: no such measures."""
     if kind == "several classes":
         return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
     agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None

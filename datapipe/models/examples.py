@@ -37,10 +37,8 @@ _SCHEMA = pa.schema(
 
 
 class LowestHashes:
-    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one.
-
-    The documents before a dropped one fill the limit, and further documents only add to them. So the result does not depend on
-    the order in which documents come. Memory: three times the limit.
+    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one, in whatever order they come,
+    since those before a dropped one fill the limit. Memory: three times the limit.
 
     Args:
         schema: with the columns `hash`, uint64, and `text`, large_string.
@@ -113,7 +111,6 @@ class Limits:
         sample_bytes: text of each label at most, of all documents where numbers are predicted.
         max_chars: characters of the start of each text; None for all.
         held_out: share of the documents, or of the groups, that is not trained on.
-        seed: of the sample and the split.
         balanced: whether the documents of each label count as much as those of any other.
     """
 
@@ -129,8 +126,7 @@ class Counts:
     """What became of the documents that were read.
 
     Attributes:
-        read: with a label.
-        empty: of white space alone, left out.
+        read: with a label; `empty` of them, of white space alone, are left out.
         kept: different texts, each label's counted apart. The other documents are copies of them, or beyond the sample.
         conflicting: texts with several labels, left out; with numbers: that have the mean.
         is_full: whether a sample has reached its limit.
@@ -145,11 +141,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Documents to train on and documents to measure with, both in the order of their hashes.
-
-    Attributes:
-        digest: of all texts and targets of both, in hexadecimal digits.
-    """
+    """Documents to train on and documents to measure with, both in the order of their hashes, and a digest of all."""
 
     training: Examples
     held_out: Examples

@@ -111,9 +111,8 @@ class FastTextTrainer(Trainer):
         return inputs
 
     def _rows(self, texts: _NumberedTexts) -> np.ndarray:
-        """The row of each distinct word, the most frequent first, behind that of `</s>`: (num_distinct,) int32, -1 for rare
-        ones.
-        """
+        """The row of each distinct word, the most frequent first, behind that of `</s>`:
+        (num_distinct,) int32, -1 for rare ones."""
         rows = np.full(len(texts.counts), -1, np.int32)
         by_count = np.argsort(-texts.counts, kind="stable")
         frequent = by_count[texts.counts[by_count] >= self.min_count]
@@ -174,8 +173,7 @@ class _NumberedTexts:
     """Texts as numbers of words, which are between ASCII white space or NULs.
 
     Attributes:
-        words: (num_distinct,) large_string, by their first occurrence.
-        counts: (num_distinct,) int64, their occurrences.
+        words, counts: (num_distinct,) large_string, by their first occurrence, and int64, their occurrences.
         ids: (num_words,) int32, the number of each word.
         offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
     """

@@ -2,8 +2,8 @@
 
     files or globs  ->  LabelledFiles.read()  ->  batches: texts, values of the label, values of other fields
 
-A document without a label is left out and counted, as is a record that is no document. A damaged file is an error. Memory: a
-batch.
+A document without a label is left out and counted, as is a record that is no document. A damaged
+file is an error. Memory: a batch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,8 @@ from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledBatch:
-    """Labelled documents of one file, or of a run.
-
-    Attributes:
-        url: the file or output.
-        texts: (num_docs,) large_string without nulls.
-        values: (num_docs,) of any type without nulls, what the field of the label holds.
-        others: (num_docs,) each, by the name of the field; may have nulls.
-    """
+    """Labelled documents of one file or output, (num_docs,) each: texts, what the field of the label holds, without nulls, and
+    the values of other fields by their names, which may have nulls."""
 
     url: str
     texts: pa.Array
@@ -74,15 +68,8 @@ def as_text(values: pa.Array) -> pa.Array:
 
 @dataclass(kw_only=True, slots=True)
 class LabelledFiles:
-    """Files of labelled documents, and what was left out of them.
-
-    Attributes:
-        patterns: paths, globs and URLs.
-        text_field, label_field: names of fields; dots reach into objects.
-        other_fields: names of further fields to read.
-        num_unlabelled: documents that were read and have no label.
-        num_rejected: records that are no documents.
-    """
+    """Files of labelled documents by paths, globs and URLs, their fields, in whose names dots reach into objects, and how many
+    documents without a label and records that are no documents were left out."""
 
     patterns: Sequence[str]
     text_field: str = "text"
@@ -92,8 +79,8 @@ class LabelledFiles:
     num_rejected: int = field(default=0, init=False)
 
     def read(self) -> Iterator[LabelledBatch]:
-        """The documents in the order of the patterns and paths. Raises UserError where no document has a label, or none has
-        one of the other fields."""
+        """The documents in the order of the patterns and paths. Raises UserError where no document
+        has a label, or none has one of the other fields."""
         num_labelled, valueless, files = 0, set(self.other_fields), self._files()
         for file, reader in files:
             for batch in self._read_file(file, reader):

@@ -53,9 +53,7 @@ class LinearTrainer(Trainer):
     )
     bits: int = Field(default=18, ge=10, le=22, description="2^bits weights, of 4 bytes each; as many again with characters.")
     cost: float = Field(
-        default=10.0,
-        gt=0,
-        description="How much errors count against large weights, as C of liblinear: less for noisy labels.",
+        default=10.0, gt=0, description="How much errors count against large weights, as C of liblinear: less for noisy labels."
     )
     max_passes: int = Field(default=100, ge=1, description="Passes over the examples at most.")
     tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")
@@ -101,10 +99,8 @@ class LinearTrainer(Trainer):
 
 
 def _rows(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[Any, np.ndarray]:
-    """Texts as sparse rows, (num_docs, num_slots) float32, and the importance of each slot, (num_slots,) uint8.
-
-    The words of a text and its n-grams of characters are each a part of length 1.
-    """
+    """Texts as sparse rows, (num_docs, num_slots) float32, and the importance of each slot, (num_slots,) uint8. The words of a
+    text and its n-grams of characters are each a part of length 1."""
     from scipy.sparse import csr_matrix
     from sklearn.preprocessing import normalize
 
@@ -138,11 +134,9 @@ def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[n
 
 
 def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
-    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of `PARTS`.
-
-    1 + ln((1 + texts) / (1 + texts with the slot)), the smoothed inverse document frequency of scikit-learn. Rounding to a
-    sixteenth makes it the same on every processor.
-    """
+    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of
+    `PARTS`, which make it the same on every processor: 1 + ln((1 + texts) / (1 + texts with the
+    slot)), the smoothed inverse document frequency of scikit-learn."""
     found, of_slot = np.unique(frequencies, return_inverse=True)
     values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
@@ -157,11 +151,8 @@ def _middle_and_spread(targets: np.ndarray, weights: np.ndarray) -> tuple[float,
 
 
 def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of a model, (num_slots, num_columns) int32, and the unit of the weights of each column.
-
-    Args:
-        weights: (num_slots, num_columns) float64, of values.
-    """
+    """The entries of a model, (num_slots, num_columns) int32, and the unit of the weights
+    (num_slots, num_columns) of each column."""
     of_counts = weights * (importances[:, None] / PARTS)
     largest = np.abs(of_counts).max(axis=0)
     scales = np.where(largest > 0, largest, 1.0) / _MOST_WEIGHT
@@ -170,13 +161,8 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """The heaviest features for each label, those of the highest weight first.
-
-    Args:
-        file: the model.
-        texts: that it was trained on, large_string; the first ones are searched.
-        number: of features for each label.
-    """
+    """So many features for each label, those of the highest weight first, looked for in the texts
+    that the model was trained on."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)

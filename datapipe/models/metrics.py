@@ -15,13 +15,12 @@
 | Spearman | Fisher's z with the standard error of Bonett and Wright 2000 |
 | RMSE | the central limit theorem for the mean of the squared errors |
 
-Curves, ranks and Wilson's interval are scikit-learn's and SciPy's. They have the other intervals by resampling alone, which
-takes minutes with many groups and gives none where all documents are right; there, scikit-learn's average precision is not
-exactly 1.
+Curves, ranks and Wilson's interval are scikit-learn's and SciPy's, which have the other intervals by resampling alone: that
+takes minutes with many groups and gives none where all documents are right.
 
-Documents of equal scores are never told apart: they share a rank, and a threshold has all of them on one side. A measure that
-the documents do not define is NaN, as are its bounds: AUC of one class, precision where nothing is predicted. The records have
-the names of `--json` and of cards.
+Documents of equal scores are never told apart: they share a rank, and a threshold has all of them
+on one side. A measure that the documents do not define is NaN, as are its bounds: AUC of one class,
+precision where nothing is predicted. The records have the names of `--json` and of cards.
 """
 
 from __future__ import annotations
@@ -67,11 +66,7 @@ def f1_of(hits: int, num_predicted: int, num_positives: int) -> Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtThreshold:
-    """What a threshold decides: documents with that score or a higher one are predicted positive.
-
-    Attributes:
-        share_kept: of the documents; NaN without documents.
-    """
+    """What a threshold decides: documents with that score or a higher one are predicted positive. NaN without documents."""
 
     threshold: float
     true_positives: int
@@ -86,12 +81,7 @@ class AtThreshold:
 
 
 def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) -> AtThreshold:
-    """The measures at a threshold.
-
-    Args:
-        is_positive: (num_docs,) bool.
-        scores: (num_docs,) float.
-    """
+    """The measures at a threshold. `is_positive`: (num_docs,) bool; `scores`: (num_docs,) float."""
     predicted, num_docs = scores >= threshold, len(scores)
     hits, num_predicted, num_positives = (int(each.sum()) for each in (is_positive & predicted, predicted, is_positive))
     true_negatives = num_docs - num_predicted - num_positives + hits
@@ -142,8 +132,7 @@ def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
 
 def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each positive the share of negatives below it, and for each negative the share of positives above it; ties count
-    half. Their means are the AUC, and their variances give its variance.
-    """
+    half. Their means are the AUC, and their variances give its variance."""
     everywhere, positives, negatives = map(rankdata, (scores, scores[is_positive], scores[~is_positive]))
     num_negatives, num_positives = max(len(negatives), 1), max(len(positives), 1)
     below = (everywhere[is_positive] - positives) / num_negatives
@@ -227,11 +216,8 @@ def confusion(targets: np.ndarray, predicted: np.ndarray, labels: tuple[str, ...
 
 
 def _macro_f1(shares: np.ndarray, num_docs: int) -> Estimate:
-    """The mean F1 of the labels that documents have. A label that is only predicted lowers the recall of others.
-
-    Args:
-        shares: (num_labels, num_labels) float64 of the documents, [label, predicted].
-    """
+    """The mean F1 of the labels that documents have, whose `shares` are [label, predicted]. A label
+    that is only predicted lowers the recall of others."""
     sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
     occurs = shares.sum(axis=1) > 0
     f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
@@ -244,12 +230,8 @@ def _macro_f1(shares: np.ndarray, num_docs: int) -> Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
-    """How near predicted numbers come to those of the documents.
-
-    Attributes:
-        rmse: root of the mean squared error.
-        spearman: correlation of ranks; NaN where all numbers are equal.
-    """
+    """How near predicted numbers come to those of the documents: the root of the mean squared
+    error, and the correlation of ranks, NaN where all numbers are equal."""
 
     rmse: Estimate
     spearman: Estimate

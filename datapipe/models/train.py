@@ -3,8 +3,8 @@
     labelled texts, files or runs  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
                                                     └──────  figures of MODEL  ◀──────────────┘  ─▶  MODEL.card.json, .md
 
-The figures are those of the file that was written, as a filter will read it. The model is renamed to its name when it is
-complete.
+The figures are those of the file that was written, as a filter will read it. The model is renamed
+to its name when it is complete.
 """
 
 from __future__ import annotations
@@ -45,17 +45,7 @@ _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What is trained.
-
-    Attributes:
-        documents: a mixture, the output of a run, or labelled files.
-        labelling: which label documents have.
-        limits: which of them are taken.
-        kind: of model.
-        options: of the trainer, by name, as text.
-        output: the model's file.
-        replaces: whether an older model there is replaced.
-    """
+    """What is trained: the kind of model and its options as text, on which documents, and the file to write."""
 
     documents: DocumentInput
     labelling: Labelling
@@ -67,12 +57,8 @@ class TrainingJob:
 
 
 def train(job: TrainingJob, console: Console) -> dict[str, Any]:
-    """Trains and measures a model, writes it and its card, and prints the figures. Returns the card.
-
-    Raises:
-        UserError: the data, an option or the place of the output is wrong.
-        DatapipeError: the run of a mixture failed.
-    """
+    """Trains and measures a model, writes it and its card, and prints the figures. Returns the card. Raises UserError where the
+    data, an option or the place of the output is wrong, DatapipeError where the run of a mixture failed."""
     require("scikit-learn", "datapipe classifier train")
     trainer = trainer_of(job.kind, job.options, job.limits.seed)
     if job.labelling.is_number and not trainer.predicts_numbers:

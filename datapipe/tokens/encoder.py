@@ -37,8 +37,8 @@ SLICE_BYTES = 2 << 20
 """Bytes of text per call of a library."""
 
 LARGEST_VOCABULARY = 1 << 24
-"""Upper limit of ids, because tables by id take memory in every worker. Published vocabularies have less than 2^19 ids
-(2026-11)."""
+"""Upper limit of ids, because tables by id take memory in every worker. Published vocabularies have
+less than 2^19 ids (2026-11)."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
@@ -54,7 +54,7 @@ class Encoder:
 
     Attributes:
         vocab_size: ids are 0 to vocab_size - 1, including added tokens.
-        eos_token, eos_id: the token that ends every document. `encode` does not append it.
+        eos_token, eos_id: the token that ends every document, which `encode` does not append.
         bos_token, bos_id: the token that begins every document; None for none. `encode` does not put it there.
         unknown_id: the id of text without a token; None where all text has tokens.
         adds: what the post-processor of the file would add to a text.
@@ -72,8 +72,7 @@ class Encoder:
         """
         Args:
             source: path of a tokenizer.json or of its folder, or the content of the file.
-            eos: the end-of-text token; by default the first special token with a well-known name (`END_OF_TEXT`).
-            bos: the token that begins a document; by default none.
+            eos: by default the first special token with a well-known name (`END_OF_TEXT`).
             choice: the library that encodes; by default that of the proof, which the first use of `proof` or `encode` makes.
         """
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
@@ -152,18 +151,8 @@ class Encoder:
         return self._json
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of each text.
-
-        Args:
-            texts: (num_docs,) strings without nulls.
-
-        Returns:
-            ids: (num_tokens,) uint16 or uint32, the ids of all texts.
-            offsets: (num_docs + 1,) int64; the ids of text i are `ids[offsets[i]:offsets[i + 1]]`.
-
-        Raises:
-            EncodingError: the library fails on a text.
-        """
+        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and where those of each begin, (num_docs
+        + 1,) int64. Raises EncodingError where the library fails on a text."""
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         dtype = columns.dtype_of(self.id_type)

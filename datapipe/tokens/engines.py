@@ -3,13 +3,12 @@
     texts (list of str) ── Fastokens ──▶ two buffers: ids, offsets         20 to 160 times as fast, where proved (`proof.py`)
                         └─ Reference ──▶ an `Encoding` a text ──▶ ids        everywhere else
 
-Text goes in as `str`, the one exception to columns all the way down: neither library takes bytes. fastokens returns no
-object a token.
+Text goes in as `str`, the one exception to columns all the way down: neither library takes bytes.
+fastokens returns no object a token.
 
 fastokens 0.3.5 starts threads of its own beside rayon's unless FASTOKENS_BPE_THREADS says 1. With one thread its cache of words
-takes at most 130 MB beyond the tokenizer, whatever the text (2026-11: 10^7 distinct words of 6 to 5,000 letters); with its
-own thread twice as much. A worker keeps one tokenizer: the peak behind a second one is 160 MB. Both libraries raise panics of
-Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
+takes at most 130 MB beyond the tokenizer, whatever the text (2026-11), with its own twice as much. Both libraries raise panics
+of Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Reference:
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,) int64. An `Encoding` takes
-        about a hundred bytes a token. Raises EncodingError."""
+        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,)
+        int64. An `Encoding` takes about a hundred bytes a token. Raises EncodingError."""
         with _failing(TOKENIZERS, "encode a text"):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))

@@ -30,24 +30,15 @@ _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Meter:
-    """Counts encoded documents.
-
-    Attributes:
-        fertility: the counts so far.
-        used: (vocab_size,) bool, the ids that occurred.
-    """
+    """Counts encoded documents, and notes in `used`, (vocab_size,) bool, the ids that occurred."""
 
     def __init__(self, vocab_size: int, unknown_id: int | None = None) -> None:
         self.fertility, self._unknown_id = Fertility(), unknown_id
         self.used = np.zeros(vocab_size, np.bool_)
 
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`.
-
-        Args:
-            batch: the documents.
-            ids, offsets: the result of `Encoder.encode` for their texts.
-        """
+        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids,
+        offsets`: of `Encoder.encode`."""
         self.used[ids] = True
         self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64

@@ -10,29 +10,19 @@ so the rows with the fewest whole documents are emptied first. For documents of 
 fewer. A document above S is split anyway, so its remainder is split before others. Short pieces are made only where no row can
 be emptied without them. The layout is a function of the lengths alone, and a pool within the limit is that of best fit.
 
-10,000 documents, S = 2,048, limit 2 % (2026-11). Short pieces are those below S / 16 = 128 tokens, as a share of all pieces of
-split documents. Pages are real web pages in GPT-2's tokens: cut every 5,000 characters, cut at 5,000, and whole.
+10,000 documents, S = 2,048, limit 2 % (2026-11); pages are real web pages in GPT-2's tokens, of which 0.09 % is padding.
 
-| lengths                     | padding of best fit | documents split | by concat | median piece | short pieces |
-|-----------------------------|---------------------|-----------------|-----------|--------------|--------------|
-| 1,100                       | 46.3 %              | 45.2 %          | 53.5 %    | 550          | 0 %          |
-| 1,025                       | 50.0 %              | 48.9 %          | 50.0 %    | 512          | 12 %         |
-| 1,366                       | 33.3 %              | 31.9 %          | 66.6 %    | 514          | 13 %         |
-| 600                         | 12.1 %              | 10.3 %          | 28.9 %    | 248          | 17 %         |
-| 205                         | 10.0 %              | 8.1 %           | 10.0 %    | 102          | 62 %         |
-| 1,900                       | 7.2 %               | 5.3 %           | 92.6 %    | 148          | 8 %          |
-| S + 1,100                   | 23.1 %              | 0 %             | 100 %     | 1,100        | 0 %          |
-| 1,100 or S + 1,100          | 31.0 %              | 13.3 %          | 76.6 %    | 912          | 0 %          |
-| 700 or 1,900                | 15.3 %              | 10.2 %          | 63.4 %    | 148          | 4 %          |
-| 1,050 to 1,900              | 28.2 %              | 26.8 %          | 71.7 %    | 479          | 0 %          |
-| pages cut every             | 16.1 %              | 8.1 %           | 47.3 %    | 617          | 3 %          |
-| pages cut at                | 32.9 %              | 28.6 %          | 60.9 %    | 554          | 1 %          |
-| pages                       | 0.09 %              | 0 %             | 58.7 %    |              |              |
-| log-normal; Pareto          | 0.02 %; 0.01 %      | 0 %             | 40 %; 27 %|              |              |
-| S - 1; S + 1                | 0.05 %; 0.00 %      | 0 %             | 100 %     |              |              |
+| lengths             | padding of best fit | documents split | by concat | median piece |
+|---------------------|---------------------|-----------------|-----------|--------------|
+| 1,100               | 46.3 %              | 45.2 %          | 53.5 %    | 550          |
+| 600                 | 12.1 %              | 10.3 %          | 28.9 %    | 248          |
+| 1,900               | 7.2 %               | 5.3 %           | 92.6 %    | 148          |
+| S + 1,100           | 23.1 %              | 0 %             | 100 %     | 1,100        |
+| 1,100 or S + 1,100  | 31.0 %              | 13.3 %          | 76.6 %    | 912          |
+| 1,050 to 1,900      | 28.2 %              | 26.8 %          | 71.7 %    | 479          |
+| pages cut at 5,000  | 32.9 %              | 28.6 %          | 60.9 %    | 554          |
 
-If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split, and
-18.5 % instead of 10.2 % of those of 700 or 1,900.
+If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split.
 """
 
 from __future__ import annotations
@@ -52,15 +42,11 @@ _MIN_PIECES = 16
 def split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks that are split until padding is within the limit, and the number of rows that are left.
+    """Chunks that are split until padding is within the limit, those that lost their first part
+    with it behind all others; and the number of rows that are left.
 
     Args:
-        lengths: (num_docs,) int64.
-        chunks: (num_chunks,) each, as best fit leaves them.
-        order: (num_chunks,) int64, the chunks by length.
-
-    Returns:
-        The same chunks, of which some have lost their first part, and behind them the first parts; (num_chunks,) each.
+        chunks: (num_chunks,) each, as best fit leaves them; `order` is theirs by length.
     """
     rows = _rows(num_rows, len(order), sequence_length)
     kernels.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
@@ -90,8 +76,8 @@ def _rows(num_rows: int, num_chunks: int, sequence_length: int) -> RowsOut:
 
 
 def _donors(lengths: np.ndarray, chunks: ChunksOut, rooms: np.ndarray, sequence_length: int) -> np.ndarray:
-    """Rows with room, in the order in which they are emptied: first those with the fewest whole documents, of these the
-    emptiest. Emptying any row saves S tokens of padding, so this order splits the fewest documents."""
+    """Rows with room, in the order in which they are emptied: first those with the fewest whole
+    documents, of these the emptiest."""
     is_whole = chunks.lengths == lengths[chunks.documents]
     num_whole = np.bincount(chunks.rows[is_whole], minlength=len(rooms))  # (num_rows,)
     open_rows = np.flatnonzero((rooms > 0) & (rooms < sequence_length))

@@ -15,11 +15,10 @@ Sources (2026-11):
   qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: cl100k with one digit per word. Qwen's
            tokenizers also normalize text to NFC; the pattern alone does not.
 
-Training cuts words by a kernel (`kernels/tokens/pretokens.py`), which reads what each character is from a table. Python's
-Unicode database has another version than the engine of `tokenizers`, so it is asked: a text of every code point is split
-by the expression of each bit. That takes half a second for each family and version of `tokenizers` on a machine; the result is
-cached beside the compiled kernels. Only planes with assigned characters are asked for; characters of others are signs (a slow
-test checks this).
+Training cuts words by a kernel (`kernels/tokens/pretokens.py`), which reads what each character is
+from a table. The engine of `tokenizers` is asked for it, since Python's Unicode database has
+another version: half a second for each family and version on a machine, cached beside the compiled
+kernels. Only planes with assigned characters are asked for; characters of others are signs.
 """
 
 from __future__ import annotations
@@ -68,14 +67,7 @@ def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def cut(pattern: str, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -> int:
-    """Writes the end of each word and returns their number.
-
-    Args:
-        pattern: a name of `PATTERNS`.
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8, UTF-8.
-        ends: (num_bytes,) int64 output: ascending offsets in `data`.
-    """
+    """Writes the end of each word, by a pattern of `PATTERNS`, into `ends` (num_bytes,), ascending; returns their number."""
     family = {"gpt2": GPT2, "o200k": O200K}.get(pattern, CL100K)
     return cut_words(offsets, data, class_table(family), family, 1 if pattern == "qwen2" else 3, ends)
 

@@ -54,13 +54,8 @@ _ATOMS = (*_SIGNS, *_SPACES.split("|"), *_WORDS.split("|"), *_CLUSTERS.split("|"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which library encodes with a tokenizer.
-
-    Attributes:
-        library, version: "fastokens" or "tokenizers", as installed where the tokenizer was proved.
-        battery: digest of the texts of the proof.
-        reason: why fastokens does not encode; "" where it does.
-    """
+    """Which library encodes with a tokenizer: its version where the tokenizer was proved, the
+    digest of the texts of the proof, and why fastokens does not encode; "" where it does."""
 
     library: str
     version: str
@@ -91,7 +86,6 @@ def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> P
     Args:
         identity: all that decides how the tokenizer encodes.
         settings: the parsed tokenizer.json, with the names that control tokens have there.
-        tokenizer: encodes; control tokens may have names that no text spells.
     """
     versions = {library: installed_version(library) for library in (FASTOKENS, TOKENIZERS)}
     key = xxhash.xxh3_128_hexdigest(identity + json.dumps([BATTERY, versions]).encode())
@@ -178,8 +172,8 @@ def _runs() -> Iterator[str]:
 
 
 def _unicode() -> Iterator[str]:
-    """Every code point below U+20000, where nearly all classes and scripts are, by 32; those of the planes of ideographs
-    and of tags by more; and one in 61 of the planes without characters."""
+    """Every code point below U+20000, where nearly all classes and scripts are, by 32; those of the
+    planes of ideographs and of tags by more; and one in 61 of the planes without characters."""
     blocks = [(range(0x20000), 32), (range(0x20000, 0x40000), 128), (range(0xE0000, 0xE1000), 32)]
     blocks += [(range(0x40000, 0xE0000, 61), 16), (range(0xE1000, 0x110000, 61), 16)]
     for codes, size in blocks:

@@ -56,13 +56,8 @@ def is_in_brackets(token: str) -> bool:
 
 
 def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:
-    """The settings with which no text is encoded to a control token; the same object where text spells none.
-
-    Args:
-        settings: a file that `tokenizers` has loaded.
-        tokenizer: loaded from it.
-        named: tokens that are control tokens although the file may not mark them as special.
-    """
+    """The settings of a loaded file, with which no text is encoded to a control token; the same object where text spells none.
+    `named` are control tokens although the file may not mark them as special."""
     added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
     control = {content for content, is_special in added.items() if is_special} | {*named}
     hidden = _spelled(settings, tokenizer, control)

@@ -68,16 +68,9 @@ def is_rank_file(content: bytes) -> bool:
 
 
 def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
-    """The tokenizer.json of a rank file.
-
-    Args:
-        content: the content of the file.
-        pattern: a name of `patterns.PATTERNS`; optional for files in `KNOWN`.
-        special_tokens: the special tokens and their ids; optional for files in `KNOWN`.
-
-    Raises:
-        UserError: the file is damaged, two tokens collide, or an unknown file comes without pattern or special tokens.
-    """
+    """The tokenizer.json of a rank file, with a name of `patterns.PATTERNS` and the ids of special
+    tokens, both optional for files in `KNOWN`. Raises UserError where the file is damaged, two
+    tokens collide, or an unknown file comes without pattern or special tokens."""
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)

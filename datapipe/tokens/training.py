@@ -36,10 +36,9 @@ _MIN_COUNT = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A tokenizer, and the numbers of its training.
+    """A tokenizer.json, and the numbers of its training.
 
     Attributes:
-        content: the tokenizer.json.
         read_bytes, read_s: text of all documents, and the time that reading them took.
         sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
         rejected: documents that could not be read.
@@ -58,11 +57,11 @@ class Trained:
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
-    """A tokenizer.json trained on counted words, in the form of `Encoder.to_json()`.
+    """A tokenizer.json trained on counted words, each once in the columns of `word_counts.COUNTED`,
+    in the form of `Encoder.to_json()`.
 
     Args:
-        words: each once, in the columns of `word_counts.COUNTED`.
-        vocab_size: number of tokens, at least 257. The result has fewer if too few pairs occur twice in the text.
+        vocab_size: at least 257. The result has fewer tokens if too few pairs occur twice in the text.
         eos: the special token that ends a document.
         pattern: splits texts into words; a name of `patterns.PATTERNS`.
     """

@@ -53,12 +53,8 @@ class WordCounts:
 
 
 def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
-    """The words of some texts and how often each occurs, in the columns of `COUNTED`; a word may be in several batches.
-
-    Args:
-        texts: (num_docs,) large_string without nulls.
-        pattern: a name of `patterns.PATTERNS`.
-    """
+    """The words of some texts, as a pattern splits them, and how often each occurs, in the columns
+    of `COUNTED`; a word may be in several batches."""
     for part in slices_of(_in_chunks(columns.as_large_string(texts)), _SLICE_BYTES):
         yield _counted(part, pattern)
 

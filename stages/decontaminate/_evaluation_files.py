@@ -14,8 +14,8 @@ The roles of fields are those that the mixture names, or are recognised by their
 |  | question_stem, text for the question and response, answers for the answer, where there is none of these |
 | id | id, task_id, doc_id, question_id, qid, ind |
 
-A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one question for each choice. Of
-several answers the first one counts.
+A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one
+question for each choice. Of several answers the first one counts.
 """
 
 from __future__ import annotations
@@ -66,12 +66,10 @@ class Benchmark(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str | tuple[str, ...] = Field(
-        description="Files or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz. Relative paths start "
-        "at the working directory."
+        description="Files or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz."
     )
     name: str = Field(
-        default="",
-        description="Its name in tables and reports, for all files together. Default: each file is a set named after it.",
+        default="", description="Its name in tables and reports, for all files together. Default: each file is a set."
     )
     question: str = Field(default="", description="Field of the question. Without any of these fields they are recognised.")
     context: str = Field(default="", description="Field of a passage that the question is about.")
@@ -114,8 +112,7 @@ class Item:
     Attributes:
         name: its id, or its row.
         question: with the passage that it is about before it.
-        answer: the right one; empty where the file has none.
-        choices: the other choices.
+        answer: the right one; empty where the file has none. `choices` are the others.
     """
 
     name: str

@@ -3,9 +3,9 @@
     items  ─▶  texts in up to four spellings  ─▶  windows of n words  ─▶  entries, each with its items
            ─▶  short items  ─▶  anchors, questions and answers
 
-A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without all punctuation inside of
-words ("stateoftheart", "1000"; once with and once without underscores), because copies have any of these. Documents are
-searched in one way (`folded_words.py`).
+A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without
+all punctuation inside of words ("stateoftheart", "1000"; once with and once without underscores),
+because copies have any of these. Documents are searched in one way (`folded_words.py`).
 
 **Own n-grams.** An n-gram is an item's own if no item of the same benchmark with another question has it. Templates and
 passages that several questions share prove nothing by themselves, so they count only in documents that have an own n-gram of
@@ -233,8 +233,8 @@ def _groups(set_of: np.ndarray, spelled: _Spelled) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------ n-grams
 
 _Grams = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Keys (num_windows,) uint64; what has them, items or spellings of items, (num_windows,) int64; whether that is a choice which
-is not the answer, (num_windows,) bool."""
+"""Keys (num_windows,) uint64; what has them, items or spellings of items, (num_windows,) int64;
+whether that is a choice which is not the answer, (num_windows,) bool."""
 
 
 def _grams(spelled: _Spelled, rules: Rules) -> tuple[_Grams, np.ndarray]:
@@ -251,8 +251,8 @@ def _grams(spelled: _Spelled, rules: Rules) -> tuple[_Grams, np.ndarray]:
 
 
 def _covered_weights(spelled: _Spelled, rules: Rules) -> np.ndarray:
-    """The weight of the words of each spelling that `coverage` compares, (num_spellings,) int64: of the question and of the
-    answer, if they have an n-gram."""
+    """The weight of the words of each spelling that `coverage` compares, (num_spellings,) int64: of
+    the question and of the answer, if they have an n-gram."""
     parts = [texts.runs.weights for texts in (spelled.questions, spelled.answers)]
     return sum((np.where(weights >= WHOLE * rules.n, weights, 0) for weights in parts), np.zeros(len(spelled.items), np.int64))
 

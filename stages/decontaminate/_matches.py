@@ -41,14 +41,7 @@ class Findings(NamedTuple):
 
 
 def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bool) -> tuple[Hits, Findings]:
-    """What is found in documents.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        n: words of an n-gram.
-        covers: whether items are found by the share of their n-grams.
-    """
+    """What is found in documents, by n-grams of `n` words; `covers`: whether items are found by the share of their n-grams."""
     matches = search.matches_of(offsets, data, words_table(), index.table, index.wholes.anchors, WHOLE * n)
     is_gram = matches.entries < index.num_grams
     hits, wholes = _whole_items(_taken(matches, ~is_gram), offsets, data, index)
@@ -75,8 +68,8 @@ def _expanded(offsets: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray, index: Index) -> tuple[Hits, Findings]:
-    """The short items that are found as a whole, and where. A question that several of its answers follow is one match, to the
-    end of the last."""
+    """The short items that are found as a whole, and where. A question that several of its answers
+    follow is one match, to the end of the last."""
     wholes = index.wholes
     questions = matches.entries - wholes.first
     rows, members = _expanded(wholes.alone_offsets, questions)
@@ -96,10 +89,8 @@ def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray,
 
 
 def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tuple[Hits, Findings]:
-    """The matches of n-grams that count: those of an item that has an own n-gram, or is found whole, in the document.
-
-    An n-gram is looked at once for each document that has it, however often, so the rows are bounded by the index.
-    """
+    """The matches of n-grams that count: those of an item that has an own n-gram, or is found whole, in the document. An n-gram
+    is looked at once for each document that has it, so the rows are bounded by the index."""
     offsets, members, own = index.postings.offsets, index.postings.items, index.postings.owned
     matches = _taken(matches, _in_contaminated(matches, wholes, index))
     name = matches.documents * max(index.num_grams, 1) + matches.entries

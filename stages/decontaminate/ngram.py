@@ -9,20 +9,19 @@
 | `strict` | 13 | the same | the document is dropped |
 | `coverage` | 5 | most n-grams of an item, weighted by IDF | the document is dropped |
 
-`gpt3` cuts 200 characters on either side of a match and keeps pieces of at least 200. It is the rule of GPT-3 (Brown et al.
-2020, appendix C) as lm-evaluation-harness has it in its Janitor: every n-gram at every position is a match, so a copied item of
-24 words is 12 matches and drops the document. The pieces that stay are joined by a blank line; cut points are not recorded,
-since only deduplication reads them, which belongs before. `coverage` keeps documents that only quote a sentence of an item.
-With a low `min_coverage` it finds long items with an edit in every dozen words, which 13-grams miss. It weighs n-grams as AI2's
-decon does, but looks at all of them.
+`gpt3` is the rule of GPT-3 (Brown et al. 2020, appendix C) as lm-evaluation-harness has it: it cuts 200 characters on either
+side of a match and joins the pieces of at least 200 by a blank line. Every n-gram at every position is a match, so a copied
+item of 24 words is 12 matches and drops the document. `coverage` keeps documents that only quote a sentence of an item. With a
+low `min_coverage` it finds long items with an edit in every dozen words, which 13-grams miss; n-grams weigh as in AI2's decon.
+
 
 Words are compared without case, accents, punctuation and typographic variants, in every script
-(`datapipe/kernels/decontaminate/folded_words.py`). N-grams that several questions of a benchmark share do not count alone, and
-short items are found as a whole or listed as undetectable (`_index.py` has the rules). README.md beside this file shows all of
-this by example, with measurements.
+(`datapipe/kernels/decontaminate/folded_words.py`). README.md beside this file shows by example what
+is found, with measurements.
 
-The report of the run has a table of contaminated, clean and undetectable items; `datapipe inspect OUTPUT --contamination`
-prints it, and which item was found in which document.
+
+The report of the run has a table of contaminated, clean and undetectable items; `datapipe inspect
+OUTPUT --contamination` prints it, and which item was found in which document.
 """
 
 from __future__ import annotations
@@ -76,9 +75,7 @@ class Ngram(Filter):
         "words all of them, between the two in proportion.",
     )
     min_words: int = Field(
-        default=8,
-        ge=4,
-        description="Least words of question and answer of a short item. Shorter ones occur by chance; they are not detected.",
+        default=8, ge=4, description="Least words of question and answer of a short item. Shorter ones occur by chance."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)

@@ -2,34 +2,20 @@
 
     P(match | similarity s) = 1 - (1 - s^rows)^bands
 
+For 14 bands of 8 rows, the setting of FineWeb (Penedo et al. 2024), 5 % at a similarity of 0.50, 50 % at 0.68, 99 % at 0.85.
 Where pairs are verified, a pair counts if it matches in a band and enough of the bands * rows minima are equal. Each minimum is
 equal with probability s, independently; in a band without a match 0 to rows - 1 minima are equal.
 
-For 14 bands of 8 rows, the setting of FineWeb (Penedo et al. 2024):
-
-| similarity | 0.50 | 0.68 | 0.85 |
-|---|---|---|---|
-| probability of a match | 5 % | 50 % | 99 % |
-
-**The default of `min_similarity`** is (1 / bands)^(1 / rows). There the areas by which datasketch chooses bands (false
-positives below a similarity plus false negatives above it) have their least sum for any banding. For 14 bands of 8 rows:
-
-| `min_similarity` | sum of areas | pairs of similarity 0.7 that count |
-|---|---|---|
-| 0.719, the default | 0.040 | 26 % |
-| two standard errors lower | 0.061 | |
-| without verification | 0.082 | 56 % |
-
-Labelled sets agree (`tests/benchmarks/dedup_quality.py`): pages of one site share its frame, and unverified matches chain them.
+**The default of `min_similarity`** is (1 / bands)^(1 / rows), 0.719 for 14 bands of 8 rows. There the areas by which datasketch
+chooses bands (false positives below a similarity plus false negatives above it) have their least sum for any banding: 0.040,
+and 0.082 without verification. Of pairs of similarity 0.7 26 % count, unverified 56 %. Labelled sets agree
+(`tests/benchmarks/dedup_quality.py`): pages of one site share its frame, and unverified matches chain them.
 
 | set | measure | unverified | from 0.64 | from 0.719 |
 |---|---|---|---|---|
-| pages of sites | precision | 0.32 | 0.76 | 0.95 |
-| pages of sites | recall | 1.00 | 1.00 | 1.00 |
+| pages of sites | precision (recall 1.00) | 0.32 | 0.76 | 0.95 |
 | pairs of web pages labelled by people | precision | 0.94 | 0.96 | 0.97 |
 | pairs of web pages labelled by people | recall | 0.72 | 0.69 | 0.63 |
-
-Lower `threshold` to find more duplicates.
 """
 
 from __future__ import annotations
@@ -73,8 +59,8 @@ def similarity_matched_with(probability: float, bands: int, rows: int) -> float:
 
 @lru_cache(maxsize=16)
 def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Bands and rows of at most `num_perm` permutations with the least sum of false positives and false negatives around
-    `threshold`, as datasketch computes them."""
+    """Bands and rows of at most `num_perm` permutations with the least sum of false positives and
+    false negatives around `threshold`, as datasketch computes them."""
     from datasketch import MinHashLSH
 
     try:
@@ -88,8 +74,8 @@ def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
 
 
 def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
-    """The banding and its curve as lines of text. `least`: the estimated similarity from which a pair counts; None: all
-    count."""
+    """The banding and its curve as lines of text. `least`: the estimated similarity from which a
+    pair counts; None: all count."""
     lines = (
         f"{bands} bands of {rows} rows, {bands * rows} permutations; half of the pairs match at similarity "
         f"{similarity_matched_with(0.5, bands, rows):.2f}, 5 % at {similarity_matched_with(0.05, bands, rows):.2f}, "

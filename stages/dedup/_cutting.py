@@ -1,5 +1,5 @@
-"""The options and rows that stages which cut text have in common: which copy is kept, the share of a document that may be
-cut."""
+"""The options and rows that stages which cut text have in common: which copy is kept, the share of
+a document that may be cut."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ RULE = "repeated"
 
 RemovedShare = Annotated[
     float,
-    Field(
-        ge=0,
-        le=1,
-        description="Greatest share of a document's bytes that may be cut out. The document is dropped where more is cut, or "
-        "where only white space is left.",
-    ),
+    Field(ge=0, le=1, description="Greatest share of a document's bytes that is cut; above it, the document is dropped."),
 ]
 
 

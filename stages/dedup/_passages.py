@@ -1,12 +1,12 @@
-"""The tables that `dedup.substring` emits: chunks of documents as passages, and the selected grams that bring equal windows
-together.
+"""The tables that `dedup.substring` emits: chunks of documents as passages, and the selected grams
+that bring equal windows together.
 
     batch  ->  anchors    one row a selected gram: its hash, the hash of its span, and where the span is
            ->  passages   one row a chunk: its text, for windows that have to be compared
            ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
 
-The tables, and their columns `piece` (number of the chunk) and `trims` (partial bytes), keep the names that indexes on disk
-have."""
+The tables, and their columns `piece` (number of the chunk) and `trims` (partial bytes), keep the
+names that indexes on disk have."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SELECTED_GRAMS = full_schema(
     piece=pa.uint32(),
     trims=pa.uint8(),
 )
-"""Hash of the gram, hash of its span, and the span's start and size in bytes. `trims`: bytes of characters that cross the ends
-of the span, those at the start plus 16 times those at the end."""
+"""Hash of the gram, hash of its span, and the span's start and size in bytes. `trims`: bytes of
+characters that cross the ends of the span, those at the start plus 16 times those at the end."""
 
 PASSAGES = full_schema(
     hash=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, piece=pa.uint32(), start=pa.int64(), text=pa.large_binary()
@@ -58,11 +58,8 @@ class Windowing:
 
     @property
     def gram(self) -> int:
-        """Tokens of a gram: of words a third of a window, of bytes 4/9.
-
-        A third of 50 bytes is a common phrase. 22 bytes instead of 17 select a fifth more grams, and leave 0.9 instead of
-        2.3 million windows to compare in 20 MB of text.
-        """
+        """Tokens of a gram: of words a third of a window, of bytes 4/9: 22 bytes instead of 17 select a fifth more grams, and
+        leave 0.9 instead of 2.3 million windows to compare in 20 MB of text."""
         return 4 * self.length // 9 if self.by_bytes else (self.length + 2) // 3
 
     @property
@@ -147,8 +144,8 @@ def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
 def _selected_rows(
     rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray, rank: np.uint16
 ) -> pa.RecordBatch:
-    """Rows of SELECTED_GRAMS. `rows`: (num_selected, 5) int64: document, number of the chunk, start byte, bytes, partial
-    bytes."""
+    """Rows of SELECTED_GRAMS. `rows`: (num_selected, 5) int64: document, number of the chunk, start
+    byte, bytes, partial bytes."""
     documents, numbers, starts, sizes, partial = rows.T
     arrays = [
         pa.array(np.ascontiguousarray(halves[:, 0])),

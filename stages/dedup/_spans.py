@@ -31,13 +31,12 @@ def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:
 
 
 def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch:
-    """The cuts of all rows but the first of each group of equal (hash, second), about documents of this run.
-
-    A chunk of a hot key may contain a row twice: two equal rows in sequence are one row, not a copy.
+    """The cuts of all rows but the first of each group of equal (hash, second), about documents of
+    this run. A chunk of a hot key may contain a row twice: two equal rows in sequence are one row,
+    not a copy.
 
     Args:
         rows: sorted rows with `hash`, the column `second`, `rank`, `key`, `start` and `size`.
-        second: the column that tells rows with equal hashes apart.
         keep: "none" cuts the first row of a group of several, too.
     """
     new, other = _runs(rows, "hash", second), _runs(rows, "hash", second, "rank", "start")

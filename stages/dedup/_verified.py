@@ -1,16 +1,16 @@
 """The tables of `dedup.minhash` and their reductions: candidate pairs from bands, verified by signatures.
 
-Rows hold keys, hashes and what a step needs: a band row is 24 bytes, a pair 40. A signature is exchanged once with its
-document, and once for each pair whose first document it belongs to. A pair that matches in several bands is compared once.
+A band row is 24 bytes, a pair 40. A signature is exchanged once with its document, and once for
+each pair whose first document it belongs to. A pair that matches in several bands is compared once.
+
 
 **Which pairs are compared.** In each bucket every document is paired with the document of least key and with the document
-before it; never with all others. So a document that is unlike the center of this star is compared with another document in
-each of its buckets. 100,000 copies in a bucket give 200,000 pairs. On adversarial corpora (families that drift, mixed by a
-common template) up to 1.4 % of the documents that all pairs of every bucket would drop are kept; stars alone keep up to 4 %.
-An order by bytes of the signature instead of the key did no better (`tests/stages/dedup/test_minhash.py`).
+before it: 100,000 copies give 200,000 pairs. On adversarial corpora (families that drift, mixed by a common template) up to 1.4
+% of the documents that all pairs of every bucket would drop are kept; stars alone keep up to 4 %.
 
-Two documents of earlier runs are never joined: a new document that is joined to one of them is dropped either way, and the
-survivor that it names is one that it was compared with.
+
+Two documents of earlier runs are never joined: a new document that is joined to one of them is
+dropped either way, and the survivor that it names is one that it was compared with.
 """
 
 from __future__ import annotations
@@ -66,12 +66,8 @@ def with_first(pairs: pa.RecordBatch, signatures: pa.RecordBatch, num_perm: int)
 def edges_of_pairs(
     halves: pa.RecordBatch, signatures: pa.RecordBatch, num_perm: int, least: float
 ) -> Mapping[str, pa.RecordBatch]:
-    """The pairs that count as edges from both ends, and how similar they are.
-
-    Args:
-        num_perm: permutations of a signature; 0: every pair with a document of this run counts.
-        least: the similarity from which a pair counts.
-    """
+    """The pairs that count as edges from both ends, and how similar they are: from `least` on, and
+    all with a document of this run where signatures have no permutations (`num_perm` 0)."""
     halves = halves.take(pa.array(_distinct(halves, "key", "other")))
     known_rows = _rows_of_same_key(halves, signatures)
     ranks, other_ranks = columns.numbers(signatures.column("rank"))[known_rows], columns.numbers(halves.column("rank"))

@@ -2,23 +2,18 @@
 
     text or field  ->  128-bit hash of its bytes  ->  rows with equal hashes  ->  all but the first by (rank, key) are dropped
 
-The first 64 bits of the hash partition the documents; all 128 bits decide whether two documents are equal. No part of a text is
-exchanged.
+The first 64 bits of the hash partition the documents; all 128 bits decide whether two documents are
+equal. No part of a text is exchanged.
 
-Which documents are compared:
+With `by: field` a null or empty value is compared with none. Any other text is, short, digits alone or empty after `normalize`.
 
-| document | compared |
-|---|---|
-| with `by: field`, null or empty | never |
-| empty after `normalize` | with each other |
-| short, or digits alone | as any other |
 
 `normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
 (`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space, and without invisible
 characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors.
 
-`normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking
-parameters."""
+`normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no
+`www.`, no tracking parameters."""
 
 from __future__ import annotations
 
@@ -49,17 +44,12 @@ class Exact(KeepingOne):
         default="text", description="text: compare the texts. field: compare the column that `field` names."
     )
     field: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Name of the column for `by: field`: a column of text or whole numbers that the source keeps or an earlier "
-        "stage writes. Documents where it is null or empty are never dropped.",
+        default=None, min_length=1, description="Column of `by: field`, of text or whole numbers; null and empty values stay."
     )
     normalize: Literal["none", "whitespace_case", "url"] = Field(
         default="none",
-        description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, and case is "
-        "not compared, in the canonical caseless form of Unicode; invisible characters such as soft hyphens are left out. "
-        "url: URLs in the form of C4, without scheme, www., all from "
-        "?utm_, ?ref or ?feed on, and slashes at the end.",
+        description="none: bytes as they are. whitespace_case: runs of white space as one space, without case and invisible "
+        "characters. url: URLs in the form of C4.",
     )
 
     def check_options(self) -> None:

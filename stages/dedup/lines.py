@@ -12,11 +12,11 @@ the next unit of its document, blank lines too, and these bytes are cut with it;
 | `paragraph` | consecutive lines up to the next blank line | |
 | `three_sentences` | every three consecutive sentences; a document of fewer has none | C4's paper |
 
-CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text occurred before. The program of
-C4 (Raffel et al. 2020) keeps one page for each line in lower case.
+CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text
+occurred before. The program of C4 (Raffel et al. 2020) keeps one page for each line in lower case.
 
-A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose first copy is in a dropped
-document is lost with it.
+A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose
+first copy is in a dropped document is lost with it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class Lines(Cutting):
     """Cuts out lines, paragraphs or spans of three sentences that occur earlier in the corpus."""
 
     unit: text_units.Unit = Field(
-        default="line",
-        description="The unit of comparison. line: text between newlines. paragraph: lines between blank lines. "
-        "three_sentences: any three consecutive sentences.",
+        default="line", description="Text between newlines, between blank lines, or any three consecutive sentences."
     )
     normalize: Literal["none", "ccnet"] = Field(
         default="ccnet",
@@ -52,10 +50,7 @@ class Lines(Cutting):
         "invisible, each run of white space as one space. none: the text as it is, without the white space around it.",
     )
     min_length: int = Field(
-        default=1,
-        ge=1,
-        description="Least characters of a unit after normalization, without combining marks; shorter units are never cut. (Of "
-        "three sentences: of all three together.)",
+        default=1, ge=1, description="Least characters of a unit after normalization; shorter ones are never cut."
     )
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:

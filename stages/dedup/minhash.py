@@ -7,16 +7,14 @@
     gather      documents with their survivor  ->  drops, with the greatest similarity measured
 
 **Candidates.** Two documents of Jaccard similarity s (of their sets of n-grams) match in a band with probability
-1 - (1 - s^rows)^bands; `datapipe plan` prints the curve. With 14 bands of 8 rows (FineWeb) that is 50 % at s = 0.68.
+1 - (1 - s^rows)^bands: with 14 bands of 8 rows (FineWeb) 50 % at s = 0.68. **Verification.** A candidate pair counts if the
+share of equal minima in the whole signatures, which estimates the similarity, is at least `min_similarity` (`_banding.py`).
 
-**Verification.** A candidate pair counts if the share of equal minima in the whole signatures, which estimates the
-similarity, is at least `min_similarity`. The standard error of the estimate is 0.04 at a similarity of 0.75 with 112
-permutations. `stages/dedup/_banding.py` has the evidence for the default, `_verified.py` the choice of pairs.
 
-**What the default finds.** Copies, editions, citations and captures of pages, which share most n-grams: recall 0.88 to 1.0 on
-labelled sets. Six in ten of the updated stories of news wires, of similarities from 0.2 to 0.78 (F1 0.73), and of pairs of web
-pages labelled by people (0.76): `threshold: 0.5` raises F1 to 0.88 and 0.87, but takes pages of one site for duplicates. No
-paraphrases. `stages/dedup/README.md` has the table by kind of text.
+**What the default finds.** Copies, editions, citations and captures of pages; six in ten of the
+updated stories of news wires, nine in ten with `threshold: 0.5`, which takes pages of one site for
+duplicates. No paraphrases. README.md beside this file has the table by kind of text.
+
 
 **N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
 are not compared ("C++" and "C#" are the word "c"). Nor are case, whether an accented letter is one code point or two (canonical
@@ -58,16 +56,10 @@ class Minhash(KeepingOne):
     """Drops documents that share most of their n-grams with another document (MinHash, Broder 1997)."""
 
     verify: Literal["signature", "none"] = Field(
-        default="signature",
-        description="signature: a pair that matches in a band counts if its signatures are similar enough. none: every match "
-        "counts, and no similarity is measured.",
+        default="signature", description="signature: pairs count by their whole signatures. none: by a band."
     )
     min_similarity: float | None = Field(
-        default=None,
-        gt=0.0,
-        le=1.0,
-        description="Estimated Jaccard similarity from which a pair counts. Default: the threshold, or without one "
-        "(1 / bands)^(1 / rows), which is 0.719 for 14 bands of 8 rows.",
+        default=None, gt=0.0, le=1.0, description="Least similarity. Default: `threshold`, or (1 / bands)^(1 / rows)."
     )
     components_bytes: int | None = Field(
         default=None,
@@ -76,29 +68,17 @@ class Minhash(KeepingOne):
         "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
     )
     bands: int = Field(
-        default=_BANDS,
-        ge=1,
-        le=1024,
-        description="Bands of a signature. Documents that match in at least one band are compared.",
+        default=_BANDS, ge=1, le=1024, description="Bands of a signature; documents that match in one are compared."
     )
     rows: int = Field(
-        default=_ROWS,
-        ge=1,
-        le=256,
-        description="Permutations in a band. With more rows documents must be more similar to match.",
+        default=_ROWS, ge=1, le=256, description="Permutations in a band: with more, only more similar documents match."
     )
     threshold: float | None = Field(
-        default=None,
-        gt=0.0,
-        lt=1.0,
-        description="Jaccard similarity from which documents should be found, instead of bands and rows: the stage chooses "
-        "those of at most 112 permutations with the least sum of false positives and false negatives (as datasketch).",
+        default=None, gt=0.0, lt=1.0, description="Similarity from which documents should be found: chooses bands and rows."
     )
     ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
     shingle: Literal["word", "char"] = Field(
-        default="word",
-        description="word: n-grams of words; in scripts without spaces each character is a word. char: n-grams of the "
-        "characters of words; slower, since a text has more of them.",
+        default="word", description="word: n-grams of words. char: of the characters of words; slower, as there are more."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)

@@ -9,24 +9,21 @@ Exactly these tokens are cut, whatever the corpus.
           └─ selected grams, by hash ─▶ match ─▶ cuts (equal spans)     │
                                           └──▶ candidates, by document ─▶ extend ─▶ windows, by hash ─▶ verify ─▶ cuts
 
-Every window selects a gram inside it (winnowing, `datapipe/kernels/dedup/substring.py`); equal windows
-select equal grams, and the grams are exchanged by hash. A selected gram stands for its span: the run of windows that selected
-it. Where whole spans are equal, all but the first are cut at once, which covers most of a copied page. Spans that are equal
-in part remain, at the ends of copies: the first of each distinct span is looked up in the passages, and its windows are
-compared by 128-bit hashes. No pairs are formed: each step is linear, and a task holds one bucket. The text is exchanged once,
-compressed, since the remaining windows are compared exactly; hashes of all windows would take 8 bytes a token.
+Every window selects a gram inside it (winnowing, `datapipe/kernels/dedup/substring.py`), and equal windows equal ones. A
+selected
+gram stands for its span: the run of windows that selected it. Where whole spans are equal, all but the first are cut at once,
+which covers most of a copied page. Spans that are equal in part remain, at the ends of copies: the first of each distinct span
+is looked up in the passages, and its windows are compared by 128-bit hashes. No pairs are formed: each step is linear, and a
+task holds one bucket. Hashes of all windows would take 8 bytes a token; so the text is exchanged instead, once and compressed.
+
 
 A token owns the bytes up to the next token; with `unit: byte` only whole characters are cut. **A cut point is the end of a
 document**: the text on either side of it, taken separately, holds no repeated window, so a second pass finds nothing. Documents
 carry their cut points to later stages, until a stage changes the text.
 
-Exchanged for each byte of text (20 MB of web pages, news and novels):
+For each byte of text (20 MB of web pages, news and novels) 1.7 bytes are exchanged with windows of
+50 tokens, 3.6 of 100 bytes, 6.8 of 50 bytes.
 
-| unit, length | text | selected grams | candidates and windows |
-|---|---|---|---|
-| 50 tokens | 1 | 0.54 | 0.18 |
-| 100 bytes | 1 | 1.7 | 0.9 |
-| 50 bytes | 1 | 3.3 | 2.5 |
 """
 
 from __future__ import annotations
@@ -49,9 +46,7 @@ class Substring(Cutting):
     """Cuts out spans of text that occur earlier in the corpus; the document keeps the rest."""
 
     unit: Literal["token", "byte"] = Field(
-        default="token",
-        description="The unit of `length`. token: words and runs of signs, and each character of scripts without spaces; white "
-        "space is not compared. byte: bytes, white space included.",
+        default="token", description="token: words, runs of signs, characters of scripts without spaces. byte: bytes."
     )
     length: int = Field(default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens (bytes) of a repeated span.")
     max_removed_share: RemovedShare = 0.8

@@ -12,10 +12,8 @@ are valid UTF-8, which no other charset is by chance, otherwise by the detector'
 of a headline that was cut short, makes a detector rule out the charset of a Chinese, Japanese or Korean page. So it is then
 asked again without the bad bytes of each such charset that has few of them.
 
-The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8, nine of ten, are decoded at memory
-speed.
+The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8 are decoded at memory speed.
 
-Pages of a real crawl, declarations removed: see `tests/real/test_extraction.py` and the table in `stages/README.md`.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ USER_DEFINED = "x_user_defined"
 """Bytes of fonts, not of text: in a meta tag it means windows-1252, elsewhere it counts as no declaration."""
 
 _ALSO = {"euc_jp": ("euc_jis_2004",), "big5hkscs": ("cp950",), "iso2022_jp": ("iso2022_jp_ext",)}
-"""Codecs that read what Python's codec of this name refuses and browsers read, such as the circled digits of EUC-JP. Where both
-read a page, both give the same text."""
+"""Codecs that read what Python's codec of this name refuses and browsers read, such as the circled
+digits of EUC-JP. Where both read a page, both give the same text."""
 
 
 @lru_cache(maxsize=4096)

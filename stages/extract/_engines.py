@@ -1,5 +1,5 @@
-"""The parsers that find the main text of a page, each behind one method, and two engines that ask another one where the first
-finds little.
+"""The parsers that find the main text of a page, each behind one method, and two engines that ask
+another one where the first finds little.
 
     resiliparse   one pass over the tree of lexbor, 8 times as fast; keeps more of what is around the text
     trafilatura   rules over the tree of libxml2, in its fast or full mode, without its memory of earlier pages; more precise
@@ -12,19 +12,13 @@ and beyond 10 MB in one text, without an error: it returns what it has read so f
     fallback  trafilatura -> resiliparse
 
 `auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Resiliparse
-goes by classes, ids and roles, and some of them mislead it: `post` of Substack's articles, `content-sidebar-wrap` of Genesis,
-`BlogItem` of Squarespace, `hidden` of pages that React streams. An element that holds half of the text of a page is no menu and
-no footer whatever it is called. So such elements lose their names, and resiliparse is asked again, which takes a tenth of
-trafilatura's time. Trafilatura follows where at least 300 words outside of links would still be lost, since crawl pages are
-often short by nature, or lists of links. It favors recall then: it is right on more of these pages, in three quarters of the
-time.
+goes by classes, ids and roles, and some mislead it: `post` of Substack's articles, `hidden` of pages that React streams. An
+element that holds half of the text of a page is no menu and no footer whatever it is called: such elements lose their names,
+and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura follows, in its mode that favors recall,
+where at least 300 words outside of links would still be lost. Where resiliparse has found some words, the later tries do not
+see what the page hides, dialogs, and what is called a notice of cookies, an advertisement, comments, a sidebar or a footer.
 
-Where resiliparse has found some words, the later tries do not see what the page hides, dialogs, and what is called a notice of
-cookies, an advertisement, comments, a sidebar or a footer. Where it has found none, they see all of the page.
-
-Measured in November 2026, see `stages/extract/README.md`: F1 on 250 pages of seven kinds 0.83, with resiliparse alone 0.77. Of
-48 pages that resiliparse loses there, its second try finds 10. A try with the comments of readers would find some forums, and
-take comments for the article on as many pages of news.
+README.md beside this file has the measurements: F1 on 250 pages of seven kinds is 0.83, with resiliparse alone 0.77.
 """
 
 from __future__ import annotations
@@ -47,11 +41,11 @@ BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA = "by_resiliparse", "by_resiliparse_
 TRIED_FEW_WORDS, TRIED_SMALL_SHARE = "tried_again_few_words", "tried_again_small_share"
 TRIED = (TRIED_FEW_WORDS, TRIED_SMALL_SHARE)
 COUNTED = (BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA, *TRIED)
-"""Counts of the report: kept pages by the engine whose text they have, and pages that `auto` tried again, by the reason, those
-that are dropped all the same included."""
+"""Counts of the report: kept pages by the engine whose text they have, and pages that `auto` tried
+again, by the reason, those that are dropped all the same included."""
 FULL_COST = 500_000
-"""The cost of a page above which trafilatura's full mode gives way to the fast one: it compares paragraphs with each other, and
-takes 2 s for 5,000, 100 s for 33,000."""
+"""The cost of a page above which trafilatura's full mode gives way to the fast one: it compares
+paragraphs with each other, and takes 2 s for 5,000, 100 s for 33,000."""
 
 _DROPPED = {"tables": "table", "code": "pre", "lists": "ul ol dl", "headings": "h1 h2 h3 h4 h5 h6"}
 """The elements of each kind of content that an option drops."""
@@ -112,8 +106,7 @@ class EngineOptions(BaseModel):
         default=False, description="Trafilatura's full mode instead of its fast one: it finds more, in 1.6 times the time."
     )
     favor: Favor = Field(
-        default="balance",
-        description="What trafilatura favors where it is unsure: less text, or more. By default auto asks it for more.",
+        default="balance", description="What trafilatura favors where it is unsure. By default auto asks it for more text."
     )
     tables: bool = Field(default=True, description="Keep the text of tables.")
     code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")
@@ -312,10 +305,8 @@ def _unspaced(text: str) -> str:
 
 
 def remove_marks(tree: Any) -> bool:
-    """Removes the names of the elements that hold at least half of the text of a page; returns whether there were any.
-
-    Where the innermost of them has most of its text in links, it is a menu, and they keep their names.
-    """
+    """Removes the names of the elements that hold at least half of the text of a page; returns whether there were any. Where
+    the innermost of them has most of its text in links, it is a menu, and they keep their names."""
     wrappers, element = [], tree.body
     least = len(element.inner_text) / 2
     while element is not None and len(wrappers) < _MOST_WRAPPERS:

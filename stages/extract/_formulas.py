@@ -46,11 +46,7 @@ def has_formulas(page: str) -> bool:
 
 
 def write_latex(tree: Any) -> bool:
-    """Puts LaTeX in the place of the formulas of a page; returns whether there were any.
-
-    Args:
-        tree: resiliparse's HTMLTree.
-    """
+    """Puts LaTeX in the place of the formulas of a page, resiliparse's HTMLTree; returns whether there were any."""
     formulas = tree.document.query_selector_all(_FORMULAS).values()
     for formula in sorted(formulas, key=lambda formula: (formula.tag != "script", formula.hasattr("data-mathml"))):
         if formula.parent is None or formula.parent.closest("math") is not None:  # within one that is written whole

@@ -35,11 +35,7 @@ class Marks(NamedTuple):
 
 
 def marks_of(tree: Any) -> Marks:
-    """The marks of a page.
-
-    Args:
-        tree: resiliparse's HTMLTree.
-    """
+    """The marks of a page, of which `tree` is resiliparse's HTMLTree."""
     document = tree.document
     if document is None:
         return Marks()

@@ -74,24 +74,14 @@ class PageOptions(BaseModel):
     """The options of `extract.html` for decoding pages and for their limits."""
 
     min_share: float = Field(
-        default=LEAST_SHARE,
-        ge=0,
-        le=1,
-        description="Least share of the text that a page shows, menus and all, which the main text is, in characters. 0: any.",
+        default=LEAST_SHARE, ge=0, le=1, description="Least share of what a page shows that is main text, in characters."
     )
     max_bytes: int = Field(default=5_000_000, ge=1, description="Most bytes of a page.")
     max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Most elements inside each other.")
     max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Most attributes of one tag.")
-    max_cost: int = Field(
-        default=5_000_000,
-        ge=1,
-        description="Most work that a page may be: for each tag 100, its depth, a 32nd of the square of its attributes, and "
-        "of an option a tenth of those before it.",
-    )
+    max_cost: int = Field(default=5_000_000, ge=1, description="Most work of a page, summed over its tags as the rule says.")
     beyond: Literal["drop", "plain_text"] = Field(
-        default="drop",
-        description="What happens to pages beyond max_bytes, max_depth, max_attributes or max_cost. plain_text: their text "
-        "without tags, menus and all, found without a parser.",
+        default="drop", description="Pages beyond a limit; plain_text: their text without tags, found without a parser."
     )
     detector: Literal["both", "chardetng", "resiliparse"] = Field(
         default="both",
@@ -121,13 +111,8 @@ class PageReader:
         self._too_deep = ">".join("*" * (options.max_depth + 1))
 
     def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
-        """The text of a page, or the rule that drops it.
-
-        Args:
-            raw: its bytes, (num_bytes,) uint8; those of a page that is too large are not copied.
-            header: the charset of the HTTP header; "" for none.
-            measures: its `Measures`.
-        """
+        """The text of a page, or the rule that drops it. The bytes `raw` of a page that is too
+        large are not copied; `header`: the charset of the HTTP header, "" for none."""
         if not _NOT_BLANK.search(raw.data):
             return Read(rule=EMPTY, value=len(raw))
         if measures[0] > self.options.max_bytes and self.options.beyond == "drop":

@@ -15,8 +15,8 @@
 | `no_main_text` | the parser read all of the page, and the engine found no text in it |
 | `little_of_page` | its main text is less than `min_share` of what it shows: the engine has probably missed it |
 
-The four limits bound the time that any page takes without a clock, so what is kept does not depend on the machine. Pages beyond
-them are dropped, or with `beyond: plain_text` read without a parser: all text outside of tags, menus included, and no columns.
+The four limits bound the time that any page takes without a clock, so what is kept does not depend on the machine. With
+`beyond: plain_text` pages beyond them are read without a parser: all text outside of tags, menus included, and no columns.
 
 Columns that come out, null where a page says nothing: `title`, `html_lang`, `license`, `robots`. The column `charset`, where
 the source keeps it, is the one of the HTTP header. A loop over pages in Python is meant: a parser takes one page.

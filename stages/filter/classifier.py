@@ -8,8 +8,8 @@
 | `high_score` | its score is above `max_score` |
 | `below_share` | it is not among the highest scores that make up `keep_share` of what the source has left |
 
-A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its score is the probability of one
-label, or the number that the model predicts.
+A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its
+score is the probability of one label, or the number that the model predicts.
 
 `keep_share` finds the threshold in each source by itself, over all of its documents: exactly the share of the documents is
 kept, rounded down, or of the bytes of their text, to within the longest document. Documents of the score at the threshold are
@@ -60,17 +60,14 @@ class Classifier(Filter):
     min_score: float | None = Field(default=None, description="Least score of a kept document.")
     max_score: float | None = Field(default=None, description="Greatest score of a kept document.")
     keep_share: Share | None = Field(
-        default=None,
-        description="Share of each source that is kept: the documents of the highest scores among those that reach the stage "
-        "and pass the bounds. 10% keeps exactly one document in ten.",
+        default=None, description="Share of each source that is kept, of the highest scores behind the bounds: 10%."
     )
     share_of: Literal["documents", "bytes"] = Field(
-        default="documents", description="Used with keep_share: whether it is a share of documents, or of bytes of text."
+        default="documents",
+        description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold.",
     )
     threshold_from: str = Field(
-        default="",
-        description="Used with keep_share: a folder with the output of an earlier run, or one of its snapshots/…, whose "
-        "thresholds hold here too. Then new files do not move the threshold.",
+        default="", description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold."
     )
     score_column: str | None = Field(
         default=None, min_length=1, description="Name of a new column in kept documents: the score. `strata` may use it."
@@ -79,9 +76,7 @@ class Classifier(Filter):
         default=False, description="Write the score of each of `models` into a column of its name, with `mode: tag` too."
     )
     max_chars: int | None = Field(
-        default=None,
-        ge=1,
-        description="Characters that are read from the start of the text. Default: all. The cost is proportional.",
+        default=None, ge=1, description="Characters that are read from the start of the text; all by default."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)

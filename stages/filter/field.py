@@ -11,8 +11,7 @@ Text is read as a number or date where limits are given. Regular expressions are
 searched anywhere in the value, so `^` and `$` bind them to its ends.
 
 A document without a value, or with an empty one, is in no list and matches no expression: conditions to keep drop it, those to
-drop keep it. `missing` says otherwise. A value that is no number, or no date, where limits are given goes the same way, under
-a reason of its own.
+drop keep it. `missing` says otherwise. So goes a value of another kind where limits are given, under a reason of its own.
 """
 
 from __future__ import annotations
@@ -233,8 +232,8 @@ def _is_dated(kind: pa.DataType) -> bool:
 
 
 def _seconds_of(column: pa.Array) -> np.ndarray:
-    """Dates, times to the microsecond, and texts of either to the second in seconds since 1970: (num_docs,) float64, NaN for a
-    null and for other text."""
+    """Dates, times to the microsecond, and texts of either to the second in seconds since 1970:
+    (num_docs,) float64, NaN for a null and for other text."""
     seconds, is_date = dates.seconds(column)
     whole = (seconds - dates.EPOCH_S).astype(np.float64)
     if pa.types.is_timestamp(column.type) and column.type.unit != "s":

@@ -19,9 +19,8 @@ fastText separates words at ASCII white space alone. Lengths are in characters. 
 them. A value equal to a limit passes. All measures of a document without words are 0. `paper` is the default: it means the same
 in every script that separates words by spaces.
 
-Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
-
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_thresholds/fineweb2.py`).
+Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 """
 
 from __future__ import annotations
@@ -61,9 +60,7 @@ class GopherQuality(ProfiledFilter):
         "ellipses added up, repeated stop words counted. Options that are given override the profile.",
     )
     language: str | None = Field(
-        default=None,
-        description="Use the word lengths, letter share and stop words of FineWeb-2 for this language (de, or deu_Latn), and "
-        "profile datatrove, which FineWeb-2 used. Options that are given override both.",
+        default=None, description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove."
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",

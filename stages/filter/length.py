@@ -1,7 +1,6 @@
 """Keeps documents whose length is between limits, in characters, bytes or words. A length equal to a limit passes.
 
-Characters are code points, bytes are bytes of UTF-8, words are separated by white space. Words are segmented only if a limit
-on words is given.
+Characters are code points, bytes are bytes of UTF-8, words are separated by white space.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 `A OR B` is allowed if one of the two is, `A AND B` and a list in JSON only if all are. Text that is no licence of SPDX is
 compared as a name of its own: "Public Domain" is LicenseRef-public-domain. `datapipe/stage/licenses.py` has the rules.
 
-A mixture with `licenses` puts this stage first in each source with a `license_field`. A source whose documents get their
-licence from another stage, such as extract.html, names it behind that stage, without options.
+A mixture with `licenses` puts this stage first in each source with a `license_field`, or where a
+source names it, without options.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class License(Filter):
         min_length=1, description="Licences to keep, by their names in SPDX: [CC0-1.0, MIT, LicenseRef-public-domain]."
     )
     missing: Literal["keep", "drop"] = Field(
-        default="drop",
-        description="What happens to a document without a licence. In a mixture, keep where the one of its source is allowed.",
+        default="drop", description="A document without a licence; in a mixture keep where that of its source is allowed."
     )
 
     before_text: ClassVar[bool] = True

@@ -17,19 +17,17 @@ The words of counters: likes, shares, comments, retweets, reposts, quotes, bookm
 followers. From a line of at most 10 words that remains, these phrases are cut, in any case and with one white space character
 on their side: "items in cart" anywhere, "Read more..." at the end, "Sign-in" at the start. A line of nothing else is removed.
 
-`too_much_removed` drops a page if more than 5 % of its words that begin with a letter or a digit were removed. A page without
-such a word is dropped too, with the share 1, as in DCLM.
-
-Blank lines are kept. A page without a removed line is unchanged, byte for byte; an edited page loses the white space around it.
+`too_much_removed` drops a page if more than 5 % of its words that begin with a letter or a digit were removed, or if it has
+none, with the share 1, as in DCLM. A page without a removed line is unchanged; an edited page loses the white space around it.
 
 | profile | source | dots of "Read more..." |
 |---|---|---|
 | dclm | DCLM, `baselines/mappers/modifiers.py`, `dclm_baseline_refinedweb.yaml` | any three characters (a regular expression) |
 | refinedweb | the text of the paper; DCLM's numbers where it gives none | dots |
 
-DCLM counts the white space around a line among its characters, keeps indented capitals by it, and removes lines of white space
-alone. DCLM's rules, rewritten as regular expressions over such lines, make the same decision on 3,684 of 3,687 real documents,
-and keep the same lines in 3,558 of 3,643 kept texts, blank lines aside.
+DCLM counts the white space around a line among its characters, keeps indented capitals by it, and
+removes lines of white space alone. Its rules, rewritten for stripped lines, make the same decision
+on 3,684 of 3,687 real documents, and keep the same lines in 3,558 of 3,643 kept texts.
 """
 
 from __future__ import annotations
@@ -67,19 +65,14 @@ class LineRules(ProfiledFilter):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = PROFILES
 
     profile: Literal["dclm", "refinedweb"] = Field(
-        default="dclm",
-        description="Defaults of the options below. dclm: DCLM's program. refinedweb: the paper, with any_after_read_more "
-        "false.",
+        default="dclm", description="dclm: DCLM's program. refinedweb: the paper, with any_after_read_more false."
     )
     max_removed: float = Field(
         default=0.05, ge=0, le=1, description="Greatest share of a document's words that may be removed."
     )
     max_uppercase: float = Field(default=0.5, ge=0, le=1, description="Greatest share of capitals in a line.")
     max_numeric: float = Field(
-        default=0.999999,
-        ge=0,
-        le=1,
-        description="Greatest share of digits in a line; the default removes only lines of digits alone.",
+        default=0.999999, ge=0, le=1, description="Greatest share of digits in a line; by default fewer than all."
     )
     remove_counters: bool = Field(default=True, description='Remove lines such as "12 likes" and "3.4k views".')
     min_words: int = Field(default=2, ge=0, description="Least words of a line.")

@@ -8,12 +8,11 @@
 | `listed_words` | its density is above `max_density`, in at least `min_hits` hits |
 | `high_score` | the model's score is above `max_score` |
 
-With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `drop_if: either` drops what fails
-one.
+With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `either` what fails one.
 
-**A list alone is a poor judge**, so it only tags unless `drop_by_list: true`. Measured with LDNOOBW, 403 English entries: a hit
-as a sign of a toxic comment on Wikipedia talk pages has an F1 of 0.58; on HateCheck it finds 7.8 % of the hateful cases and
-17.6 % of the others, since people who quote or oppose hate use its words. Lists also hit medical texts, dialects and names.
+**A list alone says little**, so it only tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
+Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
+people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
 
 An entry of a list is a word or several in a row. Case, accents and signs between words are not compared, and an entry never
 matches a part of a word; in scripts without spaces, such as Chinese and Thai, it matches anywhere. Words that are disguised
@@ -56,9 +55,7 @@ class Toxicity(Filter):
         "phrase a line; lines that begin with # are comments.",
     )
     language_column: str = Field(
-        default="",
-        description="Column with the language of a document, such as `language` of filter.language with `write: true`: only "
-        "the list of that name counts for it. Default: all lists count.",
+        default="", description="Column with the language of a document: only the list of that name counts for it."
     )
     max_density: float = Field(
         default=0.01, ge=0.0, le=1.0, description="Greatest share of a document's words that may be of a list."
@@ -68,21 +65,15 @@ class Toxicity(Filter):
         default=None, description="A classifier of `datapipe classifier train` on labelled text, or a fastText .bin or .ftz."
     )
     label: str = Field(
-        default="",
-        description=f"The model's label for toxic text. Default: of two labels the one of {', '.join(TOXIC)}.",
+        default="", description=f"The model's label for toxic text. Default: of two labels the one of {', '.join(TOXIC)}."
     )
     max_score: float = Field(default=0.5, description="Greatest score of the model that a kept document has.")
     drop_if: Literal["both", "either"] = Field(
-        default="both", description="Used with lists and a model: drop what fails both, or what fails one of them."
+        default="both", description="With lists alone: drop by them, although a list alone says little."
     )
-    drop_by_list: bool = Field(
-        default=False,
-        description="Used with lists alone: drop by them. A list alone has an F1 of 0.58 on Wikipedia talk, and hits 17.6 % of "
-        "HateCheck's non-hateful cases against 7.8 % of the hateful.",
-    )
+    drop_by_list: bool = Field(default=False, description="With lists alone: drop by them, although a list alone says little.")
     write: bool = Field(
-        default=False,
-        description="Write the columns `listed_words` (hits), `listed_density` and, with a model, `toxicity_score`.",
+        default=False, description="Write the columns `listed_words`, `listed_density` and, with a model, `toxicity_score`."
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)

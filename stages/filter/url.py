@@ -5,8 +5,8 @@
                                         ->  words            rules `hard_word` (one) and `soft_words` (two)
                                         ->  joined words     rule `strict_substring` (anywhere)
 
-The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1), in the order of DCLM. Where RefinedWeb leaves a
-choice, or DCLM and datatrove differ:
+The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1), in the order of DCLM.
+Where RefinedWeb leaves a choice, or DCLM and datatrove differ:
 
 - URLs and entries are brought into one form: no scheme, `www.`, tracking parameters at the start of the query or slashes at the
   end, the host in lower case (`datapipe/kernels/filters/url.py` lists the steps of C4 and those that this stage adds).
@@ -17,13 +17,9 @@ choice, or DCLM and datatrove differ:
   several words matches consecutive words. A word of a list counts once for a URL, however often it occurs.
 - `strict_substrings` are searched with everything between the words left out, as in datatrove; DCLM leaves out `-` and `.`.
 
-datapipe contains no list. Published lists:
-
-| kind | list |
-|---|---|
-| domains and URLs | UT1 (Université Toulouse Capitole), category `adult`; RefinedWeb and datatrove use it |
-| words | LDNOOBW |
-| all three kinds of words | DCLM, `baselines/mappers/banlists`; datatrove, `src/datatrove/assets/banned_*` |
+datapipe contains no list. Published are UT1 (Université Toulouse Capitole), category `adult`, of
+domains and URLs, which RefinedWeb uses; LDNOOBW of words; and all three kinds of words of DCLM,
+`baselines/mappers/banlists`, and datatrove, `src/datatrove/assets`.
 """
 
 from __future__ import annotations
@@ -114,8 +110,8 @@ class Url(Filter):
         return {self.field: "field"}
 
     def rules(self) -> Sequence[Rule]:
-        """The rules whose list has entries. All but `soft_words` drop at the first hit; `not_allowed`: not in
-        `allow_domains`."""
+        """The rules whose list has entries. All but `soft_words` drop at the first hit;
+        `not_allowed`: not in `allow_domains`."""
         single_hit = [Rule(name=rule, limit=0, side="max") for rule, name in _LIST_OF_RULE.items() if any(self._given(name))]
         missing = [Rule(name="missing", limit=0, side="max")] if self.missing == "drop" else []
         soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []

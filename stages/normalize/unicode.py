@@ -28,13 +28,10 @@ class Unicode(Map):
     """Normalizes Unicode, line ends and control characters."""
 
     form: Literal["NFC", "NFKC", "NFD", "NFKD"] = Field(
-        default="NFC",
-        description="The Unicode normal form. NFC keeps the meaning of text; NFKC also folds ligatures, full-width letters and "
-        "superscripts.",
+        default="NFC", description="NFC keeps the meaning of text; NFKC also folds ligatures, full-width and superscripts."
     )
     fix_newlines: bool = Field(
-        default=True,
-        description="Replace each CR LF, CR, vertical tab, form feed, U+2028 and U+2029 by one newline.",
+        default=True, description="Replace each CR LF, CR, vertical tab, form feed, U+2028 and U+2029 by one newline."
     )
     strip_control: bool = Field(
         default=True,

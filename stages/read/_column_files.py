@@ -1,5 +1,5 @@
-"""What the readers of Parquet and Arrow have in common: splits of row groups, which Arrow calls record batches, and damage of
-the content, told apart from failures of the storage."""
+"""What the readers of Parquet and Arrow have in common: splits of row groups, which Arrow calls
+record batches, and damage of the content, told apart from failures of the storage."""
 
 from __future__ import annotations
 

@@ -12,9 +12,5 @@ class ContentReader(Reader):
     """Reads the decompressed content of files."""
 
     max_window_bytes: int = Field(
-        default=MOST_WINDOW_BYTES,
-        ge=1 << 10,
-        le=1 << 31,
-        description="The largest window of a Zstandard file, which a worker holds in memory. Those of `zstd --long=31`, as of "
-        "Reddit's archives, have 2147483648 bytes.",
+        default=MOST_WINDOW_BYTES, ge=1 << 10, le=1 << 31, description="Largest window of a Zstandard file, held in memory."
     )

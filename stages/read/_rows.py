@@ -2,8 +2,8 @@
 
     chunks ─▶ `Delimited` finds where rows end ─▶ blocks of about `BLOCK_BYTES` ─▶ `Rows`
 
-A chunk is looked at once, also where a row goes on over many. Memory is a few blocks or the longest row. A row beyond the limit
-is skipped without being held.
+A chunk is looked at once, also where a row goes on over many. Memory is a few blocks or the longest
+row. A row beyond the limit is skipped without being held.
 """
 
 from __future__ import annotations
@@ -67,11 +67,7 @@ def row_blocks(
     content: Iterable[tuple[int, bytes]], delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
 ) -> Iterator[Rows | Rejected]:
     """The rows of chunks, which have their offsets, in the order of the file. `Rejected` stands for a row that is too long, and
-    for the rest of a file that is broken.
-
-    Args:
-        refuses_escapes: whether quotes that a backslash seems to escape make a file a broken one.
-    """
+    for the rest of a file that is broken, as with `refuses_escapes` one is in which a backslash seems to escape quotes."""
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(content):

@@ -1,13 +1,13 @@
-"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version 2, and the folders that
-`save_to_disk` of Hugging Face datasets writes.
+"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version
+2, and the folders that `save_to_disk` of Hugging Face datasets writes.
 
     heads of messages (`_arrow/messages.py`) ─▶ record batches of this split ─▶ the needed columns, validated ─▶ documents
 
 Arrow trusts the buffers of a record batch. So the sizes that a batch declares are compared with `max_batch_bytes` before Arrow
 allocates them, and all offsets are validated before a value is read. Memory is one record batch and its dictionaries.
 
-A damaged record batch loses its rows and nothing else, in splits of any size. A stream whose messages cannot be followed any
-further loses all rows behind, one reject.
+A damaged record batch loses its rows and nothing else, in splits of any size. A stream whose
+messages cannot be followed any further loses all rows behind, one reject.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ class Arrow(ColumnReader):
     row_group_name: ClassVar[str] = "record batch"
 
     max_batch_bytes: int = Field(
-        default=2 << 30,
-        ge=1,
-        description="Most bytes of a record batch, stored and decompressed; larger ones are quarantined without being held.",
+        default=2 << 30, ge=1, description="Most bytes of a record batch, stored and decompressed; more is quarantined."
     )
 
     def opened(self, stream: pa.NativeFile) -> _Opened:
@@ -73,8 +71,8 @@ class _Fed:
 
 
 class _Opened(OpenedFile):
-    """A file whose messages are known. Record batches are read in ascending order; behind a damaged one reading begins again,
-    with all dictionaries."""
+    """A file whose messages are known. Record batches are read in ascending order; behind a damaged
+    one reading begins again, with all dictionaries."""
 
     def __init__(self, stream: pa.NativeFile, max_bytes: int) -> None:
         self._stream, self._max_bytes, self._layout = stream, max_bytes, layout_of(stream)
@@ -101,8 +99,8 @@ class _Opened(OpenedFile):
                 yield documents(part, row + first + start, fields)
 
     def _loaded(self, number: int) -> list[bytes]:
-        """The messages that Arrow's reader needs next, the last one the record batch. Raises OSError where the storage fails,
-        ValueError for sizes that cannot be."""
+        """The messages that Arrow's reader needs next, the last one the record batch. Raises
+        OSError where the storage fails, ValueError for sizes that cannot be."""
         message = self._layout.batches[number]
         if message is None:
             raise ValueError("its head, or what the footer says of it, is damaged")

@@ -6,9 +6,9 @@ A value is text: `007`, `NA` and dates stay as they are written. The rules of qu
 (`kernels/read/delimited.py`). A document's position is the byte at which its row begins in the decompressed file. No row
 affects another, but for a quote that is never closed, which takes the rest of the file.
 
-Arrow's CSV reader is five times as fast and is not used: it tells no offsets of rows, and fails for a row that is longer than
-its block and for a whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines, Python's csv
-module 130 (web text in four columns, November 2026). Memory is a few blocks of 4 MiB, or a few times the longest row.
+Arrow's CSV reader is five times as fast and is not used: it tells no offsets of rows, and fails for
+a whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
+Memory is a few blocks of 4 MiB, or a few times the longest row.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _BATCH_ROWS = 8192
 class Csv(ContentReader):
     """Reads each row of a CSV or TSV file as a document. The first row names the columns, or `column_names` does.
 
-    All values are text, as they are written; an empty id is none. A row with more or fewer values than there are columns is
-    quarantined. Blank lines are passed over. Files are UTF-8.
+    All values are text, as they are written; an empty id is none. A row with more or fewer values
+    than there are columns is quarantined. Blank lines are passed over. Files are UTF-8.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".csv", ".tsv")
@@ -64,10 +64,7 @@ class Csv(ContentReader):
         default=None, min_length=1, description="Names of the columns, for files whose first row is no header."
     )
     max_row_bytes: int = Field(
-        default=512 << 20,
-        ge=1024,
-        lt=1 << 31,
-        description="Most bytes of a row; longer rows are quarantined without being held in memory.",
+        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a row; longer ones are quarantined, not held."
     )
 
     @field_validator("delimiter", "quote", "escape")
@@ -96,8 +93,8 @@ class Csv(ContentReader):
         return file.compression is None and self.quote == _NO_QUOTE and self._escape is None
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other file is one split: whether a
-        byte lies within quotes depends on all before it."""
+        """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other
+        file is one split: whether a byte lies within quotes depends on all before it."""
         is_cut = self._has_line_rows(file) and not file.is_one_text
         return byte_ranges(file, target_bytes) if is_cut else [Split(file=file)]
 
@@ -193,11 +190,7 @@ def _table_of(header: tuple[str, ...], fields: FieldNames, max_row_bytes: int) -
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Table:
-    """How the rows of a file become documents.
-
-    Attributes:
-        numbers: of the wanted columns that the file has, by name, ascending.
-    """
+    """How the rows of a file become documents, by the numbers of the wanted columns that the file has, by name, ascending."""
 
     num_columns: int
     numbers: dict[str, int]

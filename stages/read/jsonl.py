@@ -2,9 +2,9 @@
 
     file ─▶ blocks of whole lines ─▶ `LineParser` (`_json/lines.py`) ─▶ documents and rejected lines ─▶ batches
 
-A position is the byte at which a line begins. In a gzip, zstd or lz4 file it is the offset of the member in which the line
-begins, shifted by 24 bits, plus the byte in the content of this member; in the first member it is the byte in the decompressed
-file. It does not depend on where a file is cut.
+A position is the byte at which a line begins. In a gzip, zstd or lz4 file it is the offset of the
+member in which the line begins, shifted by 24 bits, plus the byte in the content of this member; in
+the first member it is the byte in the decompressed file. It does not depend on where a file is cut.
 
 Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
@@ -47,15 +47,12 @@ class Jsonl(ContentReader):
     has_json: ClassVar[bool] = True
 
     max_line_bytes: int = Field(
-        default=512 << 20,
-        ge=1024,
-        lt=1 << 31,
-        description="Most bytes of a line; longer lines are quarantined without being held in memory.",
+        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a line; longer ones are quarantined, not held."
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks whether the file has lines, and for a second member at the beginning of a compressed file: at most in a 64th of
-        it, and in 256 MiB."""
+        """Looks whether the file has lines, and for a second member at the beginning of a
+        compressed file: at most in a 64th of it, and in 256 MiB."""
         if is_one_text(file, open_input):
             return replace(file, is_one_text=True)
         if file.compression not in HAVE_MEMBERS:

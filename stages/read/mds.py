@@ -86,8 +86,8 @@ class _Listed:
 
 
 def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
-    """What the index beside a shard says of it; None without an index. Raises _DamagedShardError where it does not list the
-    shard, or says another size."""
+    """What the index beside a shard says of it; None without an index. Raises _DamagedShardError
+    where it does not list the shard, or says another size."""
     name = file.path.rpartition("/")[2]
     at = file.url.rindex(name)
     try:
@@ -129,8 +129,8 @@ def _shards_of(content: bytes) -> dict[str, _Listed]:
 
 
 class _Checked:
-    """The content of a shard, whose size and hashes are compared with the index at its end. A hash of an algorithm that this
-    machine does not know is not compared."""
+    """The content of a shard, whose size and hashes are compared with the index at its end. A hash
+    of an algorithm that this machine does not know is not compared."""
 
     def __init__(self, chunks: Iterator[bytes], listed: _Listed | None) -> None:
         self._chunks, self._listed = chunks, listed
@@ -167,12 +167,8 @@ def _hash_of(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """A column of a shard.
-
-    Attributes:
-        size: in bytes; None where each sample has its own.
-        path: names that reach into its JSON, none for a JSON string; None for the JSON itself.
-    """
+    """A column of a shard, of `size` bytes, None where each sample has its own. `path`: names that
+    reach into its JSON, none for a JSON string; None for the JSON itself."""
 
     number: int
     encoding: str
@@ -182,12 +178,8 @@ class _Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shard:
-    """A shard whose stream stands at its first sample.
-
-    Attributes:
-        columns: by name, in the order of a sample.
-        sizes: (num_samples,) int64, in bytes.
-    """
+    """A shard whose stream stands at its first sample: columns by name in the order of a sample,
+    and (num_samples,) int64 bytes."""
 
     columns: dict[str, _Column]
     sizes: np.ndarray
@@ -284,10 +276,8 @@ class _Shard:
         )
 
     def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
-
-        A sample that is too short for the sizes at its beginning has columns of none.
-        """
+        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64
+        each. A sample that is too short for the sizes at its beginning has columns of none."""
         columns = self.columns.values()
         num_sizes = sum(column.size is None for column in columns)
         has_sizes = sizes >= 4 * num_sizes

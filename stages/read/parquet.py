@@ -4,8 +4,7 @@
 
 Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from.
 
-A damaged row group loses the rows from the damage on and nothing else, however row groups are grouped into splits. The number
-of lost rows may be unknown, so they count as one reject.
+A damaged row group loses the rows from the damage on and nothing else, one reject since their number may be unknown.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _INDEX_BYTES, _PAGE_BYTES = 4, 64
 class Parquet(ColumnReader):
     """Reads Parquet files of one document a row.
 
-    The text must be a string, or binary UTF-8. Ids of any simple type become strings; fields under `keep:` keep their types,
-    strings as large strings.
+    The text must be a string, or binary UTF-8. Ids of any simple type become strings; fields under
+    `keep:` keep their types, strings as large strings.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
@@ -93,9 +92,8 @@ class _Opened(OpenedFile):
 
     def _checked_columns(self, number: int, names: list[str]) -> list[str]:
         """The columns of texts that hold nothing but a dictionary and numbers of its entries, and so many rows that the texts
-        may take far more memory than the file tells. Others decode to about the sizes in the footer.
-
-        Raises ValueError where a column holds another number of values than the row group has rows."""
+        may take far more memory than the file tells. Others decode to about the sizes in the footer. Raises ValueError where a
+        column holds another number of values than the row group has rows."""
         metadata, repeated = self._file.metadata, []
         for column in range(metadata.num_columns):
             described, chunk = metadata.schema.column(column), metadata.row_group(number).column(column)
@@ -112,12 +110,8 @@ class _Opened(OpenedFile):
 def _parquet_file(
     watched: WatchedStream, as_dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
-    """Opens the file. A local column chunk is read in parts, one of an object store in one request.
-
-    Args:
-        as_dictionaries: columns whose values come as dictionaries, not decoded.
-        metadata: its footer, where that is read already.
-    """
+    """Opens the file. A local column chunk is read in parts, one of an object store in one request. Values of `as_dictionaries`
+    come as dictionaries; `metadata` is the footer where that is read already."""
     source: Any = pa.PythonFile(watched, mode="r")
     buffer_bytes = _LOCAL_READ_BYTES if isinstance(watched.stream, pa.OSFile) else 0
     options: Any = {"metadata": metadata, "buffer_size": buffer_bytes, "read_dictionary": as_dictionaries}

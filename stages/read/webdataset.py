@@ -61,9 +61,7 @@ class Webdataset(ContentReader):
         "last_dot: it is the member txt of the sample 22.en.",
     )
     max_member_bytes: int = Field(
-        default=64 << 20,
-        ge=1,
-        description="Most bytes of a member that is read; samples with larger ones are quarantined without holding them.",
+        default=64 << 20, ge=1, description="Most bytes of a member that is read; larger ones are quarantined, not held."
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
@@ -283,8 +281,8 @@ def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
 
 
 def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> _Value:
-    """A field as text, and its first byte as JSON writes it: of the first JSON member that has it, or the content of the member
-    with this ending."""
+    """A field as text, and its first byte as JSON writes it: of the first JSON member that has it,
+    or the content of the member with this ending."""
     value = next((value for value in (json_value(record, name) for record in objects.values()) if value is not None), None)
     if value is not None:
         text = _clean(value if isinstance(value, str) else as_json(value))

@@ -11,9 +11,9 @@ from stages.read._archives.record import Record
 class Wet(ArchiveReader):
     """Reads the text of each page of a WET file as a document, with its URL, date, and any other header.
 
-    `keep: [url, date, mime]` are the target URI, the date and the content type of a record; any other name is a header, such as
-    WARC-Identified-Content-Language. The id is the record's own. Other records, such as the description of the file, are
-    counted.
+    `keep: [url, date, mime]` are the target URI, the date and the content type of a record; any
+    other name is a header, such as WARC-Identified-Content-Language. The id is the record's own.
+    Other records, such as the description of the file, are counted.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".warc.wet", ".wet")

@@ -4,8 +4,8 @@
                ▲                                │
                └────────────────────────────────┘   at most three times
 
-A replacement may expose a span that the replaced text hid: the word "version" before an address, or the number that made the
-next number look like a column of a table. Reading changed texts again makes the stage idempotent.
+A replacement may expose a span that the replaced text hid: the word "version" before an address.
+Reading changed texts again makes the stage idempotent.
 """
 
 from __future__ import annotations
@@ -37,16 +37,11 @@ class Redacting(Filter):
     """A filter that replaces spans of several kinds in texts."""
 
     mode: Literal["drop", "tag"] = Field(
-        default="drop",
-        description="drop: replace spans, and drop documents with more than `max_hits`. tag: only count; nothing is replaced "
-        "or dropped, and the report marks the counts with `(tag)`.",
+        default="drop", description="tag: only count; nothing is replaced or dropped. drop: above `max_hits` hits."
     )
     replace: Literal["tag", "fake", "delete"]
     max_hits: int | None = Field(
-        default=None,
-        ge=0,
-        description="Most spans of a document that are replaced; documents with more are dropped. null: no limit. OLMo has 5 "
-        "for `redact.pii`.",
+        default=None, ge=0, description="Most spans that are replaced; documents with more are dropped. OLMo: 5."
     )
 
     writes = ()

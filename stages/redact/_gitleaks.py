@@ -56,14 +56,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserRules:
-    """The rules of a file.
-
-    Attributes:
-        patterns: its rules.
-        uses_built_in: whether the built-in rules count too.
-        disabled: ids of built-in rules that do not.
-        notes: what has no effect.
-    """
+    """The rules of a file, ids of built-in rules that are off, or whether all are, and notes: what has no effect."""
 
     patterns: tuple[Pattern, ...] = ()
     uses_built_in: bool = True

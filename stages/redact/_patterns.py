@@ -58,9 +58,7 @@ class Pattern:
     """A rule of the user.
 
     Attributes:
-        id: its name.
         keywords: in small letters; () to read every text.
-        pattern: what is looked for.
         group: the group that is the secret; 0: the first that took part.
         entropy: what the secret exceeds, in bits a character by the frequencies of its characters; 0: no limit.
         exceptions: what is no secret.

@@ -4,9 +4,8 @@ A number behind a `+`, or behind a telling word in one of the main regions, must
 length. A number that is known by its shape alone, or of another region, must be valid: its area and range are assigned. Where a
 part of a candidate is valid, that part is the number.
 
-This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, at most four readings a
-candidate, each tried for every configured region. A candidate has 7 to about 70 bytes, so the cost is linear in the text.
-Results are cached, since pages repeat their numbers.
+This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, of 7 to about 70 bytes,
+at most four readings, each tried for every configured region. Results are cached, since pages repeat their numbers.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 @lru_cache(maxsize=1 << 12)
 def shapes_of(regions: tuple[str, ...]) -> int:
-    """The shapes of numbers that the scan accepts without a word such as "tel": American ones, and those with a trunk
-    prefix."""
+    """The shapes of numbers that the scan accepts without a word such as "tel": American ones, and
+    those with a trunk prefix."""
     codes = {phonenumbers.country_code_for_region(region) for region in regions}
     return (AMERICAN_SHAPES if 1 in codes else 0) | (TRUNK_SHAPES if codes - {1} else 0)
 
@@ -55,13 +54,8 @@ def is_national(spans: FoundSpans) -> np.ndarray:
 
 
 def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -> FoundSpans:
-    """The spans with every candidate cut to its valid phone number, and without candidates that have none.
-
-    Args:
-        data: the bytes of the texts.
-        spans: spans of any kind.
-        regions: those of each span of `is_national`, in order.
-    """
+    """The spans with every candidate cut to its valid phone number, and without candidates that
+    have none. `regions`: those of each span of `is_national`, in order."""
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
     rest = iter(regions)
     for row in np.flatnonzero((kinds == PHONE) | is_national(spans)).tolist():
@@ -78,7 +72,6 @@ def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -
     """The length of the number in a candidate: of the valid one, or else of a possible one; 0: no number.
 
     Args:
-        written: the candidate.
         regions: those of a national number; None: the number is international.
         must_be_valid: whether its shape alone makes it a candidate.
     """
@@ -95,13 +88,8 @@ def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -
 
 
 def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenumbers.PhoneNumber], bool]) -> int:
-    """The length of the number in a candidate: the whole, or without up to three last groups; 0: no number.
-
-    Args:
-        written: the candidate.
-        regions: the regions to try for a national number, in order; (): the number is international.
-        is_number: what counts as a number.
-    """
+    """The length of the number in a candidate: the whole, or without up to three last groups; 0: no
+    number. `regions` are tried in order; () for an international number."""
     text = written
     for _ in range(_MAX_READINGS):
         if sum(map(str.isdigit, text)) < _MIN_DIGITS:

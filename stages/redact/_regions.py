@@ -5,11 +5,11 @@
     language   en, eng_Latn                      ->  US, GB…      `languages`: the first, which is the best
 
 The columns are read where documents have them, and only of documents that hold a candidate. Countries of the URL and of tags
-are `main`. Without one, the first country of the language is. The other countries of the language are `others`, whose numbers
-must be valid everywhere. Documents about which nothing is known have the regions `DEFAULT`.
+are `main`, without one the first country of the language. The other countries of the language are `others`, whose numbers must
+be valid everywhere. Documents about which nothing is known have the regions `DEFAULT`.
 
-A top-level domain of two letters is its country by ISO 3166, but for those that are sold as generic; `rules/regions.txt` has
-these, and the countries of other domains and of languages.
+A top-level domain of two letters is its country by ISO 3166, but for those that are sold as
+generic; `rules/regions.txt` has these, and the countries of other domains and of languages.
 """
 
 from __future__ import annotations
@@ -46,12 +46,8 @@ def _table(section: str) -> Mapping[str, tuple[str, ...]]:
 
 
 class Regions(NamedTuple):
-    """Regions of national numbers.
-
-    Attributes:
-        main: regions whose possible numbers count behind a word such as tel.
-        others: regions whose numbers count where they are valid.
-    """
+    """Regions of national numbers: `main` ones, whose possible numbers count behind a word such as
+    tel, and `others`, of which valid numbers count."""
 
     main: tuple[str, ...]
     others: tuple[str, ...] = ()
@@ -61,12 +57,7 @@ DEFAULT = Regions(("US",))
 
 
 def regions_of(record: pa.RecordBatch, rows: np.ndarray) -> list[tuple[Regions, int]]:
-    """The regions of documents, and what they are chosen by: BY_URL, BY_LANGUAGE or BY_DEFAULT.
-
-    Args:
-        record: the documents.
-        rows: (num_rows,) int64.
-    """
+    """The regions of documents, rows of `record`, and what they are chosen by: BY_URL, BY_LANGUAGE or BY_DEFAULT."""
     taken = {name: record.column(name).take(pa.array(rows)) for name in _COLUMNS if name in record.schema.names}
     if not taken:
         return [(DEFAULT, BY_DEFAULT)] * len(rows)

@@ -57,11 +57,7 @@ def user_rules(path: Path | None) -> UserRules:
 
 
 def compiled_rules(kinds: Sequence[str], user: UserRules) -> Rules:
-    """The tables of the built-in rules that count, and of a user's patterns.
-
-    Args:
-        kinds: names of kinds, in the order of their numbers.
-    """
+    """The tables of the built-in rules that count, and of a user's patterns; `kinds` in the order of their numbers."""
     table, patterns = built_in(), user.patterns
     disabled = user.disabled if user.uses_built_in else built_in_ids()
     issuers = [rule for rule in table["issuers"] if rule["id"] not in disabled]

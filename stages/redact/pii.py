@@ -13,21 +13,19 @@
 | `ssn` | US social security numbers; taxpayer numbers beside a telling word |
 | `url_credentials` | the `user:password@` of a URL |
 
-A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, its length is that of its country.
-The words are those of some seventy languages (`kernels/redact/phone_words.py`). A date behind a word is no number. Digits are
-read in ASCII and fullwidth.
+A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, of some seventy languages
+(`kernels/redact/phone_words.py`), its length is that of its country. A date behind a word is no number.
 
 `phone_regions: auto` takes the countries of a document's URL and languages (`_regions.py`): of `.co.uk` Britain, of English the
 USA, Britain and six more. The report counts the documents with a candidate by what their regions were chosen by.
 
 Numbers may be typeset, with no-break spaces, dashes such as U+2011 and U+2013, and fullwidth digits. Four groups of digits that
 nothing around them makes a version are an address: an address that remains harms a person, a version that is replaced harms a
-line of code. Names and streets are not replaced. Where two scans find the same span, it is an address. The definition of each
-kind, in the kernel that finds it, prefers precision.
+line of code. Names and streets are not replaced. Where two scans find the same span, it is an address.
 
-Recall by kind on two Presidio sets of 1,500 and 2,109 synthetic sentences. "Valid" labels are valid numbers by `phonenumbers`
-(in the regions), by the Luhn or the mod-97 checksum, or by `ipaddress`. Precision is 1.0 in every row: only labelled text was
-replaced. In 15 MB of novels, papers, a manual, questions and patents eight example addresses were replaced.
+Recall by kind on two Presidio sets of 1,500 and 2,109 synthetic sentences, whose "valid" labels are
+valid by their checksum, `phonenumbers` or `ipaddress`. Precision is 1.0 in every row. In 15 MB of
+novels, papers and patents eight example addresses were replaced.
 
     kind                       all labels          valid labels
     email                       49/49    58/58
@@ -38,12 +36,10 @@ replaced. In 15 MB of novels, papers, a manual, questions and patents eight exam
     phone, auto (= [US] here)   42/92    44/136    17/17    20/24
     phone, 28 regions           77/92    83/136    68/83    80/128    the rest has neither word nor shape
 
-Phones in 7 MB of British government pages: 63 with `[US]`, 932 with `[GB]`, and 933 with `auto` where `filter.language` wrote
-`language: en` before.
+Phones in 7 MB of British government pages: 63 with `[US]`, 932 with `[GB]`, 933 with `auto` behind `filter.language`.
 
-The replacement of a span is a function of its bytes, the name of the stage and the seed of the run, so it is the same on
-every worker and in every document. Redacting the output again changes nothing; with `replace: delete`, text that moves
-together may form a new span.
+The replacement of a span is a function of its bytes, the name of the stage and the seed of the run. Redacting the output again
+changes nothing; with `replace: delete`, text that moves together may form a new span.
 """
 
 from __future__ import annotations
@@ -119,15 +115,8 @@ class Pii(Redacting):
     def find(
         self, offsets: np.ndarray, data: np.ndarray, rows: np.ndarray, record: pa.RecordBatch, chosen: np.ndarray
     ) -> FoundSpans:
-        """The spans of all kinds in `kinds`, in the order of the text.
-
-        Args:
-            offsets: (num_docs + 1,) int64.
-            data: (num_bytes,) uint8.
-            rows: (num_docs,) int64, the rows of the texts in `record`.
-            record: the documents of the batch, for `phone_regions: auto`.
-            chosen: (record.num_rows, 3) int32, set to 1 for documents with a candidate, by what their regions are chosen by.
-        """
+        """The spans of all kinds in `kinds`, in the order of the text. `rows`: (num_docs,) int64, of the texts in `record`;
+        `chosen`: (record.num_rows, 3) int32, set to 1 for documents with a candidate, by what their regions are chosen by."""
         wanted = sum(bit for kind, bit in _WANTS.items() if kind in self.kinds)
         if "phone" in self.kinds:
             is_auto = self.phone_regions == "auto"

@@ -23,9 +23,7 @@ variables, templates, patterns and placeholders remain, and so does a password t
 letters alone remains, and of a value without quotes what follows one of "<", ">", "|", a quote or a backslash.
 
 **Copies** of a secret in its document are replaced with it, whatever stands around them, if it has 12 characters and does not
-read like a word.
-
-`python -m tests.benchmarks secrets` prints the tables of `stages/README.md`: what is found of random values, and the speed.
+read like a word. The tables of `stages/README.md` say what is found of random values, and how fast.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.language_model.endpoint import endpoint_of
+from datapipe.language_model.rate_limiter import Clock
 from datapipe.models.annotation.annotate import Job, annotate_documents
-from datapipe.models.annotation.asking import Clock
 from datapipe.models.annotation.outcomes import Counts, Questions
 from datapipe.models.annotation.rubric import Rubric
 from datapipe.models.documents import DocumentInput

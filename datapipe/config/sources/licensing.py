@@ -23,12 +23,7 @@ FILTER = "filter.license"
 def licensing_problems(
     allowed: Sequence[str], sources: Mapping[str, Source], stages: Mapping[str, Sequence[StageUse]]
 ) -> Iterator[Problem]:
-    """The sources whose licence a mixture does not allow.
-
-    Args:
-        allowed: the licences that are allowed; empty: all.
-        stages: of each source, as they are listed.
-    """
+    """The sources whose licence is not among the `allowed` ones; empty: all. `stages`: of each source, as they are listed."""
     for name, source in sources.items() if allowed else ():
         if source.license_field is not None:
             if any(use.alias == FILTER and use.name != FILTER for use in stages[name]):
@@ -62,12 +57,8 @@ def _keeps_within(use: StageUse, field: str, allowed: Sequence[str]) -> bool:
 
 
 def licensed_stages(allowed: Sequence[str], source: Source, stages: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
-    """The stages of a source, with the filter of its documents' licences where the mixture asks for it.
-
-    Args:
-        allowed: the licences that are allowed; empty: all.
-        stages: as they are listed. The filter comes first, or where they name it; its options may be left out there.
-    """
+    """The stages of a source, with the filter of its documents' licences where only some are
+    `allowed`: first, or where they name it; its options may be left out there."""
     if not allowed or source.license_field is None:
         return stages
     is_kept = is_allowed(source.license or UNKNOWN, allowed)
@@ -80,11 +71,8 @@ def licensed_stages(allowed: Sequence[str], source: Source, stages: tuple[StageU
 def synthetic_problems(
     mixture: MixtureSpec, sources: Mapping[str, Source], shares: Mapping[str, Fraction]
 ) -> Iterator[Problem]:
-    """The problem that the weights draw more of synthetic sources than a mixture allows.
-
-    Args:
-        shares: of all tokens, by source; empty where the weights are not known yet.
-    """
+    """The problem that the weights draw more of synthetic sources than a mixture allows; `shares`
+    of all tokens, by source, are empty where the weights are not known yet."""
     written = [name for name, source in sources.items() if source.synthetic and shares.get(name)]
     share = sum((shares[name] for name in written), Fraction(0))
     if mixture.max_synthetic is not None and share > mixture.max_synthetic:

@@ -98,10 +98,7 @@ class CostSpec(Record):
 
     usd: float | None = Field(default=None, ge=0, description="In all.")
     usd_per_million_tokens: float | None = Field(
-        default=None,
-        ge=0,
-        description="For each million tokens of the text that is read. Tokens of dropped documents are estimated by their "
-        "bytes.",
+        default=None, ge=0, description="For each million tokens that are read; of dropped documents by their bytes."
     )
 
     def problems(self) -> Iterator[Problem]:

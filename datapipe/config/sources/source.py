@@ -85,10 +85,7 @@ class Source(Record):
         "at the working directory. '@files.txt' is a list of paths or URLs, one a line."
     )
     prefix: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Folder or URL that the lines of a list are relative to: https://data.commoncrawl.org. Default: the folder "
-        "of the list.",
+        default=None, min_length=1, description="Folder or URL of the lines of a list. Default: that of the list."
     )
     exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
     format: FormatEntry = Field(
@@ -98,9 +95,7 @@ class Source(Record):
         json_schema_extra={"default": "auto"},
     )
     text: str = Field(
-        default="text",
-        min_length=1,
-        description="Input field with the text. Dots reach into objects, content.text, or the key itself has them.",
+        default="text", min_length=1, description="Input field with the text. Dots reach into objects: content.text."
     )
     id: str = Field(
         default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
@@ -128,28 +123,20 @@ class Source(Record):
     weight: SourceWeight = Fraction(1)
     max_epochs: MaxEpochs = None
     strata: StrataSpec | None = Field(
-        default=None,
-        description="Divides the source by a number of each document. Sets how often and in which order its parts are drawn.",
+        default=None, description="By a number of each document: how often and in which order parts are drawn."
     )
     license: License | None = Field(
-        default=None,
-        description="License of the corpus, an expression of SPDX: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME for any "
-        "other. The snapshot records it.",
+        default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."
     )
     license_field: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Field with the license of each document, which is kept. Documents without one have that of the source.",
+        default=None, min_length=1, description="Field with the license of each document, else that of the source holds."
     )
     homepage: Homepage | None = Field(default=None, description="Web page about the corpus. The snapshot records it.")
     collected: Collected | None = Field(
-        default=None,
-        description="When the corpus was collected: 2024-05-17, 2024-05, 2024, or {from: 2023-11, to: 2024-05}. The snapshot "
-        "records it.",
+        default=None, description="When it was collected: 2024-05-17, 2024-05, 2024, or {from: 2023-11, to: 2024-05}."
     )
     synthetic: Annotated[bool | SyntheticSpec, WrapValidator(_of_keys)] = Field(
-        default=False,
-        description="Whether a model wrote the corpus: true, or {model: NAME, prompt: TEXT}. The snapshot records it.",
+        default=False, description="Whether a model wrote the corpus: true, or {model: NAME, prompt: TEXT}."
     )
     cost: CostSpec | None = Field(
         default=None, description="What the text cost: {usd: 1200}, or {usd_per_million_tokens: 0.2}. The report counts it."

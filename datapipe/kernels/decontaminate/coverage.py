@@ -3,8 +3,8 @@
     matches, in the order of the text  ->  per item: a passage, as long as at most `gap` words lie between two of its matches
                                        ->  the weights of its distinct n-grams, summed  ->  items that reach what they need
 
-Sums are whole numbers, so they do not depend on the order in which n-grams are met. The cost is linear in the postings of the
-matches; n-grams that very many items share have none (`stages/decontaminate/_index.py`).
+Sums are whole numbers, so the order of n-grams does not matter. The cost is linear in the postings
+of the matches; n-grams that very many items share have none (`stages/decontaminate/_index.py`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Covered(NamedTuple):
 def covered_of(
     documents: np.ndarray, entries: np.ndarray, words: np.ndarray, starts: np.ndarray, stops: np.ndarray, postings: Postings
 ) -> Covered:
-    """The passages of documents; parameters as for `find_covered`. Pages of the scratch that no match needs cost nothing."""
+    """The passages of documents. Pages of the scratch that no match needs cost nothing."""
     num_items, postings = len(postings.needs), input_record(Postings, postings)
 
     def find(out: Covered) -> int:
@@ -97,13 +97,8 @@ def find_covered(
     passages: Passages,
     out: Covered,
 ) -> int:
-    """Writes the passages as far as there is room; returns their number. All matches are of n-grams.
-
-    Args:
-        documents, entries, words, starts, stops: (num_matches,) int64 each, as in `search.Matches`.
-        postings: see `Postings`.
-        passages: see `Passages`.
-    """
+    """Writes the passages as far as there is room; returns their number. The matches, all of
+    n-grams, are those of `search.Matches`, (num_matches,) int64 each."""
     (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
     out_documents, out_items, out_starts, out_stops, out_sums = out
     count = np.int64(0)

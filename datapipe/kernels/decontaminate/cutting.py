@@ -60,8 +60,6 @@ def cut_around(
     """Writes the spans to remove; returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8, UTF-8.
         documents, starts, stops: (num_matches,) int64 each, by document and start.
         margin: characters that are removed on either side of a match.
         least: characters of a piece that stays.

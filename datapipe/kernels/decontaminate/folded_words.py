@@ -3,14 +3,13 @@
     "Café № 12: «L’ＡＢＣ»"  ->  cafe  12  l  abc
 
 A word is a run of letters, digits and vowel signs of any script (`dedup/word_characters.py`). Every character is replaced by
-its compatibility decomposition without case and without the marks that have a combining class, so NFC, NFD, full-width and
-upper-case texts have the same words. A symbol that stands for letters alone, such as №, is these letters. The
-replacement looks at one character alone. The dotless ı is "i" here, so that Turkish capitals are found as well; syllables of
-Hangul are the jamo that they consist of.
+its compatibility decomposition without case and without marks that have a combining class, so NFC, NFD, full-width and
+upper-case texts have the same words. A symbol that stands for letters alone, such as №, is these letters. The dotless ı is "i",
+so that Turkish capitals are found; syllables of Hangul are their jamo.
 
-Each character of a script without spaces is a word of its own. Such a word counts as part of a word of other scripts: two
-ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, have the `WHOLE` weight of one word. English
-words have five letters on average; words of Chinese have 1.5 to 2 characters, words of Thai about four.
+Each character of a script without spaces is a word of its own, and weighs less than a word of other scripts (`WHOLE`): two
+ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much. English words have five letters on
+average, words of Chinese 1.5 to 2 characters, words of Thai about four.
 
 The tables cover the characters of Unicode 14.0, as those of deduplication do.
 """
@@ -119,12 +118,7 @@ def _absorb(hashed, code) -> Any:
 
 @inline
 def next_word(data, position, stop, codes, expansions) -> tuple[Any, Any, Any, Any]:
-    """The next word from `position` on: its hash, its weight (0 if none is left), its first byte, and the byte after it.
-
-    Args:
-        data: (num_bytes,) uint8, any bytes.
-        position, stop: int64.
-    """
+    """The next word from `position` on: its hash, its weight (0 if none is left), its first byte, and the byte after it."""
     hashed, weight, start, end = FNV_BASIS, np.int64(0), position, position
     while position < stop:
         code, size = np.int64(data[np.uint64(position)]), np.int64(1)

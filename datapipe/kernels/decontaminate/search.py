@@ -3,10 +3,10 @@
     words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
            ->  window of an anchor  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
 
-A short question is found by its last words, its anchor: an anchor that is found tells how many words the questions have that
-end with it, and runs of so many words are looked up. An anchor is `ANCHOR_WORDS` words, so it is rare in other text.
+A short question is found by its last words, its anchor: an anchor tells how many words the questions have that end with it, and
+runs of so many words are looked up. An anchor is `ANCHOR_WORDS` words, so it is rare in other text.
 
-Both kernels return how many rows there are. Where that is more than the outputs hold, the caller calls again with more room.
+Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ANCHOR_WORDS = 4
 
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter do not wait for each other then, which
-is up to twice as fast where the filter is in no cache."""
+"""Words whose keys are made before the first of them is looked up: loads of the filter then do not
+wait for each other, which is up to twice as fast where the filter is in no cache."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1
@@ -93,11 +93,8 @@ def find_grams(
     One loop nest above 40 lines: both steps of a block share the ring of prefix hashes.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         words: `folded_words.words_table()`.
         table: the keys of n-grams, anchors and questions.
-        anchors: see `Anchors`.
         weight: the least weight of a window.
     """
     (codes, expansions), (bits, keys, entries) = words, table
@@ -176,25 +173,14 @@ class Answers(NamedTuple):
 
 @inline
 def pair_key(answer, question) -> Any:
-    """The key of a question and its answer, never 0.
-
-    Args:
-        answer: the key of the answer.
-        question: int64, the number of the question.
-    """
+    """The key of a question's number and the key of its answer, never 0."""
     key = mix64(answer ^ np.uint64(question + 1) * RADIX)
     return key if key != _0 else np.uint64(1)
 
 
 @kernel
 def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int32sOut) -> None:
-    """Fills the table of pairs, which is all 0 before.
-
-    Args:
-        answers: (num_pairs,) uint64, the keys of answers.
-        questions: (num_pairs,) int64, their questions; no pair is there twice.
-        keys, pairs: see `Answers`.
-    """
+    """Fills the table of distinct pairs, which is all 0 before: the keys of answers, and their questions, (num_pairs,) each."""
     for pair in range(len(answers)):
         key = pair_key(answers[pair], questions[pair])
         slot = find_slot(keys, len(keys), key)
@@ -234,12 +220,8 @@ def find_answers(
     """Writes the questions that one of their answers follows within `REACH` words; returns their number.
 
     Args:
-        questions: (num_matches,) int64, the question of each match.
-        stops: (num_matches,) int64, the byte after each question.
-        ends: (num_matches,) int64, the byte after its document.
-        data: (num_bytes,) uint8.
+        questions, stops, ends: (num_matches,) int64, the question of each match, the byte after it, and after its document.
         words: `folded_words.words_table()`.
-        answers: see `Answers`.
     """
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
     matches, found, pair_stops = out

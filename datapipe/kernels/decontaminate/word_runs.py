@@ -2,8 +2,8 @@
 
     words  ->  prefix hashes, the last `RING` of them  ->  the hash of the last m words, for any m below `RING`
 
-The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the hash P(i) - P(i - m) * R**m,
-which depends on these words alone.
+The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the
+hash P(i) - P(i - m) * R**m, which depends on these words alone.
 
 A window of n words ends at each word: the fewest last words that weigh at least n words (`folded_words.py`). In scripts with
 spaces these are n words, in Chinese 2 n characters. The window is a function of the text before its end, so the same passage
@@ -63,11 +63,7 @@ class GramTable(NamedTuple):
 
 
 def gram_table(keys: np.ndarray) -> GramTable:
-    """The table in which entry i has the key `keys[i]`.
-
-    Args:
-        keys: (num_entries,) uint64, distinct, none 0.
-    """
+    """The table in which entry i has the key `keys[i]`; (num_entries,) uint64, distinct, none 0."""
     num_slots = num_slots_for(len(keys))
     bits = np.zeros(num_slots_for(len(keys) * FILTER_BITS // 128), np.uint64)
     slots, entries = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.int32)
@@ -77,11 +73,7 @@ def gram_table(keys: np.ndarray) -> GramTable:
 
 @inline
 def run_key(prefix, earlier, num_words, kind) -> Any:
-    """The key of the last `num_words` words, never 0.
-
-    Args:
-        prefix, earlier: the prefix hashes after the last word, and before the first one.
-    """
+    """The key of the last `num_words` words, never 0, by the prefix hashes after the last word and before the first one."""
     run = prefix - earlier * _POWERS[num_words]
     key = mix64(run + kind + np.uint64(num_words) * _LENGTH)
     return key if key != _0 else _1
@@ -157,8 +149,6 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
     """Writes the windows of every text, in order; returns their number.
 
     Args:
-        offsets: (num_texts + 1,) int64.
-        data: (num_bytes,) uint8.
         table: `folded_words.words_table()`.
         weight: the least weight of a window, below `RING`.
         kind: what the keys stand for.
@@ -187,12 +177,7 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
 
 @kernel
 def key_texts(num_words: Int64s, prefixes: UInt64s, kind: np.uint64, keys: UInt64sOut) -> None:
-    """Writes the key of all words of each text of fewer than `RING` words; 0 for others and for texts without words.
-
-    Args:
-        num_words, prefixes: (num_texts,), as in `RunsOut`.
-        kind: what the keys stand for.
-        keys: (num_texts,) uint64.
-    """
+    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,) uint64; 0
+    for others and for texts without words. The arguments are those of `RunsOut`."""
     for text in range(len(num_words)):
         keys[text] = run_key(prefixes[text], _0, num_words[text], kind) if 0 < num_words[text] < RING else _0

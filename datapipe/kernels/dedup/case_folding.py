@@ -5,18 +5,18 @@
 This is the canonical caseless form of Unicode (chapter 3.13, definition D145), NFD(casefold(NFD(text))), but that syllables of
 Hangul are composed, which keeps them short. So "É" equals "é" in one code point or two, "STRASSE" equals "straße", and
 "Σίσυφος" equals "ΣΊΣΥΦΟΣ". Compatible characters stay apart unless case folding joins them: "ﬁ" is "fi", but "²" is not "2".
+The dotted İ is "i" with a dot above, and the dotless ı stays, as Unicode folds all languages but Turkish and Azerbaijani.
 
-`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps words alone, with at least
-one 0 between them and after the last of a document. The dotted İ is "i" with a dot above, and the dotless ı stays, as in the
-folding of Unicode for all languages but Turkish and Azerbaijani.
+`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps
+words alone, with at least one 0 between them and after the last of a document.
 
 The tables cover the characters of Unicode 14.0; newer ones stay as they are. Decompositions, combining classes and case folding
-of a character that Unicode has assigned never change, so the tables are the same on every version of Python.
+of an assigned character never change, so the tables are the same on every version of Python.
 
-Of marks in a row, `MOST_MARKS` at a time are brought into canonical order. Unicode's stream-safe format has at most 30 in a
-row; a longer row is deterministic but may differ from the same row in another order. Bytes that are not UTF-8 stay as they are.
+Marks in a row are brought into canonical order, `MOST_MARKS` at a time: Unicode's stream-safe format has at most 30, and a
+longer row may differ from the same row in another order. Bytes that are not UTF-8 stay as they are.
 
-ASCII goes in runs, which LLVM vectorises. Other characters cost a look-up each. No form has more than `GROWTH` times the bytes.
+ASCII goes in runs, which LLVM vectorises; other characters cost a look-up each. No form has more than `GROWTH` times the bytes.
 """
 
 from __future__ import annotations
@@ -140,13 +140,8 @@ def _as_part_of_word(characters: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple[np.ndarray, np.ndarray]:
-    """The folded texts, or their words, as offsets and bytes; at least eight bytes follow the last text.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        folding: `text_folding()`, `visible_folding()` or `word_folding()`.
-    """
+    """The folded texts, or their words, as offsets and bytes, by one of the foldings above; at
+    least eight bytes follow the last text."""
     out_offsets = np.empty(len(offsets), np.int64)
     most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 8
     out = np.empty(most, np.uint8)  # pages that are never written cost no memory
@@ -186,9 +181,8 @@ def joined_syllable(before, code) -> Any:
 
 @inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
-    """A jamo, or the syllable that it makes of what is written last, and the number of bytes before it.
-
-    `start` is where the document starts in `out`."""
+    """A jamo, or the syllable that it makes of the last character of the document, which begins at
+    `start` in `out`; and the number of bytes before it."""
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
         syllable = joined_syllable(before, code)
@@ -222,10 +216,6 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
     One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most scripts go at half the speed.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        folding: `text_folding()` or `word_folding()`.
-        out_offsets: (num_docs + 1,) int64, from 0.
         out: (GROWTH * bytes of the texts + num_docs,) uint8 at least; bytes past `out_offsets[-1]` are not written.
     """
     codes, expansions, words = folding

@@ -15,13 +15,7 @@ from datapipe.kernels.types import Int64s, Int64sOut
 
 
 def connected_components(num_nodes: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The smallest node of each node's component: (num_nodes,) int64.
-
-    Args:
-        num_nodes: nodes are 0 to num_nodes - 1.
-        a: (num_edges,) int64, one end of each edge.
-        b: (num_edges,) int64, the other end.
-    """
+    """The smallest node of each node's component, (num_nodes,) int64. `a`, `b`: (num_edges,) int64, the ends of each edge."""
     labels = np.empty(num_nodes, np.int64)
     join(np.ascontiguousarray(a, np.int64), np.ascontiguousarray(b, np.int64), labels)
     return labels
@@ -38,13 +32,7 @@ def _find(parents, node):
 
 @kernel
 def join(a: Int64s, b: Int64s, labels: Int64sOut) -> None:
-    """Labels every node with the smallest node of its component.
-
-    Args:
-        a: (num_edges,) int64.
-        b: (num_edges,) int64.
-        labels: (num_nodes,) int64.
-    """
+    """Labels every node with the smallest node of its component; see `connected_components`."""
     for node in range(len(labels)):
         labels[node] = node
     for edge in range(len(a)):

@@ -7,20 +7,18 @@
 Shingles may also be of characters: `ngram` consecutive code points of folded words, whatever separates the words.
 
 Texts are compared in their canonical caseless form (`case_folding.py`), and a word is a run of letters, marks and numbers of
-any script (`word_characters.py`): case, punctuation, symbols, every kind of white space, and whether an accent is a code point
-of its own are not compared. In scripts without spaces each character is a word. The words of a document are written one after
+any script, or one character of a script without spaces (`word_characters.py`). The words of a document are written one after
 another with 0 between them, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
 
-Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, strongly
-universal (2-independent) for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). A 2-independent family
-alone can be biased as a minwise hash on adversarial sets. Here x is the upper half of a splitmix64-finalised hash, so no
-structure of the text reaches it, and the estimate is unbiased within noise: over 400 pairs of random sets at each of five
-similarities, for four seeds, with 112 permutations, the mean error is at most 0.0031, and its spread is within 10 % of that of
-112 independent coins a pair (`tests/stages/dedup/test_minhash.py`). The shift keeps the order, so it is applied once,
-to the minimum.
+Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, 2-independent for
+a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). Such a family alone can be biased as a minwise hash
+on adversarial sets. Here x is the upper half of a splitmix64-finalised hash, so no structure of the text reaches it: over 400
+pairs of random sets at each of five similarities, for four seeds, with 112 permutations, the mean error is at most 0.0031, and
+its spread is within 10 % of that of 112 independent coins a pair (`tests/stages/dedup/test_minhash.py`). The shift keeps the
+order, so it is applied once, to the minimum.
 
-The shingles of a document are collected in blocks of 256, and a block is reduced permutation by permutation, which LLVM
-vectorises over the block: no matrix of shingles and permutations is formed.
+The shingles of a document are collected in blocks of 256, and a block is reduced permutation by
+permutation, which LLVM vectorises over the block: no matrix of shingles and permutations is formed.
 """
 
 from __future__ import annotations
@@ -81,8 +79,7 @@ class SignaturesOut(NamedTuple):
 
 
 def permutations(seed: int, num_perm: int) -> Permutations:
-    """The permutations of a seed: 64 uniform bits for each multiplier and each addend, from NumPy's Philox, whose raw
-    stream is the same in every version."""
+    """The permutations of a seed: 64 uniform bits for each number, from NumPy's Philox, whose raw stream no version changes."""
     a, b = np.random.Philox(key=seed).random_raw(2 * num_perm).view(np.int64).reshape(2, num_perm)
     return input_record(Permutations, (a, b))
 
@@ -90,15 +87,7 @@ def permutations(seed: int, num_perm: int) -> Permutations:
 def signatures(
     offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, by_character: bool = False
 ) -> SignaturesOut:
-    """The signatures of documents.
-
-    Args:
-        offsets: (num_docs + 1,) int64, as `columns.text_buffers` returns them.
-        data: (num_bytes,) uint8.
-        chosen: the permutations.
-        ngram: words of a shingle.
-        by_character: whether each character of a word counts as a word.
-    """
+    """The signatures of documents; arguments as for `sign`."""
     num_docs = len(offsets) - 1
     word_offsets, words = fold_texts(offsets, data, word_folding())
     out = room_for(SignaturesOut, num_docs)._replace(signed=np.empty((num_docs, len(chosen.a)), np.uint32))
@@ -139,8 +128,7 @@ def band_rows(
 def hash_word(words, j):
     """The hash and the stop of the word that starts at byte j.
 
-    The word is read eight bytes at a time. The last eight contain a 0, and perhaps no byte of the word, so every word is split
-    in one way only.
+    The word is read eight bytes at a time. The last eight contain a 0, perhaps alone, so every word is split in one way.
     """
     hashed, eight = _WORD, eight_bytes(words, j)
     zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
@@ -179,12 +167,9 @@ def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_ch
     """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
     Args:
-        offsets: (num_docs + 1,) int64.
         words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
-        chosen: the permutations.
         ngram: words of a shingle, at least 1.
         by_character: whether each character of a word counts as a word.
-        out: see `SignaturesOut`.
     """
     a, b = chosen.a, chosen.b
     ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int64)
@@ -226,17 +211,8 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """Writes the band rows of documents; see `band_rows`.
-
-    Args:
-        signed: (num_docs, num_perm) uint32; `num_perm // num_bands` minima make a band; a remainder is not used.
-        num_words: (num_docs,) int64.
-        word_hashes: (num_docs,) uint64, as `sign` writes them.
-        ngram: words of a shingle.
-        num_bands: bands of a signature.
-        hashes: (num_rows,) uint64.
-        documents: (num_rows,) int64, the document of each row, ascending.
-    """
+    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a
+    band; a remainder is not used."""
     rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:

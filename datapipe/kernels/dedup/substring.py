@@ -5,12 +5,11 @@
 
 A window is `length` consecutive tokens; a gram is a shorter run of tokens. Every window selects the gram inside it with the
 least hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows select equal grams, so only
-windows with the same selected gram have to be compared. Adjacent windows mostly select the same gram: text of `length - gram
-+ 2` tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
+windows with the same selected gram are compared. Adjacent windows mostly select the same gram: text of `length - gram + 2`
+tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
 
-A token is a byte, or a word as `substring_tokens` defines it. A token owns the bytes up to the next token, so a cut ends where
-the next token begins. Long documents are processed in chunks that overlap by one window less a token, so memory is bounded by
-the chunk.
+A token is a byte, or a word as `substring_tokens` defines it, and owns the bytes up to the next token. Long documents are
+processed in chunks that overlap by one window less a token, so memory is bounded by the chunk.
 
 Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make such
 hashes collide; spans are shorter than that for every length up to `MAX_LENGTH`.
@@ -43,8 +42,8 @@ from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
-"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start byte, size in bytes
-and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then
+start byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
 SELF_REPEATED = 256
 """Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
@@ -89,8 +88,8 @@ class GramSpans(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the hashes, and a queue of
-    grams."""
+    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the
+    hashes, and a queue of grams."""
 
     starts: Int64sOut
     hashes: UInt64sOut
@@ -117,7 +116,7 @@ class SelectionOut(NamedTuple):
 
 @lru_cache(maxsize=4)
 def window_sizes(length: int, gram: int, chunk_tokens: int) -> WindowSizes:
-    """Windows of `length` tokens that select a gram of `gram` tokens, `chunk_tokens` windows a chunk."""
+    """The sizes, with the powers of the radix."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
     return input_record(WindowSizes, (length, gram, chunk_tokens, np.cumprod(factors, dtype=np.uint64)))
@@ -160,9 +159,9 @@ def _take_span(
 ) -> Any:
     """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span.
 
-    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat` holds the first token, the stop
-    token and the number of self-repeats written. The parameters are arrays and not their records: numba counts a reference for
-    each array that is taken out of a tuple, which makes selection a tenth slower.
+    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat`
+    holds the first token, the stop token and the number of self-repeats. The parameters are arrays,
+    not records: taking each array out of a tuple makes selection a tenth slower.
     """
     half[0] = mix64(half[0] ^ _GRAM)  # the least of many hashes is small; mixing spreads it over all 64 bits
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
@@ -251,14 +250,9 @@ def select_grams(
     remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        rules: what a token is.
-        windows: tokens of a window and of a gram, windows of a chunk.
         scratch: `scratch_for(windows)`.
         recent: `recent_grams()`.
         state: (5,) int64: document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
-        out: see `SelectionOut`.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -301,8 +295,7 @@ def hash_windows(
     """Writes the hashes of all windows of the spans; returns the number of windows.
 
     Args:
-        offsets, data: passages, which are the texts of chunks as `select_grams` writes them.
-        rules, sizes, scratch, spans: as for `select_grams`; the spans are in the passages.
+        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in them.
         windows: (num_windows, 3) int64: span, start byte in the passage and size in bytes, of whole characters.
         halves: (num_windows, 2) uint64, the hash of each window; the first half depends on the gram too.
     """
@@ -332,8 +325,8 @@ def hash_windows(
 
 @kernel
 def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both arrays are (num_spans,)
-    int64."""
+    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both
+    arrays are (num_spans,) int64."""
     to = np.int64(0)
     for span in range(len(starts)):
         size = stops[span] - starts[span]

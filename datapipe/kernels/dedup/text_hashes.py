@@ -2,8 +2,8 @@
 
     texts  ->  (hash, digest) of 64 bits each
 
-The halves are two mixers over the same eight-byte words, each with constants of its own. Texts are equal if all 128 bits are
-equal. Neither half is cryptographic.
+The halves are two mixers over the same eight-byte words, each with constants of its own. Texts are
+equal if all 128 bits are equal. Neither half is cryptographic.
 """
 
 from __future__ import annotations
@@ -42,14 +42,7 @@ def _absorb(hashed, digest, word):
 
 @kernel
 def hash_texts(offsets: Int64s, data: UInt8s, hashes: UInt64sOut, digests: UInt64sOut) -> None:
-    """Writes a 128-bit hash of every text.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        hashes: (num_docs,) uint64, the first half.
-        digests: (num_docs,) uint64, the second half.
-    """
+    """Writes both halves of a 128-bit hash of every text, (num_docs,) uint64 each."""
     for document in range(len(offsets) - 1):
         j, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
         hashed, digest = (stop - j) * _PRIME_3, (stop - j) * _PRIME_1
@@ -83,11 +76,7 @@ def _long_space(data, j, stop):
 def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes every text with each run of white space as one space, and without white space at its ends.
 
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
-        out: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
+    `out`: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
     """
     written = _0
     out_offsets[0] = 0

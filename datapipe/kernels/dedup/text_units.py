@@ -2,19 +2,16 @@
 
     bytes  ->  units: start and size of each  ->  normal form, hashed while it is made
 
-A unit owns the bytes from its start to the start of the next unit in its document, so cutting units leaves the others
-unchanged. The hash covers the unit without the white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds
-paragraphs: no case, digits as 0, no punctuation, no control characters, each run of white space as one space. Digits are
-the decimal digits of any script, as in CCNet's program: "²" stays. The program drops 34 marks; the paper says all Unicode
-punctuation, which is what this module does. It also drops invisible characters (`word_characters.py`). What is left is in the
+A unit owns the bytes up to the start of the next unit in its document, so cutting units leaves the others unchanged. The hash
+covers the unit without the white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds paragraphs: no case,
+decimal digits of any script as 0, no punctuation, no control or invisible characters (`word_characters.py`), each run of white
+space as one space. CCNet's program drops 34 marks; the paper, and this module, all Unicode punctuation. What is left is in the
 form of `case_folding.py`, so texts that Unicode holds to be equal have equal hashes.
 
 The length of a unit counts the characters of its canonical decomposition, without combining marks; a syllable of Hangul is one.
 
 A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a sentence-final
 mark of East Asian scripts, whatever follows. Abbreviations are not recognized: duplicates only need the same rule everywhere.
-
-Every byte is read a bounded number of times.
 """
 
 from __future__ import annotations
@@ -107,15 +104,7 @@ class TextUnits(NamedTuple):
 def find_units(
     unit: Unit, offsets: np.ndarray, data: np.ndarray, normalize: Literal["none", "ccnet"], min_chars: int
 ) -> TextUnits:
-    """The units of documents whose normal form has at least `min_chars` characters, and at least one.
-
-    Args:
-        unit: the kind of unit.
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        normalize: how units are folded before they are hashed.
-        min_chars: characters of the normal form.
-    """
+    """The units of documents whose normal form has at least `min_chars` characters, and at least one."""
     out = room_for(TextUnits, most_units(offsets, data, unit == "three_sentences"))
     form = normal_form(normalize)
     if unit == "three_sentences":
@@ -173,9 +162,8 @@ def _absorb(hashed, digest, code) -> tuple[Any, Any]:
 def _hash_unit(data, start, stop, fold, expansions, squeezed, waiting) -> tuple[Any, Any, Any]:
     """Both halves of the hash of a unit's normal form, and its length; white space at the ends is left out.
 
-    Characters are hashed as they come. A unit with marks that are not in canonical order, or with jamo, begins again in
-    `_hash_ordered`. Unsigned indices save a tenth of the time, since none can be a negative index of NumPy. One loop nest
-    above 40 lines: cut into functions, it is slower.
+    A unit with marks that are not in canonical order, or with jamo, begins again in `_hash_ordered`. Unsigned indices save a
+    tenth of the time. One loop nest above 40 lines: cut into functions, it is slower.
     """
     hashed, digest, length, white, position = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET, start
     last, ordered = np.int64(0), True  # the combining class of the character before; whether all are in order
@@ -294,9 +282,6 @@ def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, 
     """Writes the lines that are not blank, or the runs of such lines, to `out`; returns the number of units.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        form: how units are folded.
         min_chars: least characters of the normal form; at least one is required.
         paragraphs: whether consecutive lines without a blank line between them are one unit.
     """
@@ -348,14 +333,8 @@ def _sentence_stop(data, position, stop, marks) -> Any:
 def find_three_sentences(
     offsets: Int64s, data: UInt8s, form: NormalForm, marks: UInt16s, min_chars: int, out: TextUnits
 ) -> int:
-    """Writes every three consecutive sentences to `out`; returns the number of units. Parameters as for `find_lines`.
-
-    A sentence whose normal form is empty belongs to the sentence before it.
-
-    Args:
-        marks: `marks.mark_table`.
-        min_chars: least characters of the three sentences together.
-    """
+    """Writes every three consecutive sentences to `out`, where together they have `min_chars` characters; returns the number of
+    units. A sentence whose normal form is empty belongs to the sentence before it."""
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count, waiting = np.int64(0), np.zeros(MOST_MARKS, np.int32)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)

@@ -6,8 +6,8 @@
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
 
-One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty, and compares the bytes around them. Case is
-ASCII case. Every pass is linear in the bytes of the lines.
+One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty, and compares the
+bytes around them. Case is ASCII case. Every pass is linear in the bytes of the lines.
 """
 
 from __future__ import annotations
@@ -111,14 +111,7 @@ def joined(doc_offsets: np.ndarray, classified: ClassifiedLines, keep: np.ndarra
 
 @kernel
 def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s, limits: Limits, out: UInt8sOut) -> None:
-    """Fills `out` (num_lines,) with reasons.
-
-    Args:
-        lines, data: the lines as they came.
-        clean: the lines without citations.
-        marks: `marks.mark_table`.
-        limits: of the words, and which phrases count.
-    """
+    """Fills `out` (num_lines,) with the reasons of `lines`, which came with `data`; `clean` are the lines without citations."""
     most = limits.max_word_chars
     for line in range(len(lines.starts)):
         start, stop = lines.starts[line], lines.starts[line] + lines.lengths[line]
@@ -241,11 +234,7 @@ def sum_documents(
     """Fills `out` (num_docs, NUM_SUMS).
 
     Args:
-        doc_offsets: (num_docs + 1,) int64.
-        lengths: (num_lines,) int32, bytes without citations.
-        chars: (num_lines,) int32, characters as they came.
-        reasons: (num_lines,) uint8.
-        sentences: (num_lines,) int64.
+        lengths, chars, reasons, sentences: (num_lines,) each: bytes without citations, characters as they came.
         long_line_chars: least characters of a long line.
     """
     for doc in range(len(doc_offsets) - 1):
@@ -265,13 +254,7 @@ def join_lines(
 ) -> None:
     """Joins the kept lines of the kept documents by newlines, without white space around each text.
 
-    Lines that are one newline apart in their data are copied at once.
-
-    Args:
-        kept: (num_lines,) uint8.
-        keep: (num_docs,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
-        out: uint8, JOINED_BYTES of all kept documents.
+    Lines that are one newline apart in their data are copied at once. `kept`: (num_lines,), `keep`: (num_docs,) uint8.
     """
     starts, lengths, data = lines
     num_written = np.int64(0)

@@ -50,12 +50,8 @@ def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> Clea
 
 @kernel
 def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
-    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each bracket, or 0; returns the number of
-    citations.
-
-    Args:
-        brackets: (num_brackets,) int64, ascending: every [ of the data.
-    """
+    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [ of the
+    data, or 0; returns the number of citations."""
     starts, lengths = lines.starts, lines.lengths
     count, line = np.int64(0), np.int64(0)
     for number in range(len(brackets)):
@@ -73,12 +69,8 @@ def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOu
 def cut_citations(
     lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut
 ) -> None:
-    """Copies all bytes from the first line to the last, without citations, and the new spans of the lines; at least one line.
-
-    Args:
-        brackets, sizes: of `find_citations`.
-        out: uint8, exactly long enough.
-    """
+    """Copies all bytes from the first line to the last, without the citations of `find_citations`,
+    to `out`, which is exactly long enough, and the new spans of the lines; at least one line."""
     starts, lengths = lines.starts, lines.lengths
     number, num_written, first = np.int64(0), np.int64(0), starts[0]
     for line in range(len(starts)):

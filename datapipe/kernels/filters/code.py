@@ -4,15 +4,15 @@
            ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest and all
            ->  first_lines, find_markers     words at the beginning of a file
 
-A line ends at a newline; text after the last newline is a line of its own. Lengths are in characters, without the newline. A
-byte that belongs to no character counts as one.
+A line ends at a newline; text after the last newline is a line of its own. Lengths are in
+characters, without the newline. A byte that belongs to no character counts as one.
 
 The runs are those of the regular expressions in the StarCoder2 paper, found in time linear in the text:
 
     [a-zA-Z0-9+/\\n=]{64,}      (?:\\b(?:0x|\\\\x)?[0-9a-fA-F]{2}(?:,|\\b\\s*)){8,}      (?:\\\\u[0-9a-fA-F]{4}){8,}
 
-where bytes above 127 are word characters and white space is that of ASCII. Most text is skipped: in 64 bytes that end with a
-blank no run of 64 begins, so the search goes on after the blank.
+where bytes above 127 are word characters and white space is that of ASCII. Most text is skipped: in
+64 bytes that end with a blank no run of 64 begins, so the search goes on after the blank.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ BYTE_KINDS = _byte_kinds()
 
 
 def code_measures(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Measures of each text, (num_docs, 6) float64: lines, mean and maximum line length, shares of alphanumeric and of
-    alphabetic characters, characters.
-    """
+    """(num_docs, 6) float64: lines, their mean and maximum length, shares of letters and digits and of letters, characters."""
     out = np.empty((len(offsets) - 1, 6))
     measure_code(offsets, data, class_table(), out)
     return out
@@ -88,13 +86,7 @@ def has_marker(offsets: np.ndarray, data: np.ndarray, stops: np.ndarray, markers
 
 @kernel
 def measure_code(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Float64MatrixOut) -> None:
-    """Fills `out` (num_docs, 6); see `code_measures`.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
-    """
+    """Fills `out` (num_docs, 6); see `code_measures`."""
     for doc in range(len(offsets) - 1):
         start, stop = offsets[doc], offsets[doc + 1]
         num_chars, letters, digits, high = stop - start, np.int64(0), np.int64(0), np.uint8(0)
@@ -150,13 +142,7 @@ def _decoded(data, start, stop, classes) -> tuple[Any, Any, Any, Any, Any]:
 
 @kernel
 def measure_encoded(offsets: Int64s, data: UInt8s, kinds: UInt8s, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        kinds: (256,) uint8, of `_byte_kinds`.
-    """
+    """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once. `kinds`: `BYTE_KINDS`."""
     starts, stops = np.empty(3, np.int64), np.empty(3, np.int64)
     for doc in range(len(offsets) - 1):
         first, end = offsets[doc], offsets[doc + 1]
@@ -249,13 +235,7 @@ def _escapes(data, offset, end, kinds) -> tuple[Any, Any]:
 
 @kernel
 def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut) -> None:
-    """Finds the end of the first lines of each text: `stops` (num_docs,) int64, in `data`.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        num_lines: number of lines.
-    """
+    """Finds the end of the first `num_lines` lines of each text: `stops` (num_docs,) int64, in `data`."""
     for doc in range(len(offsets) - 1):
         offset, left = offsets[doc], num_lines
         while offset < offsets[doc + 1] and left > 0:
@@ -266,14 +246,10 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
-    """Whether the beginning of each text contains a marker, in any ASCII case: `out` (num_docs,) uint8.
+    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        stops: (num_docs,) int64, the ends of the beginnings.
-        data: (num_bytes,) uint8.
-        marker_offsets: (num_markers + 1,) int64; no marker is empty.
-        markers: uint8, without ASCII capitals.
+        marker_offsets, markers: a column of texts without ASCII capitals; none is empty.
     """
     begins = np.zeros(256, np.uint8)
     for byte in range(256):

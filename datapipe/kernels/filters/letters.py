@@ -40,14 +40,7 @@ def letter_weights() -> np.ndarray:
 
 @kernel
 def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, weights: UInt8s, counts: Int64sOut) -> None:
-    """Letters of each text.
-
-    Args:
-        starts, stops: (num_docs,) int64, in `data`.
-        data: uint8, any bytes.
-        weights: `letter_weights()`.
-        counts: (num_docs,) int64.
-    """
+    """Letters of each text [starts, stops) of `data`, (num_docs,) int64, by the weights of `letter_weights()`."""
     for doc in range(len(starts)):
         offset, num_letters = starts[doc], np.int64(0)
         while offset < stops[doc]:

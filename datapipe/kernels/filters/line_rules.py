@@ -4,8 +4,8 @@
                   --sum_documents->  (num_docs, NUM_SUMS)
                   --write_texts--->  the texts without those lines, each with its newline; blank lines stay
 
-Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every pass is linear in the bytes
-of the lines.
+Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every
+pass is linear in the bytes of the lines.
 """
 
 from __future__ import annotations
@@ -57,13 +57,10 @@ class Limits(NamedTuple):
 
 
 class LineEdits(NamedTuple):
-    """The edits of the lines of a batch, an input of kernels.
+    """The edits of the lines of a batch, (num_lines,) each, an input of kernels.
 
     Attributes:
-        reasons: (num_lines,) uint8.
-        rest_starts: (num_lines,) int64, where the rest of an edited line starts in `rests`.
-        rest_lengths: (num_lines,) int32, bytes of the rest.
-        rests: bytes.
+        rest_starts, rest_lengths: where the rest of an edited line starts in `rests`, and its bytes.
     """
 
     reasons: UInt8s
@@ -83,12 +80,7 @@ class LineEditsOut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifiedLines:
-    """The lines of a batch with what becomes of them.
-
-    Attributes:
-        edits: of every line.
-        sums: (num_docs, NUM_SUMS) int64.
-    """
+    """The edits of the lines of a batch, and the sums of its documents, (num_docs, NUM_SUMS) int64."""
 
     edits: LineEdits
     sums: np.ndarray
@@ -103,13 +95,7 @@ def symbol_table(symbols: str) -> np.ndarray:
 
 
 def classify(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> ClassifiedLines:
-    """Every line with its reason, every document with its sums.
-
-    Args:
-        lines, data: of the batch.
-        limits: of words and characters.
-        symbols: lines of these signs and spaces alone are removed.
-    """
+    """Every line with its reason, every document with its sums. Lines of `symbols` and spaces alone are removed."""
     num_lines = len(lines.starts)
     before, after = np.empty(num_lines, np.int32), np.empty(num_lines, np.int32)
     out = room_for_edits(lines)
@@ -145,14 +131,7 @@ def classify_lines(
     after: Int32sOut,
     out: LineEditsOut,
 ) -> None:
-    """Fills `out`, and the words that begin with a letter or a digit, before and after, (num_lines,) each.
-
-    Args:
-        lines, data: of the batch.
-        marks: `marks.mark_table`.
-        symbols: `symbol_table`.
-        limits: of words and characters.
-    """
+    """Fills `out`, and the words that begin with a letter or a digit, before and after, (num_lines,) each."""
     starts, lengths, chars, reasons = lines.starts, lines.lengths, lines.chars, out.reasons
     used = np.int64(0)
     for line in range(len(starts)):
@@ -291,13 +270,8 @@ def write_texts(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the kept documents without the removed lines; an edited document loses the white space around it.
-
-    Args:
-        keep: (num_docs,) uint8.
-        out_offsets: (num_docs + 1,) int64, from 0.
-        out: uint8, as long as the kept documents before the edits.
-    """
+    """Writes the kept documents, `keep` (num_docs,) uint8, without the removed lines; an edited document loses the white space
+    around it. `out`: as long as the kept documents before the edits."""
     doc_offsets, starts, lengths, _, _, _ = lines
     reasons, rest_starts, rest_lengths, rests = edits
     num_written = np.int64(0)

@@ -9,13 +9,6 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 @kernel
 def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut) -> None:
-    """The byte after the first `num_chars` characters of every text, or the end of a shorter text.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8, valid UTF-8.
-        num_chars: number of characters.
-        stops: (num_docs,) int64, in `data`.
-    """
+    """The byte after the first `num_chars` characters of every text of UTF-8, or its end: `stops` (num_docs,) int64."""
     for document in range(len(offsets) - 1):
         stops[document] = ahead(data, offsets[document], offsets[document + 1], num_chars)

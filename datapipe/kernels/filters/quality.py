@@ -6,8 +6,8 @@
     Words, bytes  ->  count_stop_words  ->  (num_docs, 2)   different stop words, occurrences of stop words
     Lines, bytes  ->  count_lines       ->  (num_docs, 2)   lines that start with a bullet, lines that trail off
 
-A word has content where it is more than punctuation and symbols. All measurements are counts: each profile divides them by
-denominators of its own, and no document divides by zero here.
+A word has content where it is more than punctuation and symbols. All measurements are counts: each
+profile divides them by denominators of its own, and no document divides by zero here.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ BULLETS, TRAILING = range(2)
 
 EXACT, FOLDED, STRIPPED = range(3)
 """Comparison with stop words. EXACT: as written. FOLDED: in any case; a stop word of more than 6 characters in lower case,
-capitalised or in capitals. STRIPPED: like FOLDED, without signs around.
-"""
+capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
@@ -80,12 +79,7 @@ def symbol_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def stop_word_counts(words: Words, data: np.ndarray, stop_words: tuple[str, ...], compare: int) -> np.ndarray:
-    """(num_docs, 2) int64: number of distinct stop words, and number of words that are stop words.
-
-    Args:
-        stop_words: in lower case.
-        compare: EXACT, FOLDED or STRIPPED.
-    """
+    """(num_docs, 2) int64: number of distinct stop words, which are in lower case, and number of words that are stop words."""
     table = stop_word_table(stop_words, compare != EXACT)
     out = np.empty((len(words.doc_offsets) - 1, 2), np.int64)
     seen = np.zeros(len(stop_words), np.int64)
@@ -216,8 +210,6 @@ def count_stop_words(
     """Fills `out` (num_docs, 2); see `stop_word_counts`.
 
     Args:
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
-        table: `stop_word_table`.
         strip: whether signs around a word are ignored.
         seen: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word.
     """

@@ -5,16 +5,16 @@
 
 All measurements are counts: each profile divides them by denominators of its own.
 
-The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the order of words counts and
-("ab", "c") differs from ("a", "bc").
+The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the
+order of words counts and ("ab", "c") differs from ("a", "bc").
 
-An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest repeated n-gram at each word
-so far, therefore leaves few look-ups after n = 3. Where the n-gram at a word repeats, so does every shorter one there.
+An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest
+repeated n-gram at each word so far, therefore leaves few look-ups after n = 3.
 
 Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB) for a document of any size. Where the distinct
-n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a quarter, and so on. An
-attempt ends where the table is full, so all failed attempts together cost less than one more pass. Only `walk_ngrams` needs
-all n-grams at once: 16 to 32 bytes for each word at which a repeated 5-gram starts.
+n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a quarter, and so on: all
+failed attempts together cost less than one more pass. Only `walk_ngrams` needs all n-grams at once: 16 to 32 bytes for each
+word at which a repeated 5-gram starts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
     """Runs of lines between blank lines; paragraphs are equal where their lines are.
 
     Args:
-        lines: trimmed or raw.
         opens: of `Lines`.
         joint_chars: characters that each newline inside a paragraph counts for, 0 or 1.
     """
@@ -83,7 +82,6 @@ def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> n
     """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies.
 
     Args:
-        units: of a batch.
         every: whether the first occurrence of a unit that occurs again is a copy too.
         max_slots: of the hash table, a power of two.
     """
@@ -101,13 +99,11 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
     Each word counts once, and the first occurrence counts too.
 
-    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
-    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
-    skipped as a whole.
+    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first,
+    also where it occurs once, with the spaces between its words. Columns 3..8: from the first word
+    on, an n-gram that occurred before counts and is skipped as a whole.
 
     Args:
-        words: of a batch.
-        joined: see above.
         max_slots: of the hash table, a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
@@ -155,13 +151,8 @@ def join_lines(
 
 @kernel
 def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 4); see `unit_repetition`.
-
-    Args:
-        units: lines or paragraphs.
-        every: whether first occurrences count.
-        keys, marks: scratch, the hash table, of equal powers of two: hashes, and whether a hash occurred again.
-    """
+    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: scratch, the hash table,
+    of equal powers of two: hashes, and whether a hash occurred again."""
     doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]

@@ -4,13 +4,13 @@
 
 The form is that of C4 (`normalize_url` in TFDS's `c4_utils.py`). C4 does exactly the following, in this order:
 
-1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it.
-2. Everything from the first `?utm_`, `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x` stays.
-3. Slashes at the end are removed.
+1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it. 2. Everything
+from the first `?utm_`, `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x`
+stays. 3. Slashes at the end are removed.
 
-Fragments, other parameters and their order, ports and percent signs stay. C4 is case-sensitive. Three further steps give one
-page one form: the scheme and `www.` are matched in any case, a `www.` at the start is removed without a scheme too, and the
-host is lower-cased (ASCII letters alone).
+Fragments, other parameters and their order, ports and percent signs stay. Three further steps give
+one page one form: the scheme and `www.` are matched in any case, a `www.` at the start is removed
+without a scheme too, and the host is lower-cased in ASCII.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def normalize_urls(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> t
 
     Args:
         starts, stops: (num_urls,) int64, of each URL in `data`; for a text column `offsets[:-1]` and `offsets[1:]`.
-        data: (num_bytes,) uint8, any bytes.
     """
     offsets, out = np.empty(len(starts) + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
     normalize(starts, stops, data, offsets, out)
@@ -45,13 +44,7 @@ def normalize_urls(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> t
 
 @kernel
 def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes each URL in normal form; see `normalize_urls`.
-
-    Args:
-        starts, stops, data: of `normalize_urls`.
-        out_offsets: (num_urls + 1,) int64.
-        out: uint8, at least as long as all URLs.
-    """
+    """Writes each URL in normal form; see `normalize_urls`. `out`: at least as long as all URLs."""
     num_written = np.int64(0)
     out_offsets[0] = 0
     for url in range(len(starts)):
@@ -81,13 +74,8 @@ def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOu
 
 @kernel
 def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOut) -> None:
-    """Finds the host of each URL, without user, port, `www.` and a final dot; empty where there is none.
-
-    Args:
-        offsets: (num_urls + 1,) int64, of URLs in normal form.
-        data: (num_bytes,) uint8.
-        starts, stops: (num_urls,) int64, in `data`.
-    """
+    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot:
+    `starts`, `stops` (num_urls,) int64; empty where there is none."""
     for url in range(len(offsets) - 1):
         start, stop = _host(data, offsets[url], offsets[url + 1])
         start += _www(data, start, stop)

@@ -54,13 +54,8 @@ def hashes_of(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.nda
 
 @kernel
 def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut) -> None:
-    """Hashes each range from its last byte to its first, so that hashing a host also hashes its parent domains.
-
-    Args:
-        starts, stops: (num_ranges,) int64, in `data`.
-        data: (num_bytes,) uint8.
-        out: (num_ranges,) uint64, never 0.
-    """
+    """Hashes each range [starts, stops) of `data` from its last byte to its first, so that hashing
+    a host also hashes its parent domains: `out` (num_ranges,) uint64, never 0."""
     for index in range(len(starts)):
         hashed = FNV_BASIS
         for offset in range(stops[index] - 1, starts[index] - 1, -1):
@@ -84,13 +79,8 @@ def find_hashes(hashes: UInt64s, table: UInt64s, out: UInt8sOut) -> None:
 
 @kernel
 def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, out: UInt8sOut) -> None:
-    """Whether each host is in the table or below a domain that is: `out` (num_hosts,) uint8. An empty host matches nothing.
-
-    Args:
-        starts, stops: (num_hosts,) int64, in `data`.
-        data: (num_bytes,) uint8.
-        table: of `hash_table`.
-    """
+    """Whether each host [starts, stops) of `data` is in the table of `hash_table` or below a domain
+    that is: `out` (num_hosts,) uint8. An empty host matches nothing."""
     for host in range(len(starts)):
         hashed, is_listed = FNV_BASIS, False
         for offset in range(stops[host] - 1, starts[host] - 1, -1):
@@ -172,16 +162,12 @@ def _with_failures(
 
 @kernel
 def count_words(offsets: Int64s, data: UInt8s, automaton: Automaton, first_soft: int, whole: bool, out: Int64MatrixOut) -> None:
-    """Counts the distinct patterns that occur in each text.
+    """Counts the distinct patterns that occur in each text: `out` (num_docs, 2) int64.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        automaton: of the patterns.
         first_soft: patterns below it count in the first column, others in the second.
-        whole: whether patterns are whole words, with a blank before, between and after them; else bytes that separate words are
-            ignored.
-        out: (num_docs, 2) int64.
+        whole: whether patterns are whole words, with a blank before, between and after them; else
+            bytes that separate words are ignored.
     """
     classes, steps, patterns, links, _ = automaton
     seen = np.full(patterns.max() + 1, -1, np.int64)

@@ -65,12 +65,7 @@ class ListedOut(NamedTuple):
 
 
 def word_hashes(text_offsets: np.ndarray, data: np.ndarray) -> list[tuple[int, ...]]:
-    """The hashes of the words of each text, for lists: no fast way for documents.
-
-    Args:
-        text_offsets: (num_texts + 1,) int64, in `data`.
-        data: (num_bytes,) uint8.
-    """
+    """The hashes of the words of each text, for lists: no fast way for documents."""
     offsets, words = fold_texts(text_offsets, data, word_folding())
     hashes, counts = np.empty(int(offsets[-1]), np.uint64), np.empty(len(text_offsets) - 1, np.int64)
     hash_words(offsets, words, hashes, counts)
@@ -99,14 +94,7 @@ def word_lists(entries: Mapping[tuple[int, ...], int]) -> WordLists:
 
 
 def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, masks: np.ndarray) -> ListedOut:
-    """The hits of documents.
-
-    Args:
-        text_offsets: (num_docs + 1,) int64, in `data`.
-        data: (num_bytes,) uint8.
-        table: `word_lists(…)`.
-        masks: (num_docs,) uint64, the bits of the lists that count for each document.
-    """
+    """The hits of documents. `masks`: (num_docs,) uint64, the bits of the lists that count for each document."""
     offsets, words = fold_texts(text_offsets, data, word_folding())
     out = room_for(ListedOut, len(masks))
     find_listed(offsets, words, table, masks, out)
@@ -136,15 +124,7 @@ def _entry_length(words, position, stop, start, end, rest) -> Any:
 
 @kernel
 def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s, out: ListedOut) -> None:
-    """Counts the entries of lists in documents.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
-        table: see `WordLists`.
-        masks: (num_docs,) uint64, the bits of the lists that count for each document.
-        out: see `ListedOut`.
-    """
+    """Counts the entries of lists in documents; see `count_listed`. `words` are those of `case_folding.fold_texts`."""
     bits, firsts, groups, starts, rest, lists = table
     for doc in range(len(offsets) - 1):
         hits, listed, num_words = np.int64(0), np.int64(0), np.int64(0)
@@ -171,14 +151,8 @@ def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s
 
 @kernel
 def hash_words(offsets: Int64s, words: UInt8s, hashes: UInt64sOut, counts: Int64sOut) -> None:
-    """Writes the hashes of all words, one text after the other, and their number in each.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
-        hashes: uint64, at least one for each word.
-        counts: (num_docs,) int64.
-    """
+    """Writes the hashes of all words that `case_folding.fold_texts` wrote, one text after the
+    other, and their number in each."""
     written = 0
     for doc in range(len(offsets) - 1):
         before = written

@@ -14,14 +14,12 @@ _LT, _SLASH, _NEWLINE, _SPACE = 0x3C, 0x2F, 0x0A, 0x20
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes the bytes of every page that are outside of tags, comments, scripts and styles.
 
-    A tag that breaks the line is written as a newline, the tag of a cell as a space, any other as nothing. Character references
-    stay as they are.
+    A tag that breaks the line is written as a newline, the tag of a cell as a space, any other as
+    nothing. Character references stay as they are.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8, in a charset that has ASCII's bytes for ASCII alone.
-        out_offsets: (num_docs + 1,) int64.
-        out: uint8, at least as long as the pages.
+        data: in a charset that has ASCII's bytes for ASCII alone.
+        out: at least as long as the pages.
     """
     written = 0
     for document in range(len(offsets) - 1):

@@ -1,9 +1,8 @@
 """How large, deep and wide the tags of web pages are: a bound of what a parser will make of them, in one pass over the bytes.
 
-Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth. So the
-pages that they are given are measured before. Tags, attributes, comments and elements of raw text are told apart as the HTML
-Standard's tokenizer does (https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's
-bytes for ASCII alone.
+Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so pages
+are measured first. Tags, attributes, comments and elements of raw text are told apart as the HTML Standard's tokenizer does
+(https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's bytes for ASCII alone.
 
 The depth is not that of the tree, which takes a parser, but no tree is more than about twice as deep, as random tags show
 (`tests/datapipe/kernels/html/test_tags.py`): an element that is not closed by its own end tag counts to the end of the page.
@@ -145,10 +144,8 @@ def _is_at(data, at, stop, name):
 
 @inline
 def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one.
-
-    In a script that a comment hides, an inner `<script>` takes the next end tag for itself.
-    """
+    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
+    script that a comment hides, an inner `<script>` takes the next end tag for itself."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:
@@ -228,8 +225,8 @@ def _lost(stack, element, top):
 
 @inline
 def cost_of(depth, attributes, options):
-    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each attribute with every other, and
-    lexbor walks the options of a list for each."""
+    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each
+    attribute with every other, and lexbor walks the options of a list for each."""
     return TAG_COST + depth + attributes * attributes // 32 + options // 10
 
 
@@ -260,8 +257,6 @@ def measure_tags(
     Attributes of all `<html>` and `<body>` are those of one tag, as a parser makes one element of them.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         stack: (limit,) scratch: a depth above the limit is told as the limit.
         depths, attributes: (num_docs,) int64.
         costs: (num_docs,) int64, the sum of `cost_of` over the start tags.

@@ -1,7 +1,7 @@
 """The exponential function by additions and multiplications of float64 alone, so that every machine gives the same bits.
 
-The `exp` of the mathematical library differs in its last bit from one library and processor to another. Numba fuses no
-multiplication with an addition, so each step is rounded as IEEE 754 says.
+The `exp` of the mathematical library differs in its last bit from one library and processor to
+another. Numba fuses no multiplication with an addition, so each step is rounded as IEEE 754 says.
 """
 
 from __future__ import annotations

@@ -59,13 +59,8 @@ _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, ali
 
 @kernel
 def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
-    """Puts the entries of a dictionary into an open-addressing table; the last of equal entries counts.
-
-    Args:
-        spans: (num_entries, 2) int64, where each entry lies in `data`.
-        data: uint8.
-        table: uint64, all 0; its length is a power of two above num_entries. See `Entries`.
-    """
+    """Puts the entries of a dictionary, whose spans are (num_entries, 2), into an open-addressing
+    table, all 0 before (see `Entries`); the last of equal entries counts."""
     codes, slots = np.empty(1, np.int64), np.empty(1, np.int64)
     for entry in range(len(spans)):
         code = np.int64(_BASIS)
@@ -82,8 +77,8 @@ class Entries(NamedTuple):
     Attributes:
         spans: (num_entries, 2) int64, start and stop of each entry in `data`.
         data: uint8.
-        table: uint64, a power of two of slots. The high half of a slot is the hash of an entry, the low half its number plus
-            one; 0 marks a free slot.
+        table: uint64, a power of two of slots. The high half of a slot is the hash of an entry, the
+            low half its number plus one; 0 marks a free slot.
     """
 
     spans: Int64Matrix
@@ -164,16 +159,11 @@ def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: i
 
 @kernel
 def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Float32MatrixUnaligned, out: Embedding) -> None:
-    """The mean of the rows of each text's features.
+    """The mean of the rows of the features of each text [starts, stops) of `data`.
 
     One loop nest above 40 lines: each word passes its state on to the queue, and cut into functions it is slower.
 
-    Args:
-        starts, stops: (num_docs,) int64, in `data`.
-        data: uint8, any bytes.
-        model: its dictionary and features.
-        dense: (num_rows, dim) float32, aligned or not; or (0, dim) where the model has coded rows.
-        out: the means.
+    `dense`: (num_rows, dim) float32, aligned or not; or (0, dim) where the model has coded rows.
     """
     means, num_rows, spelled, run_hashes = out
     num_words, end_of_line, min_chars, max_chars, run_words, num_buckets, bucket_rows, bucket_bits = model.features
@@ -245,10 +235,9 @@ def widened(code) -> Any:
 
 @inline
 def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
-    """Writes place and hash of the next words that are not `</s>`; returns where they end and their number.
-
-    Words are looked up batch by batch: several accesses to the dictionary are then under way at once.
-    """
+    """Writes span and hash of the next words that are not `</s>`; returns where they end and their
+    number. Words are looked up batch by batch: several accesses to the dictionary are then under
+    way at once."""
     found = 0
     while offset < end and found < len(codes):
         start, code, all_bytes = offset, np.int64(_BASIS), np.int64(0)
@@ -279,10 +268,8 @@ def spell(data, start, stop, spelled) -> Any:
 
 @inline
 def find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
-    """Writes the slot of each word in `table`, or the free slot where it belongs.
-
-    One function with all its loops: a call with arrays for every word would count references, at 80 ns a word.
-    """
+    """Writes the slot of each word in `table`, or the free slot where it belongs. A call with
+    arrays for every word would count references, at 80 ns a word."""
     for word in range(num_words):
         start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
         while table[slot]:
@@ -315,9 +302,8 @@ def _has_row(bucket, bucket_bits) -> Any:
 
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
-    """The buckets of the n-grams that begin in the first `LANES` positions; n-grams that end behind the word are
-    meaningless.
-    """
+    """The buckets of the n-grams that begin in the first `LANES` positions; n-grams that end behind
+    the word are meaningless."""
     grams[:] = _BASIS
     for chars in range(max_chars):
         for lane in range(len(grams)):

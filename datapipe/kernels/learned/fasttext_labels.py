@@ -90,8 +90,6 @@ def tree_labels(
 
     Args:
         means, num_rows: from `embed`.
-        layer: rows and tree.
-        scratch: of the walk.
         best: scratch, (k,).
         labels: (num_docs, k) int32, the best first; -1 where there are fewer.
         scores: (num_docs, k) float64, rounded; 0 where there are fewer.
@@ -131,16 +129,8 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row of its own.
-
-    Args:
-        means, num_rows: from `embed`.
-        layer: rows, and the kind of scores.
-        chances: scratch, (num_labels,).
-        best: scratch, (k,).
-        labels: (num_docs, k) int32, the best first; -1 where there are fewer.
-        scores: (num_docs, k) float64, rounded; 0 where there are fewer.
-    """
+    """The best labels of each text where every label has a row of its own; arguments as for
+    `tree_labels`. `chances`: scratch, (num_labels,)."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0

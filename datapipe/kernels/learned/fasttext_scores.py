@@ -22,14 +22,8 @@ from datapipe.kernels.types import Float32Matrix, Float32MatrixOut, Float64sOut,
 def flat_scores(
     means: Float32Matrix, num_rows: Int64s, layer: FlatLayer, raised: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores where every label has a row of its own.
-
-    Args:
-        means, num_rows: from `embed`.
-        layer: rows, and the kind of scores.
-        raised: scratch, (num_labels,).
-        scores: (num_docs, num_labels) float32; 0 for a text without words.
-    """
+    """The scores, (num_docs, num_labels) float32, by means from `embed`; 0 for a text without
+    words. Every label has a row of its own. `raised`: scratch, (num_labels,)."""
     output, norms, kind, _ = layer
     for doc in range(len(means)):
         scores[doc] = 0
@@ -57,13 +51,8 @@ def tree_scores(
 ) -> None:
     """The scores by hierarchical softmax: the product of the chances along the path from the root to each leaf.
 
-    A node has a higher number than its children, so every node is visited after its parent.
-
-    Args:
-        means, num_rows: from `embed`.
-        layer: rows and tree.
-        chances: scratch, (2 * num_labels - 1,), a chance for each node.
-        scores: (num_docs, num_labels) float32; 0 for a text without words.
+    Arguments as for `flat_scores`; `chances`: scratch, (2 * num_labels - 1,), a chance for each
+    node. A node has a higher number than its children, so every node is visited after its parent.
     """
     output, norms, left, right = layer
     num_labels = len(output)

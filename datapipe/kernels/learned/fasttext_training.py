@@ -11,8 +11,8 @@ The features of a text, their order and the order of additions are those of `fas
     gradient += step * output;  output += step * hidden
     row      += gradient / number of features         for every feature
 
-One thread, additions in a fixed order and an exponential function of additions and multiplications: the same texts and options
-give the same bits.
+One thread, additions in a fixed order and an exponential function of additions and multiplications:
+the same texts and options give the same bits.
 """
 
 from __future__ import annotations
@@ -63,16 +63,12 @@ def list_grams(
     starts: Int64sOut,
     buckets: Int32sOut,
 ) -> None:
-    """Lists the buckets of the n-grams of words.
+    """Lists the buckets of the n-grams of words, whose spans are (num_words, 2).
 
     Args:
-        spans: (num_words, 2) int64, in `data`.
-        data: uint8.
-        min_chars, max_chars: of an n-gram.
-        num_buckets: 1 or more.
         spelled: scratch, longer than the longest word by 2.
         starts: (num_words + 1,) int64, where the buckets of each word begin.
-        buckets: int32, with room for all.
+        buckets: with room for all.
     """
     magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
     for word in range(len(spans)):
@@ -172,12 +168,7 @@ class Scratch(NamedTuple):
 def train_epoch(
     texts: Texts, words: Words, plan: Plan, inputs: Float32MatrixOut, outputs: Float32MatrixOut, scratch: Scratch
 ) -> None:
-    """Reads each text once.
-
-    Args:
-        inputs: (num_words + num_buckets, dim) float32, rows of features.
-        outputs: (num_labels, dim) float32.
-    """
+    """Reads each text once; `inputs`: (num_words + num_buckets, dim), `outputs`: (num_labels, dim)."""
     offsets, ids, targets, weights, order = texts
     codes, rows, gram_starts, grams = words
     run_words, num_words, num_buckets, loss, rate, num_read, num_total = plan

@@ -56,15 +56,8 @@ class Weights(NamedTuple):
 
 @kernel
 def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting, out: Float64MatrixOut) -> None:
-    """What the features of each text sum up to.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: uint8, texts without case.
-        model: its n-grams and weights.
-        scratch: with counts of 0, as this kernel leaves them.
-        out: (num_docs, num_columns) float64.
-    """
+    """What the features of each text, which has no case, sum up to: `out` (num_docs, num_columns).
+    The counts of `scratch` are 0 before and after."""
     kinds, word_bits, character_bits, entries, scales, biases = model
     slots, counts = scratch
     num_words = np.int64(1) << word_bits if word_bits else np.int64(0)

@@ -19,14 +19,7 @@ _MOST_ROWS = 64  # with several passes over the columns, rows are added in group
 
 @inline
 def add_rows(totals, rows, num_rows, matrix) -> None:
-    """Adds rows to `totals`.
-
-    Args:
-        totals: (num_columns,) float32, the sums so far.
-        rows: int64, indices of rows; the first `num_rows` count.
-        num_rows: int64.
-        matrix: (_, num_columns) float32, aligned or not.
-    """
+    """Adds the first `num_rows` of `rows`, indices into `matrix` (_, num_columns) float32, aligned or not, to `totals`."""
     num_columns = len(totals)
     if num_columns < _BLOCK:
         for index in range(num_rows):

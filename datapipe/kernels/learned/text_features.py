@@ -5,9 +5,8 @@
 
 The text is in the canonical caseless form of Unicode without invisible characters, so texts that Unicode holds to be equal have
 equal features. A word is a run of letters, marks and numbers; each character of scripts without spaces is a word of its own,
-with its marks; so is each sign, since punctuation tells prose from lists. N-grams of characters lie within runs that have no
-white space and no controls, with a blank before and after: " the ". They do not end at signs, so "f*ck" and text of scripts
-without spaces have them.
+and so is each sign, since punctuation tells prose from lists. N-grams of characters lie within runs that have no white space
+and no controls, with a blank before and after: " the ". They do not end at signs, so "f*ck" has them.
 
 An n-gram is hashed by a polynomial over its items (hashes of words, or code points), and the upper bits are its slot, as in
 feature hashing (Weinberger et al. 2009) without signs. A feature counts as often as it occurs, up to a limit.
@@ -176,15 +175,8 @@ class RowsOut(NamedTuple):
 def feature_rows(
     offsets: Int64s, data: UInt8s, kinds: UInt8s, word_bits: int, character_bits: int, scratch: Counting, out: RowsOut
 ) -> int:
-    """The features of texts; returns their number.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: uint8, texts without case.
-        kinds, word_bits, character_bits: as in `linear_scores.Weights`.
-        scratch: with counts of 0, as this kernel leaves them.
-        out: with room for all features.
-    """
+    """The features of texts without case; returns their number. `kinds`, `word_bits` and `character_bits` are those of
+    `linear_scores.Weights`; the counts of `scratch` are 0 before and after."""
     slots, counts = scratch
     stops, out_slots, out_counts = out
     num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)

@@ -22,8 +22,8 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.types import Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 START, FIELD, QUOTED, CLOSED, FIELD_ESCAPE, QUOTED_ESCAPE = range(6)
-"""States: at the first byte of a value, in one without quotes, between its quotes, behind the closing quote, and behind an
-escape character in a value without quotes, and between them."""
+"""States: at the first byte of a value, in one without quotes, between its quotes, behind the
+closing quote, and behind an escape character in a value without quotes, and between them."""
 
 NO_QUOTE = NO_ESCAPE = -1
 STATE, ROW_START, NUM_VALUES, LAST_BYTE, IS_SUSPECT, NUM_SUSPECTS = range(6)
@@ -116,12 +116,7 @@ def find_values(
     value_starts: Int64MatrixOut,
     value_stops: Int64MatrixOut,
 ) -> None:
-    """The spans of some columns' values in rows that have them: (num_columns, num_rows) each.
-
-    Args:
-        starts, stops: (num_rows,) of the rows.
-        columns: (num_columns,) numbers of the columns, ascending.
-    """
+    """The spans of the values of `columns`, ascending, in rows that have them: (num_columns, num_rows) each."""
     delimiter, quote, escape = signs
     for row in range(len(starts)):
         i, stop, column, wanted = starts[row], stops[row], 0, 0
@@ -157,13 +152,8 @@ def _copy_byte(data, i, stop, signs, end, out):
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, signs: Signs, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """The values in some spans without their quotes and escape characters, one behind the other.
-
-    Args:
-        starts, stops: (num_values,) of the values.
-        offsets: (num_values + 1,) where each value begins in `out`.
-        out: at least as many bytes as the spans have.
-    """
+    """The values in some spans without their quotes and escape characters, one behind the other;
+    `out` has at least as many bytes as the spans."""
     end, quote = 0, signs.quote
     for value in range(len(starts)):
         offsets[value] = end

@@ -14,21 +14,16 @@ from datapipe.kernels import kernel
 from datapipe.kernels.types import Int64sOut, UInt8s, UInt8sOut
 
 DEPTH, IN_STRING, IN_ARRAY = range(3)
-"""Entries of `carry`: how many objects and arrays are open; 0 outside of strings, 1 in one, 2 behind a backslash in one; and
-whether the outermost value is an array."""
+"""Entries of `carry`: how many objects and arrays are open; 0 outside of strings, 1 in one, 2
+behind a backslash in one; and whether the outermost value is an array."""
 
 _CONTROL = 1
 
 
 @kernel
 def flatten_values(data: UInt8s, carry: Int64sOut, out: UInt8sOut) -> None:
-    """The lines of a chunk.
-
-    Args:
-        data: (num_bytes,) the chunk, which may begin and end anywhere in a value.
-        carry: (3,) what the chunk before has left, and then what this one leaves.
-        out: (num_bytes,)
-    """
+    """The lines of a chunk, which may begin and end anywhere in a value. `carry`: (3,) what the
+    chunk before has left, and then what this one leaves."""
     depth, in_string, in_array = carry[0], carry[1], carry[2]
     for i in range(len(data)):
         byte = data[i]

@@ -1,7 +1,7 @@
 """Sets of ASCII bytes, and words read backwards from an offset: shared by the scans for personal data and secrets.
 
-One table holds the sets of each byte, so a test of any of them is one look-up. A word is a run of letters; its first eight,
-ignoring case, are compared as one number.
+One table holds the sets of each byte, so a test of any of them is one look-up. A word is a run of
+letters; its first eight, ignoring case, are compared as one number.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ def is_among(data, start, stop, words):
 
 @inline
 def follows_word(data, begin, start, words, fillers, walls, num_words):
-    """Whether one of the last `num_words` words before `start` is among `words`, and all words between are among `fillers`.
-
-    The search goes back 40 bytes at most and ends at a byte of the sets `walls`. A section sign counts as one of `words`.
-    """
+    """Whether one of the last `num_words` words before `start` is among `words`, and all words between are among `fillers`. The
+    search goes back 40 bytes and ends at a byte of the sets `walls`. A section sign counts as one of `words`."""
     j, low = start, max(begin, start - _CONTEXT_BYTES)
     for _ in range(num_words):
         while j > low and not is_in(data[j - 1], LETTER):

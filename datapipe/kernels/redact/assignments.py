@@ -54,15 +54,13 @@ class Names(NamedTuple):
     """Names of secrets: an input of kernels.
 
     Attributes:
-        of_keyword: (num_keywords,) int32, the rule of a keyword; -1 for a keyword that is no name.
-        lengths: (num_keywords,) int32, bytes of each keyword.
+        of_keyword, lengths: (num_keywords,) int32, the rule of a keyword, or -1, and its bytes.
         facts: (num_rules, 9) int64: kind; least evidence in quotes and without (64ths of a bit); least length; whether the name
             is a whole word; whether it is a header, before any scheme; whether it is weak: no UUID, and alone no hash is its
             value; where its words in `unless` start and stop.
         key_kinds: (2,) int64, the kinds of values of 40 letters of base64, and of 86 with `==`.
         unless, unless_masks: uint64, words before a name that make it none, as `suffixes` packs them.
-        placeholders, masks: uint64, the words of `is_placeholder`.
-        schemes, scheme_masks: uint64, words before a value.
+        placeholders, masks, schemes, scheme_masks: uint64, the words of `is_placeholder`, and words before a value.
     """
 
     of_keyword: Int32s
@@ -328,20 +326,12 @@ def match_names(
     counts: Int64sOut,
     out: SpansOut,
 ) -> int:
-    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap.
+    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap. Returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        hits: of keywords.
-        names: see `Names`.
         wanted: the kinds to find, a bit each.
         millibits: least entropy, for values of 32 different characters.
         counts: (256,) int64, scratch.
-        out: the spans.
-
-    Returns:
-        The number of spans.
     """
     num_spans, document, floor = 0, 0, offsets[0]
     positions, numbers, key_kinds = hits.positions, hits.numbers, names.key_kinds

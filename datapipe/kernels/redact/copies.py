@@ -72,17 +72,12 @@ def _longest_at(data, position, limit, starts, stops, slots, num_slots) -> Any:
 
 @kernel
 def find_copies(offsets: Int64s, data: UInt8s, spans: FoundSpans, slots: Int32sOut, out: SpansOut) -> int:
-    """Finds what is written like a span of the same document, outside all spans.
+    """Finds what is written like a span of the same document, outside all spans, in text order. Returns the number of copies.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         spans: in text order; none overlap.
         slots: scratch, a power of two of slots, more than a document has spans.
-        out: the copies in text order, as many as fit into documents with spans, at 12 bytes each.
-
-    Returns:
-        The number of copies.
+        out: as many copies as fit into documents with spans, at 12 bytes each.
     """
     starts, stops, kinds = spans.starts, spans.stops, spans.kinds
     num_copies, first = 0, 0

@@ -3,12 +3,12 @@
     bytes  ->  each group of digits  ->  IBAN (by the two letters before it), card, SSN, phone  ->  spans
                (all other bytes cost one comparison)
 
-The cost is linear for any input: a group of digits is read once and skipped, and from its start at most 70 bytes are read
-ahead and 40 back, of typeset numbers (`kernels/redact/folding.py`) thrice as many. Any bytes are safe. Spans begin and end with
-whole characters.
+The cost is linear for any input: a group of digits is read once and skipped, and from its start at
+most 70 bytes are read ahead and 40 back, of typeset numbers (`kernels/redact/folding.py`) thrice as
+many. Any bytes are safe. Spans begin and end with whole characters.
 
-A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before it, no decimal part of
-another number, and none of `_@%`, a letter, `.5` or `-5` after it.
+A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before
+it, no decimal part of another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
 Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of a
         known issuer's prefix and length (`kernels/redact/issuers.py`), with a valid Luhn check digit. Rare forms, and those
@@ -300,16 +300,11 @@ def _digits_stop(data, j, end):
 
 @kernel
 def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, out: SpansOut) -> int:
-    """Finds every number that identifies a person, in text order; spans do not overlap.
+    """Finds every number that identifies a person, in text order; spans do not overlap. Returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         wanted: kinds and shapes of phone numbers to find, bits WANTS_CARD and others.
         out: room for num_bytes // 7 + 1 spans: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED.
-
-    Returns:
-        The number of spans.
     """
     starts, stops, kinds = out
     num_spans = 0

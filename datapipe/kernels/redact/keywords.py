@@ -32,8 +32,8 @@ class Keywords(NamedTuple):
 
     Attributes:
         classes: (256,) uint8, the class of each byte.
-        bits: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins.
-        short: like bits, of keywords of three characters or fewer.
+        bits, short: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins; of
+            keywords of three characters or fewer.
         hashed: like bits, a bit for the hash of the first four classes of each longer keyword.
         children: (num_nodes * 64,) int32, the node behind a node and a class; 0 where there is none. Node 0 is the root.
         ends: (num_nodes,) int32, the number of the keyword that ends at a node; -1 where none does.
@@ -57,13 +57,8 @@ class Hits(NamedTuple):
 
 
 class HitsOut(NamedTuple):
-    """Outputs of `find_keywords`.
-
-    Attributes:
-        positions: (capacity,) int64, the start of each hit.
-        numbers: (capacity,) int32, the number of its keyword.
-        next_start: (1,) int64, where to go on; `offsets[-1]` at the end.
-    """
+    """Outputs of `find_keywords`: (capacity,) starts of hits, and numbers of their keywords; where
+    to go on, `offsets[-1]` at the end."""
 
     positions: Int64sOut
     numbers: Int32sOut
@@ -148,17 +143,12 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
-    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest first.
+    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
+    first. Returns the number of hits.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        start: in `data`; `offsets[0]` at first, later what the call before left in `next_start`.
-        table: see `Keywords`.
-        out: see `HitsOut`; the search ends at the byte after which hits may no longer fit.
-
-    Returns:
-        The number of hits.
+        start: `offsets[0]` at first, later what the call before left in `next_start`.
+        out: the search ends at the byte after which hits may no longer fit.
     """
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed

@@ -202,10 +202,8 @@ def _word_start(data, begin, low, stop) -> Any:
 
 @inline
 def follows_phone_word(data, begin, start) -> Any:
-    """Whether one of the last four words before `start` announces a phone number, with only fillers after it.
-
-    The search goes back 40 characters and 100 bytes at most and ends at a digit, `<` or `>`.
-    """
+    """Whether one of the last four words before `start` announces a phone number, with only fillers after it. The search goes
+    back 40 characters and 100 bytes at most and ends at a digit, `<` or `>`."""
     low, num_characters = start, 0
     limit = max(begin, start - _MOST_BYTES)
     while low > limit and num_characters < _MOST_CHARACTERS:

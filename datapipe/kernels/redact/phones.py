@@ -49,8 +49,8 @@ def _begins_with_trunk(data, j, end):
 def _phone_stop(data, first, end):
     """The stop of up to 15 digits with at most two separators between two digits, never inside a group; `first` below 7 digits.
 
-    After ten digits a parenthesis ends the number: "020 7946 0018 (24 hours)". After ten digits with a trunk prefix,
-    a group with a trunk prefix begins another number: "0171 2345608 0171 2345618".
+    After ten digits a parenthesis ends the number: "020 7946 0018 (24 hours)"; with a trunk prefix
+    so does another group with one: "0171 2345608 0171 2345618".
     """
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0

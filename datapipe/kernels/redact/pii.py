@@ -49,10 +49,8 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are not part of a longer token: a version, a product, a host name, a decimal.
-
-    `chain` is the stop of the last address: "8.8.8.8/8.8.4.4" are two addresses.
-    """
+    """Whether four groups are not part of a longer token: a version, a product, a host name, a
+    decimal. `chain` is the stop of the last address: "8.8.8.8/8.8.4.4" are two addresses."""
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):
@@ -93,8 +91,8 @@ def _parse_ipv4(data, start, stop):
 
 @inline
 def _is_public_ipv4(address):
-    """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved
-    (IANA's registry of special-purpose addresses)."""
+    """Whether an address is none of private, shared, loopback, link-local, documentation,
+    benchmark, multicast and reserved (IANA's registry of special-purpose addresses)."""
     first, two, three = address >> 24, address >> 16, address >> 8
     if first in (0, 10, 127) or first >= 224 or address & 0xFFFFFF == 0:  # 1.0.0.0 is a version or a network, no host
         return False
@@ -250,20 +248,13 @@ def _find_credentials(data, begin, colon, end):
 
 @kernel
 def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentials: bool, out: SpansOut) -> int:
-    """Finds every address and the credentials of every URL, in text order; spans do not overlap.
+    """Finds every address and the credentials of every URL, in text order; spans do not overlap. Returns their number.
 
     One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        emails: whether to find e-mail addresses.
-        ips: whether to find IP addresses.
-        credentials: whether to find names and passwords in URLs.
+        emails, ips, credentials: what to find: e-mail addresses, IP addresses, names and passwords in URLs.
         out: room for num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
-
-    Returns:
-        The number of spans.
     """
     starts, stops, kinds = out
     num_spans = 0

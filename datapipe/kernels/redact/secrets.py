@@ -36,13 +36,7 @@ class FindsPatterns(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What is looked for.
-
-    Attributes:
-        keywords: of all tables.
-        forms, names: the tables that kernels read.
-        patterns: the user's; None without any.
-    """
+    """What is looked for: keywords of all tables, the tables that kernels read, and the user's patterns; None without any."""
 
     keywords: Keywords
     forms: Forms
@@ -51,12 +45,9 @@ class Rules:
 
 
 def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_entropy: float) -> FoundSpans:
-    """The secrets in documents from `columns.text_buffers`, with their copies.
+    """The secrets in documents, with their copies.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        rules: what is looked for.
         wanted: the kinds to find, a bit each.
         min_entropy: of values behind names, in bits a character, for values of 32 different characters.
     """

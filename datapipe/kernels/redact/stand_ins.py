@@ -125,17 +125,7 @@ def _put_stand_in(row, kind, hashed):
 def write_stand_ins(
     data: UInt8s, starts: Int64s, stops: Int64s, kinds: UInt8s, seed: np.uint64, rows: UInt8MatrixOut, lengths: Int64sOut
 ) -> None:
-    """Writes the stand-in of each span.
-
-    Args:
-        data: (num_bytes,) uint8.
-        starts: (num_spans,) int64, in `data`.
-        stops: (num_spans,) int64.
-        kinds: (num_spans,) uint8, of `kernels/redact/pii.py`.
-        seed: uint64.
-        rows: (num_spans, 32) uint8.
-        lengths: (num_spans,) int64.
-    """
+    """Writes the stand-in of each span of a kind of `pii.py`: `rows` (num_spans, 32) uint8, and their bytes."""
     for span in range(len(starts)):
         hashed = mix64(seed)
         for j in range(starts[span], stops[span]):

@@ -46,8 +46,6 @@ class Form:
     """How the tokens of a rule are written.
 
     Attributes:
-        kind: number of the kind.
-        keyword: as it is written.
         number: of the keyword in the table of keywords.
         before, after: runs before and behind the keyword.
         millibits: least entropy, for values of 32 different characters.
@@ -161,10 +159,8 @@ def compiled_forms(
 
 @inline
 def pem_stop(data, start, end) -> Any:
-    """The stop of the private key that begins at `start`; `start` where there is none.
-
-    From -----BEGIN to -----END, with at least 64 letters of base64, at most 16 KiB.
-    """
+    """The stop of the private key that begins at `start`, from -----BEGIN to -----END, with at
+    least 64 letters of base64, at most 16 KiB; `start` where there is none."""
     j = start + len(_BEGIN)
     if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
@@ -235,11 +231,8 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 
 @inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
-    """The token of a form whose keyword is at a position, and what must look random; start equals stop where there is none.
-
-    Returns:
-        Start and stop of the token, start and stop of its random part.
-    """
+    """Start and stop of the token of a form whose keyword is at a position, and of its random part;
+    start equals stop where there is none."""
     keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
     if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position
@@ -265,19 +258,11 @@ def match_forms(
     counts: Int64sOut,
     out: SpansOut,
 ) -> int:
-    """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap.
+    """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap. Returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        hits: of keywords.
-        forms: see `Forms`.
         wanted: the kinds to find, a bit each; what is not wanted hides nothing inside it.
         counts: (256,) int64, scratch.
-        out: the spans.
-
-    Returns:
-        The number of spans.
     """
     positions, numbers, of_keyword, facts = hits.positions, hits.numbers, forms.of_keyword, forms.facts
     runs, alphabets, words, placeholders, masks = forms.runs, forms.alphabets, forms.words, forms.placeholders, forms.masks

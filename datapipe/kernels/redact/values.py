@@ -5,8 +5,8 @@
     element     all up to `</`
     word        letters, digits and the signs of keys; a closing sign or white space follows
 
-Code is no secret: variables, calls, templates, patterns, and what lies between two strings. Slugs, names of short parts, need
-more evidence than other values.
+Code is no secret: variables, calls, templates, patterns, and what lies between two strings. Slugs,
+names of short parts, need more evidence than other values.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ def after_blanks(data, start, end) -> Any:
 
 @inline
 def opening(data, start, end) -> Any:
-    """Behind the quote that opens a value, the quote, and whether it stands behind a backslash; no quote: 0.
-
-    A letter may be before the quote, as in b"…" and @"…", and three quotes are one.
-    """
+    """Behind the quote that opens a value, the quote, and whether it stands behind a backslash; no
+    quote: 0. A letter may be before the quote, as in b"…" and @"…", and three quotes are one."""
     j = start
     if j + 1 < end and is_in(data[j + 1], QUOTES) and (is_in(data[j], LETTER) or data[j] == _AT):
         j += 1
@@ -107,8 +105,7 @@ def _is_plain(byte) -> Any:
 @inline
 def _separates(data, position, end) -> Any:
     """Whether a sign ends a value: one before white space or another sign, a bracket before no letter or digit, and `&`, `,`
-    and `;` before a name, as in `&name=`; `&` also in an entity, `&amp;`, and before the last word.
-    """
+    and `;` before a name, as in `&name=`; `&` also in an entity, `&amp;`, and before the last word."""
     sign, j, limit = data[position], position + 1, min(end, position + _MAX_PARAMETER)
     if sign == _CLOSE or sign == _BRACKET or sign == _END_BRACE:
         return j == end or not is_in(data[j], LETTER | DIGIT)
@@ -198,11 +195,9 @@ def _is_file(data, start, stop) -> Any:
 
 @inline
 def _reserve(data, start, stop) -> Any:
-    """The evidence that a value needs beyond that of its rule, in 64ths of a bit: names of short parts are no secrets.
-
-    Parts of seven letters and digits or fewer, in one case, joined by `-`, `_`, `.`, `/` and `=`, read like `hpnd-uc-
-    export-2020`; so do joined letters without a digit.
-    """
+    """The evidence that a value needs beyond that of its rule, in 64ths of a bit. Names of short
+    parts are no secrets: parts of seven letters and digits or fewer, in one case, joined by `-`,
+    `_`, `.`, `/` and `=`, such as `hpnd-uc-export-2020`, and joined letters without a digit."""
     num_parts, longest, part, has_other = 1, 0, start, False
     has_small, has_capital, has_digit = False, False, False
     for j in range(start, stop):

@@ -3,9 +3,9 @@
     chunk  --prefix_bytes-->  signs at the front      --suffix_bytes-->  signs, 's and units at the end
            --infix_bytes--->  signs inside ("re-use"), unless the chunk is a web or e-mail address (`is_address`)
 
-The rules are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`), and so are the sets of characters (`lang/char_classes.py`):
-letters are those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case, marks
-and digits too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
+The rules and sets of characters are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`, `lang/char_classes.py`): letters are
+those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case, marks and digits
+too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
 """
 
 from __future__ import annotations
@@ -282,10 +282,7 @@ def is_address(data, start, stop, signs) -> Any:
 
 @inline
 def _is_host(data, host, stop, signs) -> Any:
-    """Whether a host starts at `host`, with an optional port and path: labels separated by dots, the last of small letters.
-
-    Reads no further than the labels go.
-    """
+    """Whether a host starts at `host`, with an optional port and path: labels separated by dots, the last of small letters."""
     label, offset, num_labels, num_chars, is_small = host, host, 0, 0, True
     while offset < stop:
         code, size = decode(data, offset, stop)

@@ -42,12 +42,7 @@ _SIEVE_SHIFT = np.uint64(64 - contractions.SIEVE_BITS)
 
 
 def find_english_words(words: Words, data: np.ndarray) -> Words:
-    """The words of every document, punctuation marks among them, as spaCy cuts English.
-
-    Args:
-        words: the words between white space.
-        data: (num_bytes,) uint8, of the same batch.
-    """
+    """The words of every document, punctuation marks among them, as spaCy cuts English, by the words between white space."""
     wholes = wholes_table()
     out = room_for_spans(len(words.doc_offsets), most_english_words(words, wholes))
     return first_spans(Words, cut_words(words, data, content_table(), sign_table(), wholes, unit_hashes(), out), out)
@@ -106,10 +101,8 @@ def cut_words(
 
     Args:
         chunks: the words between white space.
-        data: (num_bytes,) uint8.
-        classes: (0x110000,) uint8, `content_table`.
-        signs: (0x110000,) uint16, `sign_table`.
-        wholes: `wholes_table`.
+        classes: `content_table`.
+        signs, wholes: `sign_table`, `wholes_table`.
         units: hashes of units of measure, sorted.
     """
     chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags = chunks

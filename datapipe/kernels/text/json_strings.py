@@ -2,8 +2,8 @@
 
     say "hi"   ─▶   "say \\"hi\\""
 
-\\b, \\t, \\n, \\f and \\r have escapes of two bytes, the other control characters of six: \\u0001. All other characters are
-written as they are, in UTF-8.
+\\b, \\t, \\n, \\f and \\r have escapes of two bytes, the other control characters of six: \\u0001.
+All other characters are written as they are, in UTF-8.
 """
 
 from __future__ import annotations
@@ -60,11 +60,7 @@ def write_quoted(offsets: Int64s, data: UInt8s, out: UInt8sOut) -> None:
 
 
 def quoted(offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (num_texts + 1,) int64 and bytes uint8 of the texts as JSON strings.
-
-    Args:
-        offsets, data: of the texts, as `columns.text_buffers` gives them.
-    """
+    """Offsets (num_texts + 1,) int64 and bytes uint8 of the texts as JSON strings."""
     ends = np.empty(len(offsets), np.int64)
     measure_quoted(offsets, data, ends)
     out = np.empty(int(ends[-1]), np.uint8)

@@ -3,9 +3,9 @@
     starts, stops ─▶ kind: BLANK (white space only), FRAMED ("{" … "}"), OTHER
     lines, names  ─▶ spans of the values ─▶ strings unescaped, other values as written, null as null
 
-Where every line is framed, a parser that ignores newlines still reads at least one object per line: after the "}" of a line the
-"{" of the next can only open another top-level object, and no string contains a newline. As many rows as framed lines therefore
-means one object per line.
+Where every line is framed, a parser that ignores newlines still reads at least one object per line:
+after the "}" of a line the "{" of the next can only open another top-level object, and no string
+contains a newline. As many rows as framed lines therefore means one object per line.
 
 Values are copied from the text itself, so a column holds `1.0`, `1e3` and 2^64 as written, whatever the types of other rows.
 """
@@ -44,9 +44,8 @@ def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) 
 
 
 def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block. The last line needs no
-    newline.
-    """
+    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block. The
+    last line needs no newline."""
     stops = np.flatnonzero(data == 10)
     if len(data) and data[-1] != 10:
         stops = np.append(stops, len(data))
@@ -70,9 +69,7 @@ def _skip_space(data, offset, stop):
 
 @inline
 def _skip_string(data, offset, stop):
-    """The end of the string that begins at `offset`. The inner loop steps by one: a step that depends on the byte is four
-    times slower.
-    """
+    """The end of the string that begins at `offset`. A step that depends on the byte would be four times slower."""
     offset += 1
     while offset < stop and data[offset] != 34:
         while offset < stop and data[offset] != 34 and data[offset] != 92:
@@ -162,9 +159,8 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
-    """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1, -1 where the key is
-    absent.
-    """
+    """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1,
+    -1 where the key is absent."""
     offset = _skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1
@@ -197,8 +193,8 @@ def find_values(
 ) -> None:
     """The span of the value at a path in each line: (num_lines,) int64 starts and stops, -1 where it is absent.
 
-    The lines must be objects that a parser has accepted. Name p of the path, outermost first, is names[parts[p]:parts[p + 1]].
-    Of two equal keys in one object the first counts.
+    The lines must be objects that a parser has accepted. Name p of the path, outermost first, is
+    names[parts[p]:parts[p + 1]]. Of two equal keys in one object the first counts.
     """
     for i in range(len(starts)):
         a, b = starts[i], stops[i]

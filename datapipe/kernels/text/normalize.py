@@ -1,5 +1,5 @@
-"""Line ends and control characters in text: one pass over the bytes finds them, a second pass rewrites the documents that have
-any.
+"""Line ends and control characters in text: one pass over the bytes finds them, a second pass
+rewrites the documents that have any.
 
     bytes  ->  find_unstable  which spans may not be in NFC
            ->  survey   which documents must be rewritten, and which may not be in normal form
@@ -50,10 +50,8 @@ def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, break
     """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        actions: (128,) uint8, of `actions`.
-        stable: (0x110000,) uint8, of `unicode_classes.stable_table`.
+        actions: of `actions`.
+        stable: of `unicode_classes.stable_table`.
         breaks: whether U+2028 and U+2029 become newlines.
         marks: whether a byte order mark at the start is dropped.
     """
@@ -79,17 +77,13 @@ def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, break
 def find_unstable(
     starts: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, table: UInt16s, sizes: UInt8s, out: UInt8sOut
 ) -> None:
-    """Writes 1 for each span that may not be in NFC, alone or with the characters around it, else 0.
+    """Writes 1 for each span of UTF-8 that may not be in NFC, alone or with the characters around it, else 0.
 
     Reads on to the first character behind the span that is no combining mark.
 
     Args:
-        starts, stops: (num_spans,) int64, in `data`.
-        ends: (num_spans,) int64, the end of the text of each span.
-        data: (num_bytes,) uint8, valid UTF-8.
-        table: (0x110000,) uint16, `unicode_classes.composition_table`.
-        sizes: (256,) uint8, `unicode_classes.plain_sizes`.
-        out: (num_spans,) uint8.
+        starts, stops, ends: (num_spans,) int64, in `data`; where the text of each span ends.
+        table, sizes: `unicode_classes.composition_table`, `unicode_classes.plain_sizes`.
     """
     for span in range(len(starts)):
         offset, stop, before, unstable = starts[span], stops[span], np.int64(_ANY_BEFORE), False
@@ -111,14 +105,8 @@ def find_unstable(
 def rewrite(
     offsets: Int64s, data: UInt8s, actions: UInt8s, breaks: bool, marks: bool, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Writes every text with its characters kept, dropped or replaced. A carriage return and newline become one newline.
-
-    Args:
-        offsets, data, actions, breaks, marks: as for `survey`. A byte order mark is dropped where no kept character precedes
-            it.
-        out_offsets: (num_docs + 1,) int64.
-        out: uint8, at least as long as the texts.
-    """
+    """Writes every text with its characters kept, dropped or replaced; see `survey`. A carriage return and newline become one
+    newline; a byte order mark is dropped where no kept character precedes it."""
     num_written = np.int64(0)
     out_offsets[0] = 0
     for doc in range(len(offsets) - 1):

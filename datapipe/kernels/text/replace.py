@@ -26,14 +26,9 @@ def replace_spans(
     """Writes the texts with every span replaced.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        starts: (num_spans,) int64, ascending, in `data`; no span crosses a document.
-        stops: (num_spans,) int64.
-        rows: (num_spans, 32) uint8, the replacement of each span.
-        lengths: (num_spans,) int64, bytes of each replacement.
-        out_offsets: (num_docs + 1,) int64, from 0.
-        out: uint8, as long as the texts with the replacements.
+        starts, stops: (num_spans,) int64, ascending, in `data`; no span crosses a document.
+        rows, lengths: (num_spans, 32) uint8, the replacement of each span, and its bytes.
+        out: as long as the texts with the replacements.
     """
     num_written, span = 0, 0
     out_offsets[0] = 0

@@ -4,9 +4,9 @@
            ->  the words of these chunks (`english_words.py`): END, OTHER or punctuation
            ->  a new sentence at each OTHER after an END
 
-Other chunks are not cut: one of them begins a sentence where it holds more than punctuation. Most ends are a full stop behind
-letters, which is a word unless it makes an abbreviation, so these chunks are not cut either. Two or more dots are punctuation
-and end no sentence; neither does "…".
+Other chunks are not cut: one of them begins a sentence where it holds more than punctuation. Most
+ends are a full stop behind letters, which is a word unless it makes an abbreviation, so these
+chunks are not cut either. Two or more dots are punctuation and end no sentence; neither does "…".
 
 The cost is linear in the bytes of a line.
 """
@@ -69,9 +69,6 @@ def find_ends(
     """Finds the sentence ends of lines, in text order; returns the number of chunks.
 
     Args:
-        starts, lengths: (num_lines,) of the lines.
-        data: (num_bytes,) uint8.
-        marks: `marks.mark_table`.
         wholes: `english_words.wholes_table`.
         ends: -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word; -1 after
             the last. Room for an end in two bytes, and one more for each line.
@@ -113,13 +110,8 @@ def sum_sentences(
     words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) with the sentences of each line.
-
-    Args:
-        starts, lengths, data, marks: as for `find_ends`.
-        ends, chunks: what `find_ends` found.
-        words: those of the chunks; each chunk is a document.
-    """
+    """Fills `out` (num_lines,) with the sentences of each line, by what `find_ends` found, and the
+    words of the chunks: each chunk is a document of `words`."""
     chunk_starts, chunk_lengths = chunks.starts, chunks.lengths
     word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
     number = np.int64(0)
@@ -150,9 +142,7 @@ def sum_sentences(
 
 @inline
 def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
-    """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` where there is
-    none.
-    """
+    """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` for none."""
     chunk = offset
     while offset < stop:
         offset = _next_sign(data, offset, stop)
@@ -171,9 +161,7 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
 
 @inline
 def _next_sign(data, offset, stop) -> Any:
-    """Offset of the next byte of a possible sentence end. Loops over a view: NumPy's negative indices cost a third of the
-    time.
-    """
+    """Offset of the next byte of a possible sentence end, by a view: NumPy's negative indices cost a third of the time."""
     rest = data[offset:stop]
     for index in range(len(rest)):
         if _IS_SIGN[rest[index]]:
@@ -190,8 +178,8 @@ def _is_inner(data, offset, stop) -> Any:
 
 @inline
 def _plain_end(data, chunk, end, stop, marks, keys, sieve) -> Any:
-    """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but for a quote; _UNKNOWN where
-    the chunk must be cut.
+    """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but
+    for a quote; _UNKNOWN where the chunk must be cut.
 
     The letters are the whole chunk, or at least the last eight bytes of it. The last is small.
     """
@@ -230,8 +218,7 @@ def _chunk_stop(data, offset, stop, marks) -> Any:
 @inline
 def _opens(data, offset, first, stop, marks) -> Any:
     """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at white space that is not one
-    space, which is a token, unless nothing but white space is left of the line.
-    """
+    space, which is a token, unless nothing but white space is left of the line."""
     while offset < first:
         mark, size = mark_at(data, offset, first, marks)
         if mark & WHITE:
@@ -262,8 +249,7 @@ def _kind(data, start, stop, marks) -> Any:
 
 @inline
 def _is_degree_stop(data, chunk, word) -> Any:
-    """Whether a word of two bytes is a capital unit of temperature with its full stop, which spaCy's special cases cut off
-    between icons: "°C.♥".
-    """
+    """Whether a word of two bytes is a capital unit of temperature with its full stop, which
+    spaCy's special cases cut off between icons: "°C.♥"."""
     is_stop = data[word + 1] == _DOT and (data[word] == 0x43 or data[word] == 0x46 or data[word] == 0x4B)
     return is_stop and word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0

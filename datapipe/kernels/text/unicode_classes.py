@@ -152,13 +152,8 @@ def ahead(data, position, end, num_chars) -> Any:
 
 @inline
 def decode(data, offset, stop) -> tuple[Any, Any]:
-    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character begins or it does not end by
-    `stop`.
-
-    Args:
-        data: (num_bytes,) uint8, any bytes.
-        offset, stop: int64, `offset` below `stop`.
-    """
+    """The character at `offset` below `stop` and its size; (REPLACEMENT, 1) where no well-formed
+    character begins or it does not end by `stop`."""
     code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
@@ -182,12 +177,8 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop` and its size; (REPLACEMENT, 1) where no well-formed character ends.
-
-    Args:
-        data: (num_bytes,) uint8, any bytes.
-        stop, start: int64, `stop` above `start`, the first byte that may belong to the character.
-    """
+    """The character that ends at `stop` and its size; (REPLACEMENT, 1) where no well-formed
+    character ends. `start`, below `stop`, is the first byte that may belong to the character."""
     first = stop - 1
     if data[first] < 0x80:
         return np.int64(data[first]), 1

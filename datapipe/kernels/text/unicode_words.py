@@ -34,13 +34,11 @@ LETTERS, KANA, IS_LETTER, IS_DIGIT, IS_HEBREW, MID_LETTER, MID_DIGIT, MID_HEBREW
 )
 """Roles of a character. LETTERS and KANA: joins a neighbour with the same role; signs like `_` have both. MID_LETTER,
 MID_DIGIT, MID_HEBREW: joins two such characters. AFTER_HEBREW: joins a Hebrew letter before it. EXTENDS: belongs to the
-character before it. BEGINS: a piece that begins with it is a word.
-"""
+character before it. BEGINS: a piece that begins with it is a word."""
 
 UNSPACED = "E00-109F 1780-17FF 3005-3007 3041-309F 3400-4DBF 4E00-9FFF F900-FAFF 20000-31FFF"
-"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks, Hiragana, Han. Deduplication
-compares each of their characters.
-"""
+"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks,
+Hiragana, Han. Deduplication compares each of their characters."""
 
 _ALONE = (
     "E00-EFF 1000-109F 1780-17FF 1950-19DF 1A20-1AAF A9E0-A9FF AA60-AADF 11700-1174F "  # Thai, Lao, Myanmar, Khmer, Tai, Ahom
@@ -110,12 +108,7 @@ def role_table() -> np.ndarray:
 
 
 def find_unicode_words(offsets: np.ndarray, data: np.ndarray) -> Words:
-    """The words of every document without their punctuation, in any script.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-    """
+    """The words of every document without their punctuation, in any script."""
     out = room_for_spans(len(offsets), most_unicode_words(offsets, data, role_table()))
     return first_spans(Words, split_unicode_words(offsets, data, class_table(), role_table(), out), out)
 
@@ -136,14 +129,7 @@ def most_unicode_words(offsets: Int64s, data: UInt8s, roles: UInt16s) -> int:
 
 @kernel
 def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: UInt16s, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_unicode_words` words, and returns the number of words.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
-        roles: (0x110000,) uint16, `role_table`.
-    """
+    """Fills `out`, which has room for `most_unicode_words` words, and returns the number of words. `roles`: `role_table`."""
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
@@ -182,12 +168,8 @@ def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: U
 
 @inline
 def _last_after(data, offset, stop, roles, last, role) -> Any:
-    """The role that the next character has to join after a sign inside a word; 0 where the sign does not belong to the word.
-
-    Args:
-        offset: after the sign.
-        last, role: of the character before the sign, and of the sign.
-    """
+    """The role that the next character has to join after a sign inside a word, from `offset` on; 0 where the sign does not
+    belong to the word. `last`, `role`: of the character before the sign, and of the sign."""
     if not role & (MID_LETTER | MID_DIGIT | MID_HEBREW):
         return np.int64(0)
     following = np.int64(EXTENDS)

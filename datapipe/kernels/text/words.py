@@ -102,12 +102,7 @@ Spans = TypeVar("Spans", Words, Lines)
 
 
 def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
-    """The words of every document, split at Unicode white space.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-    """
+    """The words of every document, split at Unicode white space."""
     out = room_for_spans(len(offsets), most_words(offsets, data))
     return first_spans(Words, split_words(offsets, data, class_table(), out), out)
 
@@ -116,10 +111,8 @@ def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Line
     """The lines or paragraphs of every document that are not blank, without the white space around them.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white space alone is not
-            empty, and ends no paragraph.
+        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line
+            of white space alone is not empty, and ends no paragraph.
     """
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
@@ -168,11 +161,6 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
     """Fills `out`, which has room for `most_words` words, and returns the number of words.
 
     One loop nest above 40 lines: cut into functions, it is slower.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-        classes: (0x110000,) uint8, `unicode_classes.class_table`.
     """
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)

@@ -6,9 +6,8 @@
     segment   1 1 1 1  2 2 2  0 0
     borders   0 4 7 9                    the longest run is 4
 
-A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`); batches of the loader call it a piece. Loops
-run over slices, from 0 to a length, so that the compiler vectorises them: with indices into rows instead of slices labels and
-positions took five times as long.
+A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`). Loops run over slices, which the compiler
+vectorises: with indices into rows labels and positions took five times as long.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import copy_into
 from datapipe.kernels.types import (
     Int32Matrix,
     Int32MatrixOut,
@@ -28,8 +28,8 @@ from datapipe.kernels.types import (
 )
 
 IGNORED = -100
-"""The label that cross-entropy in torch and Hugging Face's trainers ignores. JAX's optax does not: it reads class V - 100, so
-labels must be masked there (`tests/examples/jax_loop.py`)."""
+"""The label that cross-entropy in torch and Hugging Face's trainers ignores. JAX's optax does not:
+it reads class V - 100, so labels must be masked there (`tests/examples/jax_loop.py`)."""
 
 
 @inline
@@ -42,12 +42,6 @@ def _fill(out: Any, value: Any) -> None:
 def _count_up(out: Any) -> None:
     for t in range(out.shape[0]):
         out[t] = t
-
-
-@inline
-def _copy(source: Any, out: Any) -> None:
-    for t in range(out.shape[0]):
-        out[t] = source[t]
 
 
 @kernel
@@ -66,7 +60,7 @@ def shifted_labels(
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
             last = position + chunk_lengths[chunk] - 1
-            _copy(tokens[row, position + 1 : last + 1], out[row, position:last])
+            copy_into(out[row, position:last], tokens[row, position + 1 : last + 1])
             out[row, last] = IGNORED
             position = last + 1
         _fill(out[row, position:], IGNORED)
@@ -77,26 +71,18 @@ def unshifted_labels(
     tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
 ) -> None:
     """Labels that are the tokens themselves, except for padding: for models that shift labels.
-
-    Args: as for `shifted_labels`.
-    """
+    Arguments as for `shifted_labels`."""
     for row in range(tokens.shape[0]):
         used = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
             used += chunk_lengths[chunk]
-        _copy(tokens[row, :used], out[row, :used])
+        copy_into(out[row, :used], tokens[row, :used])
         _fill(out[row, used:], IGNORED)
 
 
 @kernel
 def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
-    """Positions from 0 in each chunk, and from 0 in the padding, so that all are below S.
-
-    Args:
-        chunk_offsets: (num_rows + 1,) int64.
-        chunk_lengths: (num_chunks,) int32.
-        out: (num_rows, S).
-    """
+    """Positions from 0 in each chunk, and from 0 in the padding, so that all are below S. Arguments as for `shifted_labels`."""
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -107,11 +93,8 @@ def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut 
 
 @kernel
 def segments(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
-    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each other where the numbers are
-    equal.
-
-    Args: as for `positions`.
-    """
+    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each
+    other where the numbers are equal. Arguments as for `positions`."""
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -135,9 +118,8 @@ def borders(
     The padding of a row is a run of its own.
 
     Args:
-        chunk_offsets: (num_rows + 1,) int64 and chunk_lengths: (num_chunks,) int32, over all batches.
+        chunk_offsets, chunk_lengths: as for `positions`, over all batches.
         batch_rows: (num_batches + 1,) int64: batch b has the rows batch_rows[b]:batch_rows[b + 1].
-        sequence_length: int64.
         out: int32, with room for num_batches + num_rows + num_chunks: for each batch 0 and then the end of each run.
         out_offsets: (num_batches + 1,) int64: batch b has out[out_offsets[b]:out_offsets[b + 1]].
         longest: (num_batches,) int64: the longest run of each batch; 0 where it has no row.

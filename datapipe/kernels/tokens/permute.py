@@ -2,17 +2,16 @@
 
     permute(key, size, indices)  ->  positions          invert(key, size, positions)  ->  indices
 
-From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs one half with the 64-bit
-finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size. A result
-outside 0..size-1 goes through the network again (cycle walking), less than twice on average for any size; with equal halves
-2^30 + 1 would take four walks. Below 2^16 a Feistel network cannot be uniform over permutations, because its rounds depend on
-too few bits. A keyed Fisher-Yates table is made instead, without bias, and the last tables are kept.
+From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs
+one half with the 64-bit finaliser of the other half and a round key. The halves may differ by one
+bit, so the domain is below twice the size, and a result outside 0..size-1 goes through the network
+again (cycle walking), less than twice on average. Below 2^16 a Feistel network cannot be uniform
+over permutations: a keyed Fisher-Yates table is made instead, and the last tables are kept.
 
 Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20). The
 tests hold a battery that detects this weakness and that these permutations pass.
 
-Many indices go through the rounds side by side, in lanes that the compiler vectorises; an index that leaves the walk gives its
-lane to the next. One index at a time takes five times as long.
+Many indices go through the rounds side by side, in lanes that the compiler vectorises; one at a time takes five times as long.
 """
 
 from __future__ import annotations
@@ -95,9 +94,8 @@ def halves(size: Any) -> Any:
 
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half `high` above the half
-    `low`.
-    """
+    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half
+    `high` above the half `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask
@@ -119,11 +117,8 @@ def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_ma
 
 @inline
 def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, following: Any, out: Any) -> Any:
-    """Writes the lanes below `size` to `out` and gives them the next of `given`; returns the number of lanes in use.
-
-    The other lanes go through the rounds again. `origins` holds the index in `given` that each lane came from. `following` is
-    the number of indices that have had a lane.
-    """
+    """Writes the lanes below `size` to `out` and gives them the next of `given`; returns the number of lanes in use, and how
+    many indices have had a lane. `origins` holds the index in `given` that each lane came from."""
     kept = 0
     for lane in range(num_lanes):
         value, origin = values[lane], origins[lane]
@@ -140,14 +135,12 @@ def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, fo
 
 @kernel
 def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64sOut) -> None:
-    """The permutation by a Feistel network, or its inverse.
+    """The permutation by a Feistel network of `indices` (n,) int64 in 0..size-1, or its inverse, into `out` (n,) int64.
 
     Args:
-        indices: (n,) int64 in 0..size-1; positions for the inverse.
-        size: int64, at least 2.
+        size: at least 2.
         keys: (rounds,) uint64, from `round_keys`; an even number.
-        inverse: whether the rounds go from the last to the first.
-        out: (n,) int64, positions in 0..size-1; indices from the inverse.
+        inverse: whether `indices` are positions, and the rounds go from the last to the first.
     """
     low_bits, low_mask, high_mask = halves(size)
     values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
@@ -165,14 +158,10 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64
 
 @kernel
 def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
-    """A keyed Fisher-Yates shuffle of 0..len(out)-1: every permutation is equally likely over keys.
+    """A keyed Fisher-Yates shuffle of 0..len(out)-1, at most 2^16: every permutation is equally likely over keys.
 
-    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a number below n; the few words
-    that would favour some numbers are drawn again.
-
-    Args:
-        key: uint64.
-        out: (size,) uint16, size at most 2^16.
+    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a
+    number below n; the few words that would favour some numbers are drawn again.
     """
     for i in range(len(out)):
         out[i] = i

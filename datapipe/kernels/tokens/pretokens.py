@@ -3,10 +3,9 @@
     offsets, bytes ──▶ the end of every word; by GPT2 as GPT-2, GPT-NeoX and OLMo, by CL100K as GPT-4, Llama 3, OLMo 2 and
                        Qwen, by O200K as GPT-4o and gpt-oss
 
-Each family has a table with the bits below for every code point; `datapipe/tokens/patterns.py` makes the tables.
-The branches follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and
-`\\s+(?!\\S)` by giving back white space from the end of a run. Here a run is scanned once: its last newline, its last character
-and its end tell what the alternatives match. The rest of a run is scanned at most twice more: the cost is linear in the bytes.
+Each family has a table with the bits below for every code point; `datapipe/tokens/patterns.py` makes the tables. The branches
+follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by
+giving back white space from the end of a run; here a run is scanned once, so the cost is linear in the bytes.
 
 Texts must be UTF-8. With other bytes nothing is read or written out of bounds, and every document still ends with a word.
 The kernel cuts 160 to 230 MB/s; the trainer of `tokenizers`, whose engine is Oniguruma, counts words at 4 MB/s (2026-11).
@@ -28,10 +27,10 @@ GPT2, CL100K, O200K = range(3)
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN = 1, 2, 4, 8, 16, 32
 """Bits of a table.
 
-LETTER: letters of words; o200k: letters of the first, upper-case part of a word.
-LOWER: o200k: letters of the second, lower-case part; unused in other families.
-SPACE: white space, including newlines. NEWLINE: carriage return and line feed, in families that distinguish them.
-SIGN: characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
+LETTER: letters of words; o200k: letters of the first, upper-case part of a word. LOWER: o200k:
+letters of the second, lower-case part; unused in other families. SPACE: white space, including
+newlines. NEWLINE: carriage return and line feed, in families that distinguish them. SIGN:
+characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
 """
 
 _SPACE, _APOSTROPHE, _SLASH = ord(" "), ord("'"), ord("/")
@@ -121,8 +120,6 @@ def cut_words(offsets: Int64s, data: UInt8s, classes: UInt8s, family: int, longe
     """The end of each word in `data`, ascending; no word spans documents. Returns their number.
 
     Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, the bits above, as the family has them.
         family: GPT2, CL100K or O200K.
         longest_number: most digits of a word; no limit in GPT2.
@@ -186,8 +183,7 @@ def _cl100k_end(data, offset, stop, classes, longest_number) -> Any:
 def _o200k_end(data, offset, stop, classes, longest_number) -> Any:
     """The end of `[^\\r\\n\\p{L}\\p{N}]?U*W+(?i:'s|…)?|[^\\r\\n\\p{L}\\p{N}]?U+W*(?i:'s|…)?|\\p{N}{1,3}`
     and then `| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`,
-    where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER).
-    """
+    where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER)."""
     kind, size = kind_at(data, offset, stop, classes)
     begin = offset if kind & (LETTER | LOWER) or kind & (NEWLINE | NUMBER) else offset + size
     end = _word_end(data, begin, stop, classes)

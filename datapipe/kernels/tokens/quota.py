@@ -1,5 +1,5 @@
-"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py` has the method and its
-bound.
+"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py`
+has the method and its bound.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def assign(
         nodes: (num_nodes, 4) int64, of each node the weight below its left child, the weight below both children, and the
             children: nodes, or ~leaf. Node 0 is the root; without nodes leaf 0 is the only one.
         leaves: (num_leaves, 2) int64, the source of each leaf and its samples before the segment.
-        sources: (n,) int64, the result.
-        ordinals: (n,) int64, the result.
+        sources, ordinals: (n,) int64, the result.
     """
     others = 0
     for i in range(len(samples)):

@@ -3,10 +3,9 @@
     rows of best_fit ── open_rows ── split_to_fill ──▶ fewer rows, with split documents
 
 A row is emptied chunk by chunk, the longest first. A chunk goes whole to the row with the least room that holds it. Where no
-row does, its first part fills a row to the end, and the rest goes on: to another row, or to be split again. The room for the
-first part is the one that makes the shorter part as long as possible, among those after which the rest fits into one row; where
-no two rows hold the chunk, it is the most room that there is. So the part of a document that is not its last always ends with
-its row.
+row does, its first part fills a row to the end, and the rest goes on: to another row, or to be split again. The first part goes
+where the shorter of the two parts is longest, among the rooms after which the rest fits into one row; else to the most room.
+So a part that is not the last of its document ends with its row.
 
 S = 8 and documents 0 to 5 of 5 tokens, one to a row, each with room 3. The row of document 0 is emptied: its first 3 tokens
 fill the row of 5, the other 2 go to the row of 4. Then that of document 1: its first 3 tokens fill the row of 3, since 1 token,

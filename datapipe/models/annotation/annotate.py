@@ -8,8 +8,8 @@
     OUTPUT/work/              the run of the stages, and the sample
     OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
-The same command goes on where it was stopped, and asks for nothing that is in the cache. The output has the same bytes however
-often it was stopped. Each file appears when it is whole.
+The same command goes on where it was stopped, and asks for nothing that is in the cache. The output
+has the same bytes however often it was stopped. Each file appears when it is whole.
 """
 
 from __future__ import annotations
@@ -28,21 +28,12 @@ from rich.console import Console
 
 from datapipe.credentials import masked
 from datapipe.errors import UserError
-from datapipe.language_model.cache import AnswerCache, open_cache
+from datapipe.language_model.asking import Asking, LeftOut, Request
+from datapipe.language_model.cache import Answer, AnswerCache, open_cache
 from datapipe.language_model.endpoint import Endpoint, connected
-from datapipe.models.annotation.asking import Asking, Clock, Pace
-from datapipe.models.annotation.outcomes import (
-    LABELLED,
-    UNPARSED,
-    Counts,
-    Prices,
-    Questions,
-    Request,
-    Settled,
-    Spending,
-    Tokens,
-    write_files,
-)
+from datapipe.language_model.rate_limiter import Clock, RateLimiter
+from datapipe.language_model.spending import Prices, Spending, Tokens
+from datapipe.models.annotation.outcomes import LABELLED, UNPARSED, Counts, Questions, Settled, write_files
 from datapipe.models.annotation.sample import Sample, draw_sample, find_sample
 from datapipe.models.documents import DocumentInput, documents_of
 from datapipe.quantities import counted, duration
@@ -61,8 +52,7 @@ class Job:
     """What is annotated, and how.
 
     Attributes:
-        documents: where they come from.
-        num_documents: of the sample.
+        num_documents, seed: of the sample.
         output: a local folder.
         cache: folder of the answers; several jobs may use it one after another.
         concurrency: requests under way at a time.
@@ -91,12 +81,9 @@ class Job:
 
 
 def annotate_documents(job: Job, console: Console) -> Counts | None:
-    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run.
-
-    Raises:
-        UserError: another process is at the output or the cache, or something that the user gave is wrong.
-        DatapipeError: the endpoint does not answer, a limit is reached, too many answers cannot be read. All answers are kept.
-    """
+    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run. Raises UserError where another
+    process is at the output or the cache, or something that the user gave is wrong; DatapipeError where the endpoint does not
+    answer, a limit is reached, or too many answers cannot be read. All answers are kept."""
     with _own_folder(job), open_cache(job.cache) as cache:
         sample, fingerprint = _sample_of(job, console)
         counts, spending = Counts(max_unparsed=job.max_unparsed), Spending(job.prices, job.max_cost)
@@ -110,7 +97,7 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
         counts.check(is_all=True)
         write_files(job.output, sample.documents(), job.questions, cache, left_out)
         _write_card(job, sample, fingerprint, counts)
-        for line in _told(job, counts, spending):
+        for line in _summary(job, counts, spending):
             _say(line, console)
         return counts
 
@@ -151,8 +138,8 @@ def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
 def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> Iterator[str]:
     """What is to be asked, and what it will take, in lines. Counts what is in the cache."""
     expected = Tokens()
-    for _, text in sample.documents():
-        state = job.questions.state_of(text, cache)
+    for name, text in sample.documents():
+        state = job.questions.state_of(name, text, cache)
         if isinstance(state, Request):
             expected += state.expected
         else:
@@ -172,27 +159,36 @@ async def _ask(
     job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, console: Console
 ) -> dict[str, Settled]:
     """Asks for what is missing. Returns the documents that are left out."""
-    unsettled = ((name, text) for name, text in sample.documents() if isinstance(job.questions.state_of(text, cache), Request))
-    progress = Progress(job.clock, sample.num_sampled, counts, spending)
+    left_out: dict[str, Settled] = {}
+
+    def settle(request: Request, answer: Answer | LeftOut) -> None:
+        settled = job.questions.settled(request, answer)
+        if isinstance(answer, LeftOut):
+            left_out[request.name] = settled
+        counts.add(settled)
+        counts.check()
+
+    limiter = RateLimiter(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _say(line, console))
+    progress = Progress(limiter, sample.num_sampled, counts, spending)
     async with connected(job.endpoint, job.concurrency) as client:
         asking = Asking(
             client=client,
-            questions=job.questions,
             cache=cache,
-            pace=Pace(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _say(line, console)),
+            limiter=limiter,
             spending=spending,
-            counts=counts,
+            settled=settle,
             concurrency=job.concurrency,
             skip_failed=job.skip_failed,
         )
-        telling = asyncio.create_task(progress.tell_often(console))
+        showing = asyncio.create_task(progress.show_often(console))
         try:
-            await asking.ask_all(unsettled)
+            states = (job.questions.state_of(name, text, cache) for name, text in sample.documents())
+            await asking.ask_all(state for state in states if isinstance(state, Request))
         finally:
-            telling.cancel()
+            showing.cancel()
             with suppress(asyncio.CancelledError):
-                await telling
-    return asking.left_out
+                await showing
+    return left_out
 
 
 def _write_card(job: Job, sample: Sample, fingerprint: str, counts: Counts) -> None:
@@ -212,7 +208,7 @@ def _write_card(job: Job, sample: Sample, fingerprint: str, counts: Counts) -> N
     Root(str(job.output)).write_atomic(CARD, json.dumps(card, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
-def _told(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
+def _summary(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
     scores = ", ".join(f"{score:g}: {count:,}" for score, count in sorted(counts.scores.items()))
     yield f"{counted(counts.scores.total(), 'document')} scored ({scores or 'none'})"
     if counts.unparsed:
@@ -228,12 +224,12 @@ class Progress:
     420 of 1,000 documents (412 scored, 8 without a score), 5.2/s, 1:51 left, 310,000 tokens, cost 0.12 of about 0.29
     """
 
-    def __init__(self, clock: Clock, num_documents: int, counts: Counts, spending: Spending) -> None:
-        self._clock, self._num_documents, self._counts, self._spending = clock, num_documents, counts, spending
-        self._began, self._settled_before = clock.now(), counts.num_settled
+    def __init__(self, limiter: RateLimiter, num_documents: int, counts: Counts, spending: Spending) -> None:
+        self._limiter, self._num_documents, self._counts, self._spending = limiter, num_documents, counts, spending
+        self._began, self._settled_before = limiter.clock.now(), counts.num_settled
 
-    async def tell_often(self, console: Console) -> None:
-        """Tells of the work until it is cancelled: a line every ten seconds, or a live one on a terminal."""
+    async def show_often(self, console: Console) -> None:
+        """Shows the work until it is cancelled: a line every ten seconds, or a live one on a terminal."""
         with console.status("") if console.is_terminal else nullcontext() as live:
             while True:
                 await asyncio.sleep(_PLAIN_EVERY_S if live is None else _LIVE_EVERY_S)
@@ -245,11 +241,11 @@ class Progress:
     def line(self) -> str:
         counts, spent = self._counts, self._spending.spent
         done = counts.num_settled
-        elapsed_s, num_new = self._clock.now() - self._began, done - self._settled_before
+        elapsed_s, num_new = self._limiter.clock.now() - self._began, done - self._settled_before
         rate = num_new / elapsed_s if elapsed_s > 0 else 0.0
         left = f"{duration((self._num_documents - done) / rate)} left" if rate > 0 else "time left unknown"
         without = f", {counts.unparsed.total():,} without a score" if counts.unparsed else ""
-        failed = f"{counted(counts.num_failed_attempts, 'attempt')} failed" if counts.num_failed_attempts else ""
+        failed = f"{counted(self._limiter.num_failed, 'attempt')} failed" if self._limiter.num_failed else ""
         documents = f"{done:,} of {counted(self._num_documents, 'document')} ({counts.scores.total():,} scored{without})"
         parts = (documents, f"{rate:,.1f}/s", left, f"{spent.total:,} tokens", self._cost(num_new), failed)
         return ", ".join(part for part in parts if part)

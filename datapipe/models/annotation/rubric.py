@@ -38,12 +38,7 @@ _OWN_OPTIONS = frozenset({"model", "messages", "stream", "n", "temperature", "ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What an answer says.
-
-    Attributes:
-        value: on the scale of the rubric.
-        reason: the answer without the line of the score.
-    """
+    """What an answer says: a value on the scale of the rubric, and the answer without the line of the score."""
 
     value: float
     reason: str
@@ -118,8 +113,8 @@ class Rubric(BaseModel):
         return own | {"stream": False} | self.options
 
     def parse(self, answer: str) -> Score | str:
-        """The score that an answer gives, or the reason why it gives none: "no_score", "several_scores", "not_a_number",
-        "off_scale"."""
+        """The score that an answer gives, or the reason why it gives none: "no_score",
+        "several_scores", "not_a_number", "off_scale"."""
         if self.answer_after:
             answer = answer.rpartition(self.answer_after)[2]
         matches = list(re.finditer(self.answer, answer, re.MULTILINE))

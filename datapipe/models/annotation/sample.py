@@ -30,11 +30,7 @@ Documents = Callable[[], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The documents of a sample, on disk.
-
-    Attributes:
-        num_sampled: documents in the sample.
-    """
+    """The documents of a sample, on disk."""
 
     path: Path
     num_sampled: int

@@ -67,11 +67,8 @@ def _lines(name: str, path: Path) -> list[str]:
 
 
 def masks_of(lists: Lists, languages: pa.Array | None, num_docs: int) -> np.ndarray:
-    """The lists that count for each document, a bit for each: (num_docs,) uint64.
-
-    Args:
-        languages: (num_docs,) the name of the list for each document; None: all count.
-    """
+    """The lists that count for each document, a bit for each: (num_docs,) uint64; all where
+    `languages` is None, else that of the language of the document."""
     if languages is None:
         return np.full(num_docs, _ALL)
     names = pa.array(lists.names, pa.large_string())

@@ -5,10 +5,9 @@
 
 Source: `configs/<code>.yml` of github.com/huggingface/fineweb-2, every value and every stop word as published at commit
 05e6729567a5df985fbd814e862c48f796feb09f, or, where a file could not be read there, d331bee82ee206aebbaba04db4283154291c1c74.
-The commits c7004ff and baedee4 hold other thresholds, found by another method. English has no file: FineWeb's own settings are
-the defaults of the filters. Turkish is missing, since only the other commits could be read. The least scores of 1,929 languages
-are `language_score` of all files at commit d0defb2. They lie between 0.3 and 0.9. 1,102 labels of GlotLID have 0.3, and here so
-do labels without a file, but for English, which FineWeb holds.
+The commits c7004ff and baedee4 hold other thresholds, found by another method. Without a file are English, whose settings are
+the defaults of the filters, and Turkish. The least scores of 1,929 languages, from 0.3 to 0.9, are `language_score` of all
+files at commit d0defb2; a label without a file has 0.3, English that of FineWeb.
 
 The published pipeline (`fineweb-2-pipeline.py`) adds rules that are the same for every language: two stop words, at most 0.1 of
 the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none on characters
@@ -21,9 +20,9 @@ in duplicate lines. A limit of 0 for lines that end in punctuation switches that
 | `min_mean_word_length`, `max_mean_word_length` | `min_avg_word_length`, `max_avg_word_length` |
 | `min_letter_words` | `max_non_alpha_words_ratio`, a name for the opposite |
 
-The limits on words were measured with a word segmenter for each language. Words separated by white space are a good
-replacement for most languages, but not for cmn, jpn and tha, which write no spaces, and less so for kor, whose stop words are
-endings inside words.
+The limits on words were measured with a word segmenter for each language. Words separated by white
+space are a good replacement for most languages, but not for cmn, jpn and tha, which write no
+spaces, and less so for kor, whose stop words are endings inside words.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ _ENGLISH = ("en", "eng", "eng_Latn")
 
 
 def language_settings(language: str) -> Mapping[str, Any]:
-    """The options that the settings of a language decide, by its code: "deu_Latn", "deu" or "de". Raises UserError for an
-    unknown code."""
+    """The options that the settings of a language decide, by its code: "deu_Latn", "deu" or "de".
+    Raises UserError for an unknown code."""
     known = _codes()
     if language not in known:
         raise UserError(

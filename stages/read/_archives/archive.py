@@ -48,13 +48,8 @@ _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A record that is a document.
-
-    Attributes:
-        content: its text or page.
-        columns: values by the names that sources use for them.
-        headers: of the response; those of the record win.
-    """
+    """A record that is a document: its text or page, values by the names that sources use for them,
+    and the headers of the response; those of the record win."""
 
     record: Record
     content: bytes
@@ -74,9 +69,7 @@ class ArchiveReader(ContentReader):
     """Reads archives of records, those of WARC unless a reader has `beginning` and `records` of another format."""
 
     max_record_bytes: int = Field(
-        default=64 << 20,
-        ge=1,
-        description="Most bytes of a record, and of its page once it is inflated; larger ones are quarantined.",
+        default=64 << 20, ge=1, description="Most bytes of a record, and of its page once inflated; more is quarantined."
     )
 
     cuts_plain: ClassVar[bool] = True
@@ -209,9 +202,7 @@ class PageReader(ArchiveReader):
         description="Media types of the pages to read, without parameters. An empty one takes responses without a media type.",
     )
     status: tuple[int, ...] = Field(
-        default=(200,),
-        min_length=1,
-        description="HTTP status codes of the pages to read. Records that are no HTTP response have none, and are read.",
+        default=(200,), min_length=1, description="HTTP status codes of the pages to read. Other records have none."
     )
 
     def document(self, record: Record) -> Document | Rejected | str:

@@ -50,13 +50,8 @@ class BodyError(DatapipeError):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response.
-
-    Attributes:
-        status: None where the status line has none.
-        headers: several of one name are joined by ", ".
-        body: as stored.
-    """
+    """A response: its body as stored, its headers, those of one name joined by ", ", and its
+    status, None where its line has none."""
 
     body: bytes
     status: int | None = None
@@ -64,9 +59,8 @@ class Response:
 
 
 def parse_response(block: bytes) -> Response | None:
-    """The response in the block of a record; None where the block does not begin with a status line.
-
-    A response of the class 1xx, such as "100 Continue", announces the response that follows it in the block."""
+    """The response in the block of a record; None where the block does not begin with a status line. A response of the class
+    1xx, such as "100 Continue", announces the response that follows it in the block."""
     response = _parse(block)
     for _ in range(_MOST_ANNOUNCEMENTS):
         if response is None or (response.status or 0) // 100 != 1 or not response.body.startswith(b"HTTP/"):
@@ -122,13 +116,11 @@ def charset(content_type: str | None) -> str | None:
 
 
 def decoded_body(response: Response, max_bytes: int, is_cut_off: bool = False) -> bytes:
-    """The body without transfer and content encodings.
+    """The body without transfer and content encodings. Raises BodyError for one that is larger than
+    `max_bytes`, encoded or not, that breaks off, or whose encoding is damaged.
 
     Args:
-        max_bytes: the most bytes of a body, encoded or not.
         is_cut_off: whether the crawler has cut the response off, so that what can be decoded is the body.
-
-    Raises BodyError for a body that is larger, that breaks off, or whose encoding is damaged.
     """
     headers, body = response.headers, response.body
     codings, transfer_codings = _listed(headers.get("content-encoding")), _listed(headers.get("transfer-encoding"))
@@ -153,10 +145,8 @@ def _listed(header: str | None) -> list[str]:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """The chunks of a body (RFC 9112, 7.1), joined; the body itself where it does not begin with a chunk.
-
-    A body that ends behind a whole chunk is complete, with the last chunk, of size 0, or without it.
-    """
+    """The chunks of a body (RFC 9112, 7.1), joined; the body itself where it does not begin with a
+    chunk. The last chunk, of size 0, may be missing."""
     content, offset, view = bytearray(), 0, memoryview(body)
     while offset < len(body):
         size = _CHUNK.match(body, offset)
@@ -211,8 +201,8 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def _frames(coding: str, feed_bytes: int, body: bytes) -> Iterator[bytes]:
-    """The content of all members or frames; bytes behind the last one are ignored, as browsers do. The body itself where it
-    does not begin as one."""
+    """The content of all members or frames; bytes behind the last one are ignored, as browsers do.
+    The body itself where it does not begin as one."""
     magic = MAGIC[coding]
     if not body.startswith(magic):
         yield body

@@ -1,8 +1,4 @@
-"""A record of a web archive, whatever the format, and its position in the file.
-
-position = (offset of the member that holds the record) · 2^24 + number of the record in the member
-position = offset of the first byte of the record, in a file that is not compressed
-"""
+"""A record of a web archive, whatever the format."""
 
 from __future__ import annotations
 

@@ -80,11 +80,7 @@ class _TextPath:
 
 
 class _Refused(Exception):  # noqa: N818
-    """Arrow's parser refused some lines.
-
-    Attributes:
-        num_before: lines before the one at fault, as far as the parser reports it.
-    """
+    """Arrow's parser refused some lines, the first behind `num_before` others, as far as it reports it."""
 
     def __init__(self, reason: str, num_before: int) -> None:
         super().__init__(reason)
@@ -163,11 +159,9 @@ class LineParser:
         return texts, errors | {int(rows[number]): error for number, error in wrong_keys.items()}
 
     def _texts(self, run: _Run, path: _TextPath) -> tuple[pa.Array, dict[int, str]]:
-        """The text of each line, null where there is none; and the errors of refused lines, by line.
-
-        A refused run is read again up to the line at fault and from there on, so a bad line costs a few calls of the parser,
-        which end at it, however long the block is.
-        """
+        """The text of each line, null where there is none; and the errors of refused lines, by
+        line. A refused run is read again up to the line at fault and from there on, so a bad line
+        costs a few calls of the parser, however long the block is."""
         chunks: list[pa.Array] = []
         refused: dict[int, str] = {}
         runs = [(0, len(run.starts))] if len(run.starts) else []
@@ -235,8 +229,8 @@ def _is_open_object(line: bytes) -> bool:
 
 
 def undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray, nul_error: str) -> dict[int, str]:
-    """The errors of lines that are no text, by line, and of those with NUL bytes. Arrow's JSON parser accepts them: it ignores
-    bytes in strings and ends at a NUL."""
+    """The errors of lines that are no text, by line, and of those with NUL bytes. Arrow's JSON
+    parser accepts them: it ignores bytes in strings and ends at a NUL."""
     data = np.frombuffer(content, np.uint8)
     try:
         texts_from(np.array([0, len(data)]), data).validate(full=True)
@@ -292,8 +286,8 @@ class NamedField:
         self._key = FieldPath([name]) if "." in name else None
 
     def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string, null where a line has none;
-        and the first byte of each as written, (num_lines,) uint8."""
+        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string,
+        null where a line has none; and the first byte of each as written, (num_lines,) uint8."""
         values, firsts = _values(self._path, data, starts, stops)
         if self._key is None or not values.null_count:
             return values, firsts

@@ -43,10 +43,7 @@ class Member:
 
 
 class TarMembers:
-    """Iterates over members and damage. `content` reads that of the member that came last.
-
-    Raises what the stream raises.
-    """
+    """Iterates over members and damage. `content` reads that of the member that came last. Raises what the stream raises."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -102,11 +99,8 @@ class TarMembers:
         return missing
 
     def _member(self, block: bytes, position: int, is_damaged: bool) -> Member | Rejected:
-        """The member whose first header is `block`; the stream then stands at its content.
-
-        Args:
-            is_damaged: whether headers are searched for, so that blocks of contents come here too.
-        """
+        """The member whose first header is `block`; the stream then stands at its content. With
+        `is_damaged` headers are searched for, so that blocks of contents come here too."""
         said: dict[str, str] = {}
         while True:
             header = None if is_damaged and block[_MAGIC] != b"ustar" else _header(block)

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import CorruptionError, UserError
+from datapipe.language_model.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.language_model.endpoint import EndpointError, RefusedError, endpoint_of
+from datapipe.language_model.rate_limiter import RateLimiter
+from datapipe.language_model.spending import LimitError, Prices, Spending, Tokens
 from datapipe.models.annotation.annotate import Progress
-from datapipe.models.annotation.asking import _MOST_BUSY, _MOST_FAILED
-from datapipe.models.annotation.outcomes import Counts, LimitError, Prices, Questions, Spending, Tokens, UnparsedError
+from datapipe.models.annotation.outcomes import Counts, Questions, UnparsedError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
 from tests.support.chat_server import ChatServer, chat_server
 from tests.support.cli_processes import wait_until
@@ -189,7 +191,7 @@ def test_document_on_which_the_server_fails_each_time_is_named_or_left_out(tmp_p
     poisoned = rows(tmp_path / "out")[0]
     server.fail("hang up", text=poisoned["text"][:80], times=None)
     wanted = job(documents, server.url, tmp_path / "other", num_documents=6)
-    with pytest.raises(EndpointError, match=f"attempts for the document {poisoned['id']} failed"):
+    with pytest.raises(EndpointError, match=f"attempts for {poisoned['id']} failed"):
         annotated(wanted)
     assert "labelled.jsonl" not in files(tmp_path / "other")
     num_asked = len(server.requests)
@@ -344,12 +346,13 @@ def test_tokens_are_estimated_where_the_server_does_not_count(tmp_path, document
 def test_progress_tells_rate_time_left_tokens_and_the_cost_to_come():
     clock, counts, spending = FakeClock(), Counts(), Spending(Prices(prompt=1.0, completion=3.0), None)
     counts.scores[2.0] = 20  # of an earlier command
-    progress = Progress(clock, 100, counts, spending)
+    limiter = RateLimiter(clock, 100.0, "http://host", print)
+    progress = Progress(limiter, 100, counts, spending)
     assert all(fact in progress.line() for fact in ("20 of 100", "0.0/s", "unknown")) and "cost" not in progress.line()
     clock.time += 10
     counts.scores[3.0] += 35
     counts.unparsed["no_score"] += 5
-    counts.num_failed_attempts = 1
+    limiter.num_failed = 1
     spending.end(Tokens(), Tokens(prompt=400_000, completion=200_000))
     facts = ["60 of 100", "55 scored", "5 without", "4.0/s", "0:10 left", "600,000 tokens", "1.00 of about 2.00", "1 attempt"]
     assert [fact for fact in facts if fact not in progress.line()] == []

@@ -118,7 +118,7 @@ class Stage(BaseModel):
         """The distributions that count with these options: `libraries`, and those that only some options need."""
         return self.libraries
 
-    def own_classes(self) -> Mapping[str, str]:
+    def user_classes(self) -> Mapping[str, str]:
         """Classes of the user's that the options name, "package.module:Class", each with the method that it must have. Their
         code is part of the fingerprint, and so are the versions of the distributions in their attribute `libraries`."""
         return {}

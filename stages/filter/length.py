@@ -1,6 +1,6 @@
 """Keeps documents whose length is between limits, in characters, bytes or words. A length equal to a limit passes.
 
-Characters are code points, bytes are bytes of UTF-8, words are separated by white space. Words are segmented only if a limit
+Characters are code points, bytes are bytes of UTF-8, words are separated by white space. Words are counted only if a limit
 on words is given.
 """
 
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import compute as pc
+from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
@@ -48,4 +49,4 @@ def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:
     """The length of every document in `unit`: (num_docs,) int64."""
     if unit == "chars":
         return columns.numbers(pc.utf8_length(batch.texts))
-    return columns.text_lengths(batch.texts) if unit == "bytes" else np.diff(batch.words.doc_offsets)
+    return columns.text_lengths(batch.texts) if unit == "bytes" else word_counts(*batch.buffers)

@@ -117,6 +117,21 @@ def numbers_in(texts: pa.Array) -> np.ndarray:
     return numbers(compute.if_else(is_number, trimmed, "nan").cast(pa.float64()).fill_null(np.nan))
 
 
+_SIGN = np.uint64(1 << 63)
+
+
+def ordered(floats: np.ndarray) -> np.ndarray:
+    """Floats as integers of the same order: (num_rows,) uint64. Both zeros are one number; NaN has no rank in the order."""
+    bits = (np.ascontiguousarray(floats, np.float64) + 0.0).view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def from_ordered(number: int) -> float:
+    """The float of an `ordered` integer."""
+    bits = np.array([number], np.uint64)
+    return float(np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float64)[0])
+
+
 def is_first(*words: np.ndarray) -> np.ndarray:
     """Which of some sorted rows differ from the row before in any of their words, as the first row does: (num_rows,) bool."""
     differs = np.ones(len(words[0]), np.bool_)

@@ -99,7 +99,7 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
 def build_stage(use: StageUse) -> Stage:
     """The stage that a mixture uses, with validated options. Raises UserError with one line for each problem."""
     stage = _built(stage_class(use.name, use.where), use, use.where)
-    for name, method in stage.own_classes().items():
+    for name, method in stage.user_classes().items():
         _own_class(name, method, f"{use.where}.{use.name}" if use.where else use.name)
     return stage
 
@@ -151,7 +151,7 @@ def code_of(stage: Stage) -> Code:
 def code_digest(stage: Stage) -> str:
     """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
     hasher, libraries = xxhash.xxh3_128(code_of(stage).digest.encode()), {*stage.libraries_used()}
-    for name, method in sorted(stage.own_classes().items()):
+    for name, method in sorted(stage.user_classes().items()):
         own = _own_class(name, method, "")
         hasher.update(f"\0{code_of_class(own).digest}".encode())
         libraries |= {*getattr(own, "libraries", ())}

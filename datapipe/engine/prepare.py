@@ -33,10 +33,10 @@ from datapipe.snapshots.takedown import named_in
 from datapipe.stage.base import Filter, Stage
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
+from datapipe.steps.cut import Cut
 from datapipe.steps.request import PlannedSource, Request
 from datapipe.steps.splits import check_hashes, group_splits
 from datapipe.steps.stage_order import order_warnings

@@ -22,8 +22,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import Accepted, RuleOf, swept_histograms, swept_tags
-from datapipe.stage.base import Filter
-from datapipe.stage.ranking import BELOW_SHARE
+from datapipe.stage.base import BELOW_SHARE, Filter
 
 MOST_SHOWN = 50
 MOST_TRIED = 200

@@ -29,7 +29,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector
-from datapipe.stage.ranking import BELOW_SHARE
+from datapipe.stage.base import BELOW_SHARE
 
 MAX_DISTINCT = 16
 """Up to this many distinct values, such as counts of stop words, the grid is the values themselves."""

@@ -6,9 +6,7 @@ Every module of datapipe, of its stages and of the user that imports lead to cou
 by their versions (`Stage.libraries`). The normal form of a module leaves out what does not decide what its code does: comments,
 layout, docstrings, descriptions of options, messages of errors, and imports for type checkers.
 
-`DocumentBatch` is in the code of every stage and has segmentations that few stages use. What a `@segmentation` imports counts
-where its name is used: a change of `english_words` runs only the stages again whose code names `.english_words`. A user's
-module that looks up attributes by computed names uses all of them. A module whose name is computed is not followed.
+A module whose name is computed is not followed.
 
 What each file holds is kept in the cache of the machine, by its content:
 
@@ -24,8 +22,7 @@ import pickle
 import platform
 import sysconfig
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,6 +43,9 @@ MACHINERY = tuple(
 """Modules and packages that no digest covers: they move files, speak to people, compile kernels, and compute fingerprints. No
 output depends on them."""
 
+_NAMING = frozenset({"datapipe", "datapipe.stage"})
+"""Packages whose `__init__.py` no digest covers: it only names what the modules of the package hold."""
+
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[2]
 _PROSE = frozenset({"description", "title", "examples"})
@@ -59,7 +59,7 @@ class Code:
     Attributes:
         digest: 64 hex digits over the normal forms of its modules.
         modules: their names.
-        kernels: `module:function` of every kernel that one of the modules names.
+        kernels: `module:function` of every kernel in the modules.
     """
 
     digest: str
@@ -109,33 +109,24 @@ def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None])
         read_of_user: a module of the user by its name; None for other names.
     """
     reached: dict[str, _Module] = {}
-    names: Counter[str] = Counter()
-    unused: dict[str, _Uses] = {}  # segmentations
-    uses_any = False
     pending = list(modules)
     while pending:
         name = pending.pop()
-        is_own = name.partition(".")[0] in _PACKAGES
-        read = _installed if is_own else read_of_user
-        module = None if name in reached or _is_machinery(name) else read(name)
-        uses = [] if module is None else [module.uses]
+        read = _installed if name.partition(".")[0] in _PACKAGES else read_of_user
+        module = None if name in reached or is_machinery(name) else read(name)
         if module is not None:
             reached[name] = module
-            unused |= module.segmentations
-            uses_any |= not is_own and "getattr" in module.uses.names
-        while uses:
-            pending += uses[-1].modules
-            names.update(uses.pop().names)
-            uses += [unused.pop(name) for name in list(unused) if uses_any or name in names]
+            pending += module.imports
     digest = hashlib.sha256()
     for name in sorted(reached):
         digest.update(f"{name}\0".encode() + reached[name].form)
-    kernels = (f"{name}:{kernel}" for name, module in reached.items() for kernel in module.kernels_called(names))
+    kernels = (f"{name}:{kernel}" for name, module in reached.items() for kernel in module.kernels)
     return Code(digest.hexdigest(), frozenset(reached), frozenset(kernels))
 
 
-def _is_machinery(name: str) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
+def is_machinery(name: str) -> bool:
+    """Whether no digest covers a module."""
+    return name in _NAMING or any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
 
 
 @lru_cache(maxsize=8192)
@@ -156,50 +147,18 @@ def _read_in(root: Path, name: str) -> _Module | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uses:
-    """What code imports and names.
-
-    Attributes:
-        modules: modules that it imports, the packages around them, and imported names, which may be modules.
-        names: variables, attributes, and imported names.
-    """
-
-    modules: frozenset[str]
-    names: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class _Module:
     """What a module holds.
 
     Attributes:
         form: digest of the normal form.
-        uses: of all its code, without that of segmentations.
-        segmentations: by name, the properties under `@segmentation`.
+        imports: modules that it imports, the packages around them, and imported names, which may be modules.
         kernels: functions that are compiled.
-        defined: where there are kernels, the functions and classes of the module, each with those that it names.
     """
 
     form: bytes
-    uses: _Uses
-    segmentations: Mapping[str, _Uses]
+    imports: frozenset[str]
     kernels: frozenset[str]
-    defined: Mapping[str, frozenset[str]]
-
-    def kernels_called(self, names: Counter[str]) -> set[str]:
-        """The kernels of the module that other modules name, or functions that other modules name.
-
-        Args:
-            names: how many modules use each name, this one among them.
-        """
-        called: set[str] = set()
-        pending = [name for name in self.defined if names[name] > (name in self.uses.names)]
-        while pending:
-            name = pending.pop()
-            if name not in called:
-                called.add(name)
-                pending += self.defined[name]
-        return called & self.kernels
 
 
 @lru_cache(maxsize=2048)
@@ -233,21 +192,12 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _module_of(tree: ast.Module, package: str) -> _Module:
-    defined = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    kernels = frozenset(name for name, node in defined.items() if _has_decorator(node, "kernel"))
-    members = [member for node in tree.body if isinstance(node, ast.ClassDef) for member in node.body]
-    segmentations = [node for node in members if isinstance(node, ast.FunctionDef) and _has_decorator(node, "segmentation")]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return _Module(
         form=hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).digest(),
-        uses=_uses(tree, package, without=segmentations),
-        segmentations={node.name: _uses(node, package) for node in segmentations},
-        kernels=kernels,
-        defined={name: _uses(node, package).names & defined.keys() for name, node in defined.items()} if kernels else {},
+        imports=_imports(tree, package),
+        kernels=frozenset(node.name for node in functions if "kernel" in map(_last_name, node.decorator_list)),
     )
-
-
-def _has_decorator(node: ast.FunctionDef | ast.ClassDef, name: str) -> bool:
-    return any(_last_name(decorator) == name for decorator in node.decorator_list)
 
 
 def _last_name(node: ast.AST) -> str:
@@ -279,26 +229,15 @@ class _NormalForm(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _uses(tree: ast.AST, package: str, without: Sequence[ast.AST] = ()) -> _Uses:
+def _imports(tree: ast.AST, package: str) -> frozenset[str]:
+    """The modules that code imports, by statements and by names that are written out, and the packages around them."""
     modules: set[str] = set()
-    names: set[str] = set()
-    pending = [tree]
-    while pending:
-        node = pending.pop()
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules.update(_imported(node, package))
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-        elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("import_module", "__import__"):
-            modules.update(
-                part.value for part in node.args[:1] if isinstance(part, ast.Constant) and isinstance(part.value, str)
-            )
-        pending += [child for child in ast.iter_child_nodes(node) if child not in without]
-    around = {name[:end] for name in modules for end in range(len(name)) if name[end] == "."}
-    return _Uses(frozenset(modules | around), frozenset(names))
+        elif isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
+            modules.update(name.value for name in node.args[:1] if isinstance(name, ast.Constant) and type(name.value) is str)
+    return frozenset(modules | {name[:end] for name in modules for end in range(len(name)) if name[end] == "."})
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -30,7 +31,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from datapipe.errors import StageError, UserError
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import SearchedList
-from datapipe.stage.ranking import BELOW_SHARE, KeptShare
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +118,7 @@ class Stage(BaseModel):
         """The distributions that count with these options: `libraries`, and those that only some options need."""
         return self.libraries
 
-    def own_classes(self) -> Mapping[str, str]:
+    def user_classes(self) -> Mapping[str, str]:
         """Classes of the user's that the options name, "package.module:Class", each with the method that it must have. Their
         code is part of the fingerprint, and so are the versions of the distributions in their attribute `libraries`."""
         return {}
@@ -243,6 +243,25 @@ class FilterResult:
         return cls(keep=rule < 0, rule=rule, value=value, measured=measured, columns=columns or {})
 
 
+BELOW_SHARE = "below_share"
+"""The rule of documents below the cut: the last rule of a filter that keeps a share. What it measures is the score."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptShare:
+    """How much a filter keeps of a source.
+
+    Attributes:
+        share: exact, from 0 to 1.
+        of: what it is a share of.
+        threshold_from: an output of an earlier run whose cut is used again; "" to find the cut in this run.
+    """
+
+    share: Fraction
+    of: Literal["documents", "bytes"] = "documents"
+    threshold_from: str = ""
+
+
 class Filter(Stage):
     """Decides about each document by itself: keep it, drop it, or keep it with an edited text."""
 
@@ -288,7 +307,7 @@ class Filter(Stage):
 
         The last of its `rules()` is then `self.below_share(option)`, which `process` measures for every document and never
         fails. Its measured values are the scores, of which the highest are kept. The engine finds the cut over all documents of
-        the source that pass the other rules, and drops those below it (`ranking.py`)."""
+        the source that pass the other rules, and drops those below it."""
         return None
 
     def below_share(self, option: str) -> Rule:

@@ -1,22 +1,24 @@
-"""A batch of documents: an Arrow record batch and the segmentations of its texts, each computed on first use.
+"""A batch of documents: an Arrow record batch, and what stages share of its texts.
 
     DocumentBatch.record           key, id, text, the columns that the source keeps, the columns of stages, the cut points
                  .html             before extraction: the pages, and no text
                  .parts            the texts split at their cut points
-                 .words            computed on first use, shared by the stages of a task, dropped when a stage changes the text
                  .segmentation_s   the time of each segmentation, so that no stage is charged for work that others share
 
-A batch is immutable. A stage returns arrays and the engine makes the next batch of them. When a filter drops documents, the
-segmentations of the kept ones are copied on next use: copying is ten times cheaper than computing them again.
+A segmentation (`stage/segmentation/`) is a function of a batch under `@shared`: the first stage that calls it computes it, the
+others get the same, until a stage changes the text. When a filter drops documents, the segmentations of the kept ones are
+copied on next use: copying is ten times cheaper than computing them again.
+
+A batch is immutable. A stage returns arrays and the engine makes the next batch of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +27,6 @@ from datapipe import columns
 from datapipe.errors import StageError, UserError, suggest
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
-
-if TYPE_CHECKING:
-    from datapipe.kernels.text.raw_lines import RawLines
-    from datapipe.kernels.text.words import Lines, Words
 
 TARGET_BATCH_BYTES = 4 << 20
 """The text bytes at which a reader closes a batch. A larger document is a batch of its own."""
@@ -42,63 +40,55 @@ BASE_FIELDS = (
 PAGE_FIELDS = (*BASE_FIELDS[:2], pa.field("html", pa.large_binary(), nullable=False))
 """The fields of documents before extraction."""
 
-_SEGMENTATIONS = ("words", "lines", "raw_lines", "english_words", "unicode_words")
-_COPIED = ("words", "lines", "english_words", "unicode_words")
-"""Segmentations that are copied when documents are dropped; `raw_lines` is cheap to compute from `lines`."""
-
-Segmentation = TypeVar("Segmentation")
+Value = TypeVar("Value")
+Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
+"""(segmentation of a batch, the kept documents, offsets of the batch, offsets of the kept texts) -> segmentation of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of the unfiltered batch.
+    """A segmentation of a batch from which documents were dropped since.
 
     Attributes:
         value: the segmentation.
-        offsets: (num_docs + 1,) int64, the offsets of the unfiltered texts.
-        keep: (num_docs,) bool, the documents that the filter kept.
+        keep: (num_docs,) bool, the documents of that batch that are left.
+        offsets: (num_docs + 1,) int64, the offsets of its texts.
     """
 
     value: Any
-    offsets: np.ndarray
     keep: np.ndarray
+    offsets: np.ndarray
 
 
-def segmentation(find: Callable[[DocumentBatch], Segmentation]) -> cached_property[Segmentation]:
-    """A property of a batch that is computed once for all stages. Its time is added to `DocumentBatch.segmentation_s`."""
-    name = find.__name__
+def shared(
+    select: Select | None = None,
+) -> Callable[[Callable[[DocumentBatch], Value]], Callable[[DocumentBatch], Value]]:
+    """A function of the texts of a batch that is computed once for all stages.
 
-    @wraps(find)
-    def timed(batch: DocumentBatch) -> Segmentation:
-        started, others = perf_counter(), sum(batch.segmentation_s.values())
-        earlier = batch.earlier.pop(name, None)
-        if earlier is None:
-            value = find(batch)
-        else:
-            from datapipe.kernels.text.words import selected
+    Args:
+        select: copies the result for the documents that a filter keeps; None: it is computed again for them.
+    """
 
-            value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
-        nested = sum(batch.segmentation_s.values()) - others
-        batch.segmentation_s[name] = perf_counter() - started - nested
-        return value
+    def of(find: Callable[[DocumentBatch], Value]) -> Callable[[DocumentBatch], Value]:
+        return wraps(find)(lambda batch: batch.once(find, select))
 
-    return cached_property(timed)
+    return of
 
 
 class DocumentBatch:
-    """Documents as columns, with segmentations of their texts that all stages share.
+    """Documents as columns.
 
     Attributes:
-        found_s: seconds per segmentation that the engine has not yet added to the metrics.
-        earlier: by name, segmentations that were computed before documents were dropped.
+        segmentation_s: seconds per segmentation that the engine has not yet added to the metrics.
     """
 
     record: pa.RecordBatch
     segmentation_s: dict[str, float]
-    earlier: dict[str, _Earlier]
+    _shared: dict[Callable[..., Any], tuple[Any, Select | None]]
+    _earlier: dict[Callable[..., Any], _Earlier]
 
     def __init__(self, record: pa.RecordBatch) -> None:
-        self.__dict__.update(record=record, segmentation_s={}, earlier={})
+        self.__dict__.update(record=record, segmentation_s={}, _shared={}, _earlier={})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise StageError(f"it assigns to `{name}` of a batch, which is read-only and belongs to all stages. Return columns")
@@ -165,41 +155,19 @@ class DocumentBatch:
         """The texts split at their cut points, for stages that compare spans of the source."""
         return parts_of(self.buffers[0], self.cut_points)
 
-    @segmentation
-    def words(self) -> Words:
-        """The words of each document, split at Unicode white space; see `kernels/text/words.py`."""
-        from datapipe.kernels.text.words import find_words  # imported on first use: it loads numba
-
-        return find_words(*self.buffers)
-
-    @segmentation
-    def lines(self) -> Lines:
-        """The lines of each document, split at newlines; see `kernels/text/words.py`."""
-        from datapipe.kernels.text.words import find_lines
-
-        return find_lines(*self.buffers)
-
-    @segmentation
-    def raw_lines(self) -> RawLines:
-        """The lines with their surrounding white space, and per text its newlines and characters; see
-        `kernels/text/raw_lines.py`."""
-        from datapipe.kernels.text.raw_lines import find_raw_lines
-
-        return find_raw_lines(*self.buffers, self.lines)
-
-    @segmentation
-    def english_words(self) -> Words:
-        """The words as spaCy's English tokenizer splits them, punctuation separate; see `kernels/text/english_words.py`."""
-        from datapipe.kernels.text.english_words import find_english_words
-
-        return find_english_words(self.words, self.buffers[1])
-
-    @segmentation
-    def unicode_words(self) -> Words:
-        """The words of any script without punctuation; see `kernels/text/unicode_words.py`."""
-        from datapipe.kernels.text.unicode_words import find_unicode_words
-
-        return find_unicode_words(*self.buffers)
+    def once(self, find: Callable[[DocumentBatch], Value], select: Select | None) -> Value:
+        """What `find` returns for this batch, computed once; see `shared`. Its time is added to `segmentation_s`."""
+        if find not in self._shared:
+            started, others = perf_counter(), sum(self.segmentation_s.values())
+            earlier = self._earlier.pop(find, None)
+            if earlier is None or select is None:
+                value = find(self)
+            else:
+                value = select(earlier.value, earlier.keep, earlier.offsets, self.buffers[0])
+            self._shared[find] = value, select
+            nested = sum(self.segmentation_s.values()) - others
+            self.segmentation_s[find.__name__] = perf_counter() - started - nested
+        return self._shared[find][0]
 
     @property
     def text_bytes(self) -> int:
@@ -221,14 +189,13 @@ class DocumentBatch:
         if keep.all():
             return self
         batch = DocumentBatch(self.record.filter(pa.array(keep)))
-        for name in _COPIED:
-            if name in self.__dict__:
-                batch.earlier[name] = _Earlier(value=self.__dict__[name], offsets=self.buffers[0], keep=keep)
-            elif name in self.earlier:
-                earlier = self.earlier[name]
-                kept_by_both = earlier.keep.copy()
-                kept_by_both[kept_by_both] = keep
-                batch.earlier[name] = _Earlier(value=earlier.value, offsets=earlier.offsets, keep=kept_by_both)
+        for find, (value, select) in self._shared.items():
+            if select is not None:
+                batch._earlier[find] = _Earlier(value=value, keep=keep, offsets=self.buffers[0])
+        for find, earlier in self._earlier.items():
+            kept_by_both = earlier.keep.copy()
+            kept_by_both[kept_by_both] = keep
+            batch._earlier[find] = replace(earlier, keep=kept_by_both)
         return batch
 
     def extracted(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
@@ -256,6 +223,8 @@ class DocumentBatch:
             record = record.add_column(end, field, column) if index < 0 else record.set_column(index, field, column)
         batch = DocumentBatch(record)
         if "text" not in new:
-            batch.__dict__.update({name: self.__dict__[name] for name in ("buffers", *_SEGMENTATIONS) if name in self.__dict__})
-            batch.earlier.update(self.earlier)
+            if "buffers" in self.__dict__:
+                batch.__dict__["buffers"] = self.buffers
+            batch._shared.update(self._shared)
+            batch._earlier.update(self._earlier)
         return batch

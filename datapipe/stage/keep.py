@@ -49,7 +49,6 @@ from datapipe.stage import dates
 from datapipe.stage.base import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import ordered
 from datapipe.stage.tables import new_bit
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
@@ -251,7 +250,7 @@ def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
         floats = columns.numbers_in(column)
     else:
         floats = columns.numbers(column.cast(pa.float64(), safe=False).fill_null(np.nan))
-    return ordered(floats) >> np.uint64(64 - bits), ~np.isnan(floats)
+    return columns.ordered(floats) >> np.uint64(64 - bits), ~np.isnan(floats)
 
 
 def _is_text(column_type: pa.DataType) -> bool:

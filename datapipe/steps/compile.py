@@ -23,10 +23,10 @@ from datapipe.records.outputs import ExchangeFile, TableFile, TokenizerFile, tra
 from datapipe.records.record import Record
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import Cut
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.steps import expand, runs
 from datapipe.steps import rank_plan as ranking
+from datapipe.steps.cut import Cut
 from datapipe.steps.request import Request
 from datapipe.steps.steps import ARROW, GlobalStep, Plan, RankingStep, Step, lay_out
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of

@@ -16,8 +16,8 @@ from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_f
 from datapipe.quantities import counted
 from datapipe.records.record import Record
 from datapipe.stage.base import Filter
-from datapipe.stage.ranking import Cut
 from datapipe.stage.tables import drops_for_others
+from datapipe.steps.cut import Cut
 from datapipe.steps.rank_plan import filter_of, found_of
 from datapipe.steps.steps import GlobalStep, Plan, Step
 

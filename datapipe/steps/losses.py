@@ -13,9 +13,8 @@ from fractions import Fraction
 
 from datapipe.metrics import DocumentCounts
 from datapipe.quantities import counted
-from datapipe.stage.base import Filter
+from datapipe.stage.base import BELOW_SHARE, Filter
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import BELOW_SHARE
 from datapipe.steps.counts import SourceCounts, quarantine_text
 from datapipe.steps.work import BoundStage
 

@@ -2,7 +2,7 @@
 
     scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
 
-How the interval narrows is in `stage/ranking.py`. What `narrow` finds is so small that it stands in its record, so the plan
+How the interval narrows is in `steps/cut.py`. What `narrow` finds is so small that it stands in its record, so the plan
 knows it without reading a file.
 """
 
@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
-from datapipe.stage.ranking import Cut, KeptShare
+from datapipe.stage.base import KeptShare
+from datapipe.steps.cut import Cut
 from datapipe.steps.work import Task, entering, file_checksums
 
 _CUT = TypeAdapter(Cut)

@@ -11,23 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
-from datapipe.columns import key_halves, numbers, text_lengths
+from datapipe.columns import key_halves, numbers, ordered, text_lengths
 from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import OutputFile, Outputs
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.stage.base import Filter, FilterResult
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.ranking import (
-    BELOW_SHARE,
-    SCORES_SCHEMA,
-    Cut,
-    KeptShare,
-    Ranked,
-    is_kept,
-    narrowed,
-    ordered,
-)
+from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
 from datapipe.steps.rank_plan import NarrowTask, RankTask, scores_of
 from datapipe.steps.work import BoundStage
 from datapipe.storage.root import Root

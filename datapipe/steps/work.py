@@ -28,8 +28,8 @@ import xxhash
 from datapipe.records.outputs import ExchangeFile, OutputFile, TableFile, Tables, TokenizerFile
 from datapipe.stage.base import Filter, Map
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.steps.cut import Cut
 from datapipe.steps.fingerprint import fingerprint
 
 HASH_SPACE = 1 << 64

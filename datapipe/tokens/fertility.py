@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
+from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage.documents import DocumentBatch
 from datapipe.token_counts import Fertility, TokenCounts
 
@@ -42,8 +43,8 @@ class Meter:
         self.used[ids] = True
         self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64
-        lengths = [np.ones(batch.num_docs, np.int64), *map(np.diff, (batch.buffers[0], batch.words.doc_offsets, offsets))]
-        counts = np.stack(lengths, axis=1)
+        num_bytes, words = np.diff(batch.buffers[0]), word_counts(*batch.buffers)
+        counts = np.stack([np.ones(batch.num_docs, np.int64), num_bytes, words, np.diff(offsets)], axis=1)
         self.fertility.total.add(TokenCounts(*counts.sum(axis=0).tolist()))
         languages = _languages(batch)
         if languages is not None:

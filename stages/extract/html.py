@@ -65,7 +65,7 @@ class Html(PageOptions, EngineOptions, Filter):
         trafilatura = ("trafilatura", "lxml") if self.engine in ("auto", "trafilatura", "fallback") else ()
         return (*self.libraries, *trafilatura, *detector)
 
-    def own_classes(self) -> Mapping[str, str]:
+    def user_classes(self) -> Mapping[str, str]:
         return {self.engine: "extract"} if ":" in self.engine else {}
 
     def rules(self) -> Sequence[Rule]:

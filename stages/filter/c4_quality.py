@@ -49,6 +49,7 @@ from datapipe import columns
 from datapipe.kernels.filters import c4
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.segmentation.lines import lines
 from stages.filter._thresholds.profiles import ProfiledFilter
 
 _DATATROVE = {"min_sentences": 5, "min_words_per_line": 3, "words_before_citations": True, "apostrophe_ends_line": True}
@@ -116,20 +117,20 @@ class C4Quality(ProfiledFilter):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         offsets, data = batch.buffers
-        lines = c4.classify(batch.lines, data, self._limits(), self.remove_citations, self.long_line_chars)
+        classified = c4.classify(lines(batch), data, self._limits(), self.remove_citations, self.long_line_chars)
         measured = [
-            lines.sums[:, c4.LONG_LINES],
-            *([lines.sums[:, c4.LOREM_IPSUM]] if self.drop_lorem_ipsum else []),
-            *([lines.sums[:, c4.CURLY_BRACKET]] if self.drop_curly_brackets else []),
-            lines.sums[:, c4.SENTENCES],
+            classified.sums[:, c4.LONG_LINES],
+            *([classified.sums[:, c4.LOREM_IPSUM]] if self.drop_lorem_ipsum else []),
+            *([classified.sums[:, c4.CURLY_BRACKET]] if self.drop_curly_brackets else []),
+            classified.sums[:, c4.SENTENCES],
         ]
         if self.max_chars is not None:
             measured.insert(0, columns.numbers(columns.compute.utf8_length(batch.texts)))
         result = FilterResult.from_rules(self.rules(), measured)
         keep = result.keep
-        new = {name: pa.array(np.where(keep, lines.sums[:, reason], 0)) for name, reason in _LINE_COUNTS.items()}
-        if (keep & (lines.sums[:, c4.JOINED_BYTES] != np.diff(offsets))).any():
-            new["text"] = columns.texts_from(*c4.joined(batch.lines.doc_offsets, lines, keep))
+        new = {name: pa.array(np.where(keep, classified.sums[:, reason], 0)) for name, reason in _LINE_COUNTS.items()}
+        if (keep & (classified.sums[:, c4.JOINED_BYTES] != np.diff(offsets))).any():
+            new["text"] = columns.texts_from(*c4.joined(lines(batch).doc_offsets, classified, keep))
         return replace(result, columns=new)
 
     def _limits(self) -> c4.Limits:

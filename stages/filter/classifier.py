@@ -33,10 +33,9 @@ from pydantic import Field
 
 from datapipe.errors import suggest
 from datapipe.stage import Filter, FilterResult, Rule
-from datapipe.stage.base import Share
+from datapipe.stage.base import KeptShare, Share
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import POSITIVE
-from datapipe.stage.ranking import KeptShare
 from stages.filter._scores import Scorer
 
 _REPORT = "report.json"

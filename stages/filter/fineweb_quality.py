@@ -30,7 +30,10 @@ from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repeti
 from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.profiles import ProfiledFilter, words_by
+from datapipe.stage.segmentation.lines import lines
+from datapipe.stage.segmentation.raw_lines import raw_lines
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._words import words_by
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -81,10 +84,10 @@ class FinewebQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        lines, raw = batch.lines, batch.raw_lines
+        found, raw = lines(batch), raw_lines(batch)
         ends = fineweb.ends_table(self.sentence_ends)
-        num_lines, ended, short = fineweb.line_ends(lines, raw, batch.buffers[1], ends, self.short_line_chars).T
-        units = Units(doc_offsets=lines.doc_offsets, hashes=raw.hashes, chars=raw.chars)
+        num_lines, ended, short = fineweb.line_ends(found, raw, batch.buffers[1], ends, self.short_line_chars).T
+        units = Units(doc_offsets=found.doc_offsets, hashes=raw.hashes, chars=raw.chars)
         copied = unit_repetition(units, every=False)[:, COPIED_CHARS]
         num_chars, newlines = raw.totals[:, CHARS], raw.totals[:, NEWLINES]
         words = words_by(batch, self.words)

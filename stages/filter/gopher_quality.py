@@ -36,7 +36,11 @@ from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.profiles import ProfiledFilter, words_by
+from datapipe.stage.segmentation.lines import lines
+from datapipe.stage.segmentation.raw_lines import raw_lines
+from datapipe.stage.segmentation.words import words
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._words import words_by
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -108,7 +112,7 @@ class GopherQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        rated = batch.words if self.profile == "dclm" else words_by(batch, self.words)
+        rated = words(batch) if self.profile == "dclm" else words_by(batch, self.words)
         ratings = quality.word_counts(rated).T
         num_words = np.maximum(ratings[quality.NUM_WORDS], 1)
         lengths = ratings[quality.NUM_CONTENT]
@@ -136,15 +140,15 @@ class GopherQuality(ProfiledFilter):
 
     def _lines(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray]:
         """Shares of lines that start with a bullet and that end in an ellipsis, (num_docs,) float64 each."""
-        bullets, trailing = quality.line_counts(batch.lines, batch.buffers[1], self.bullets, self.profile == "dclm").T
-        num_lines = np.diff(batch.lines.doc_offsets)
+        bullets, trailing = quality.line_counts(lines(batch), batch.buffers[1], self.bullets, self.profile == "dclm").T
+        num_lines = np.diff(lines(batch).doc_offsets)
         if self.profile == "datatrove":
-            totals = batch.raw_lines.totals
+            totals = raw_lines(batch).totals
             num_lines = totals[:, NEWLINES] + (totals[:, ENDS_BLANK] == 0)
         return bullets / np.maximum(num_lines, 1), trailing / np.maximum(num_lines, 1)
 
-    def _stop_words(self, batch: DocumentBatch, words: Words) -> np.ndarray:
+    def _stop_words(self, batch: DocumentBatch, rated: Words) -> np.ndarray:
         """The number of stop words of every document, (num_docs,) int64: distinct words, or occurrences."""
         _, data = batch.buffers
-        different, occurrences = quality.stop_word_counts(words, data, self.stop_words, _MATCHES[self.stop_word_match]).T
+        different, occurrences = quality.stop_word_counts(rated, data, self.stop_words, _MATCHES[self.stop_word_match]).T
         return occurrences if self.profile == "dclm" else different

@@ -42,7 +42,10 @@ from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.kernels.text.words import find_lines
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.profiles import ProfiledFilter, words_by
+from datapipe.stage.segmentation.lines import lines
+from datapipe.stage.segmentation.raw_lines import raw_lines
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._words import words_by
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars")
@@ -108,35 +111,35 @@ class GopherRepetition(ProfiledFilter):
 
     def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""
-        lines, with_white_space = batch.lines, self.profile == "datatrove"
-        counted = batch.raw_lines if with_white_space else lines
-        units = Units(doc_offsets=lines.doc_offsets, hashes=counted.hashes, chars=counted.chars)
+        found, with_white_space = lines(batch), self.profile == "datatrove"
+        counted = raw_lines(batch) if with_white_space else found
+        units = Units(doc_offsets=found.doc_offsets, hashes=counted.hashes, chars=counted.chars)
         shares: dict[str, np.ndarray] = {}
         for name, unit in (("line", units), ("paragraph", self._paragraphs(batch, units))):
             counts = repetition.unit_repetition(unit, every=self.profile == "dclm").T
             num_units, copies, num_chars = counts[NUM_UNITS], counts[COPIES], counts[UNIT_CHARS]
             if with_white_space:
-                num_chars = batch.raw_lines.totals[:, CHARS]
+                num_chars = raw_lines(batch).totals[:, CHARS]
             if with_white_space and name == "line":  # a newline at either end of the text leaves an empty line there
-                opens, ends = batch.raw_lines.totals[:, OPENS_BLANK], batch.raw_lines.totals[:, ENDS_BLANK]
+                opens, ends = raw_lines(batch).totals[:, OPENS_BLANK], raw_lines(batch).totals[:, ENDS_BLANK]
                 num_units, copies = num_units + opens + ends, copies + opens * ends
             shares[f"duplicate_{name}s"] = copies / np.maximum(num_units, 1)
             shares[f"duplicate_{name}_chars"] = counts[COPIED_CHARS] / np.maximum(num_chars, 1)
         return shares
 
-    def _paragraphs(self, batch: DocumentBatch, lines: Units) -> Units:
+    def _paragraphs(self, batch: DocumentBatch, units: Units) -> Units:
         """The paragraphs of a batch, from its lines or, for DCLM, from its text."""
         if self.profile == "dclm":
             found = find_lines(*batch.buffers, newlines=2)
             return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
-        return repetition.paragraphs(lines, batch.lines.opens, int(self.profile == "datatrove"))
+        return repetition.paragraphs(units, lines(batch).opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of characters in n-grams: (num_docs,) each."""
         words = words_by(batch, self.words)
         joined = self.profile == "datatrove"
         counts = repetition.ngram_repetition(words, joined).T
-        num_chars = batch.raw_lines.totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]
+        num_chars = raw_lines(batch).totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]
         names = [
             *(f"top_{n}_gram" for n in repetition.TOP_SIZES),
             *(f"duplicate_{n}_grams" for n in repetition.DUPLICATE_SIZES),

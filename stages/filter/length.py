@@ -12,6 +12,7 @@ from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import compute as pc
+from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
@@ -47,4 +48,4 @@ def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:
     """The length of every document in `unit`: (num_docs,) int64."""
     if unit == "chars":
         return columns.numbers(pc.utf8_length(batch.texts))
-    return columns.text_lengths(batch.texts) if unit == "bytes" else np.diff(batch.words.doc_offsets)
+    return columns.text_lengths(batch.texts) if unit == "bytes" else word_counts(*batch.buffers)

@@ -44,6 +44,7 @@ from datapipe import columns
 from datapipe.kernels.filters import line_rules
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.segmentation.lines import lines
 from stages.filter._thresholds.profiles import ProfiledFilter
 
 PROFILES: dict[str, dict[str, Any]] = {"dclm": {}, "refinedweb": {"any_after_read_more": False}}
@@ -96,14 +97,14 @@ class LineRules(ProfiledFilter):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         offsets, data = batch.buffers
-        lines = line_rules.classify(batch.lines, data, self._limits(), self.symbol_lines)
-        before, after = lines.sums[:, line_rules.WORDS_BEFORE], lines.sums[:, line_rules.WORDS_AFTER]
+        classified = line_rules.classify(lines(batch), data, self._limits(), self.symbol_lines)
+        before, after = classified.sums[:, line_rules.WORDS_BEFORE], classified.sums[:, line_rules.WORDS_AFTER]
         removed = np.where(before > 0, (before - after) / np.maximum(before, 1), 1.0)
         result = FilterResult.from_rules(self.rules(), [removed])
-        of_kept = np.where(result.keep[:, np.newaxis], lines.sums, 0)
+        of_kept = np.where(result.keep[:, np.newaxis], classified.sums, 0)
         new = {name: pa.array(of_kept[:, list(reasons)].sum(axis=1)) for name, reasons in _LINE_COUNTS.items()}
         if of_kept[:, line_rules.KEPT + 1 : line_rules.NUM_REASONS].any():
-            new["text"] = columns.texts_from(*line_rules.written(offsets, data, batch.lines, lines.edits, result.keep))
+            new["text"] = columns.texts_from(*line_rules.written(offsets, data, lines(batch), classified.edits, result.keep))
         return replace(result, columns=new)
 
     def _limits(self) -> line_rules.Limits:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.config import StageUse, catalogue
+from datapipe.kernels import import_runtime
 from datapipe.stage import Filter, Map, Stage, StageContext
 from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
@@ -115,7 +116,7 @@ class CoverageEngine(InProcess):
         kind = type(task).__name__.removesuffix("Task").lower()
         self.kinds.add(kind)
         covered = fingerprint.code_of(kind).modules.union(*(catalogue.code_of(stage).modules for stage in _stages_of(task)))
-        self.missing.update((kind, name) for name in ran - covered - {run_task.__module__})
+        self.missing.update((kind, name) for name in ran - covered - {run_task.__module__, import_runtime.__module__})
         return ended
 
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from datapipe.kernels.learned.exponential import logistic
-from datapipe.kernels.text.unicode_classes import codes_of
-from datapipe.kernels.text.unicode_words import UNSPACED
+from datapipe.kernels.text.unicode_classes import UNSPACED, codes_of
 from tests.oracles.texts import MASK, characters, fnv, polynomial
 
 _GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from datapipe.kernels.text.unicode_classes import codes_of
-from datapipe.kernels.text.unicode_words import UNSPACED
+from datapipe.kernels.text.unicode_classes import UNSPACED, codes_of
 
 Window = tuple[bytes, ...]
 

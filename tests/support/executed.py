@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from datapipe.records.source_code import MACHINERY
+from datapipe.records.source_code import is_machinery
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))
@@ -42,4 +42,4 @@ def executed() -> Iterator[set[str]]:
         yield ran
     finally:
         sys.setprofile(None)
-        ran -= {"", *(name for name in ran if f"{name}.".startswith(tuple(f"{machinery}." for machinery in MACHINERY)))}
+        ran -= {"", *filter(is_machinery, ran)}

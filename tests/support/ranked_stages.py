@@ -11,8 +11,8 @@ from pydantic import Field
 
 from datapipe.columns import numbers
 from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage.base import KeptShare
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.ranking import KeptShare
 
 
 class ByScore(Filter):

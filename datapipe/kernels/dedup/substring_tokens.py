@@ -14,8 +14,7 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
-from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, SPACE, class_table, codes_of, decode
-from datapipe.kernels.text.unicode_words import UNSPACED
+from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, SPACE, UNSPACED, class_table, codes_of, decode
 from datapipe.kernels.types import UInt8s, input_record, read_only
 
 _WHITE, _WORD, _LONE, _SIGN, _MORE = range(5)

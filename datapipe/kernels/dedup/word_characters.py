@@ -19,8 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from datapipe.kernels.text.unicode_classes import codes_of
-from datapipe.kernels.text.unicode_words import UNSPACED
+from datapipe.kernels.text.unicode_classes import UNSPACED, codes_of
 from datapipe.kernels.types import read_only
 
 LETTER, NUMBER, MARK, ALONE, IGNORED = (1 << bit for bit in range(5))

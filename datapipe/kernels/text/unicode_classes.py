@@ -26,6 +26,11 @@ CONTENT = LETTER | MARK | NUMBER | OTHER
 
 REPLACEMENT = 0xFFFD
 
+UNSPACED = "E00-109F 1780-17FF 3005-3007 3041-309F 3400-4DBF 4E00-9FFF F900-FAFF 20000-31FFF"
+"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks, Hiragana, Han. Deduplication
+compares each of their characters.
+"""
+
 _CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S": SYMBOL}
 _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""

@@ -36,10 +36,6 @@ LETTERS, KANA, IS_LETTER, IS_DIGIT, IS_HEBREW, MID_LETTER, MID_DIGIT, MID_HEBREW
 MID_DIGIT, MID_HEBREW: joins two such characters. AFTER_HEBREW: joins a Hebrew letter before it. EXTENDS: belongs to the
 character before it. BEGINS: a piece that begins with it is a word."""
 
-UNSPACED = "E00-109F 1780-17FF 3005-3007 3041-309F 3400-4DBF 4E00-9FFF F900-FAFF 20000-31FFF"
-"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks,
-Hiragana, Han. Deduplication compares each of their characters."""
-
 _ALONE = (
     "E00-EFF 1000-109F 1780-17FF 1950-19DF 1A20-1AAF A9E0-A9FF AA60-AADF 11700-1174F "  # Thai, Lao, Myanmar, Khmer, Tai, Ahom
     "3006-3007 3021-3029 3038-303A 3041-3096 309D-309F 1B001-1B11F 1B150-1B152 "  # ideographic marks and numbers, Hiragana

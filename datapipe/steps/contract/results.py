@@ -16,11 +16,11 @@ import pyarrow as pa
 from datapipe.columns import numbers
 from datapipe.errors import StageError
 from datapipe.reserved_columns import OWN_COLUMNS
-from datapipe.stage.base import Filter, FilterResult, Map, Rule
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import BELOW_SHARE, check_scores
+from datapipe.steps.cut import check_scores
 
 _OWN = set(OWN_COLUMNS) - {"text"}
 

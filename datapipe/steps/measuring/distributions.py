@@ -26,9 +26,8 @@ from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
 from datapipe.machine.activity import work_clock
 from datapipe.records.outputs import TableFile
-from datapipe.stage.base import Filter, FilterResult, Rule
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.ranking import BELOW_SHARE
 from datapipe.steps.work import BoundStage
 from datapipe.storage.root import Root
 

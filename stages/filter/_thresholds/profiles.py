@@ -9,16 +9,13 @@ The record of a stage holds every value that the stage runs with, and so does it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
 from datapipe.errors import UserError
-from datapipe.stage import DocumentBatch, Filter
+from datapipe.stage import Filter
 from stages.filter._thresholds.fineweb2 import language_settings
-
-if TYPE_CHECKING:
-    from datapipe.kernels.text.words import Words
 
 
 class ProfiledFilter(Filter):
@@ -54,10 +51,3 @@ class ProfiledFilter(Filter):
             name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }  # lists of YAML as tuples
         return {**base, **options}
-
-
-def words_by(batch: DocumentBatch, rule: Literal["whitespace", "english", "unicode"]) -> Words:
-    """The words of a batch by the rule of an option."""
-    if rule == "english":
-        return batch.english_words
-    return batch.words if rule == "whitespace" else batch.unicode_words

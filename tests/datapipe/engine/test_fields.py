@@ -248,6 +248,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage.segmentation.words import words
 
 
 class Extract(Filter):
@@ -282,7 +283,7 @@ class Reads(Filter):
         return []
 
     def process(self, batch):
-        batch.words
+        words(batch)
 """
 
 

@@ -13,8 +13,7 @@ from ruamel.yaml import YAML
 
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
-from datapipe.stage.base import Filter
-from datapipe.stage.ranking import BELOW_SHARE
+from datapipe.stage.base import BELOW_SHARE, Filter
 from tests.support import browsed, corpora, runs
 from tests.support.browsed import Browsed
 from tests.support.fasttext_files import Recipe

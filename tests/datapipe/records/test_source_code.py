@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,14 @@ from types import ModuleType
 
 import pytest
 
+from datapipe.config import catalogue
 from datapipe.records import source_code
 from datapipe.records.source_code import Code, code_of_class, code_of_modules
+from datapipe.stage.function import FunctionStage
 
 pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[3]
-SEGMENTATIONS = {f"datapipe.kernels.text.{name}" for name in ("english_words", "unicode_words", "raw_lines")}
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def code(folder: Path, files: Mapping[str, str]) -> Code:
     return code_of_class(type("Own", (), {"__module__": "own_code"}))
 
 
-IMPORTS = {
+IMPORTS: dict[str, set[str]] = {
     "import b\nimport p.q as q\n": {"b", "p", "p.q"},
     "from p import q, name\n": {"p", "p.q"},
     "from p.r import *\n": {"p", "p.r", "b"},
@@ -46,8 +48,8 @@ IMPORTS = {
     "import typing\nif typing.TYPE_CHECKING:\n    import b\nelse:\n    import p\n": {"p"},
     "import importlib\ndef f():\n    return importlib.import_module('p.r')\n": {"p", "p.r", "b"},
     "import json, numpy, gone\nfrom folder import c\n": {"folder.c"},
-    "from datapipe.errors import UserError\n": {"datapipe"},
-    "from datapipe import rng\n": {"datapipe", "datapipe.rng"},
+    "from datapipe.errors import UserError\n": set(),
+    "from datapipe import rng\n": {"datapipe.rng"},
 }
 
 
@@ -114,20 +116,34 @@ def test_edit_of_an_imported_module_changes_the_digest_and_of_another_does_not(o
     assert code(own, {"c.py": "x = 2\n"}).digest != before
 
 
-@pytest.mark.parametrize(
-    ("look_up", "names"),
-    [
-        ("batch.texts", set()),
-        ("batch.raw_lines", {"raw_lines"}),
-        ("batch.english_words", {"english_words"}),
-        ("getattr(batch, name)", {"english_words", "unicode_words", "raw_lines"}),
-    ],
-)
-def test_segmentation_counts_where_it_is_used(own: Path, look_up: str, names: set[str]):
-    text = f"from datapipe.stage.documents import DocumentBatch\ndef f(batch: DocumentBatch, name): return {look_up}\n"
-    found = code(own, {"own_code.py": text})
-    assert found.modules & SEGMENTATIONS == {f"datapipe.kernels.text.{name}" for name in names}
-    assert ("datapipe.kernels.text.english_words:cut_words" in found.kernels) == ("english_words" in names)
+def test_edit_of_words_leaves_stages_that_cut_none_alone():
+    cutting = {name for name in catalogue.stage_names() if "datapipe.kernels.text.words" in _modules(name)}
+    assert not cutting & {"filter.field", "filter.length", "filter.license", "normalize.unicode", "redact.pii"}
+    assert {"filter.gopher_quality", "filter.fineweb_quality"} <= cutting
+
+
+def _modules(stage: str) -> frozenset[str]:
+    return code_of_class(catalogue.stage_class(stage)).modules
+
+
+IMPORTING_BY_COMPUTED_NAMES = {"datapipe.kernels", "datapipe.stage.function", "stages.extract._engines"}
+"""The first lists kernels. The others import what the user names, which is in the code by itself: `Stage.user_classes`, and the
+module of a function."""
+
+
+def test_no_other_module_of_a_stage_imports_by_a_computed_name():
+    modules = code_of_class(FunctionStage).modules.union(*map(_modules, catalogue.stage_names()))
+    modules = modules.union(*(code_of_class(kind).modules for kind in catalogue.readers().values()))
+    computed = {name for name in modules if name.startswith(("datapipe", "stages")) and _imports_by_computed_name(name)}
+    assert computed == IMPORTING_BY_COMPUTED_NAMES
+
+
+def _imports_by_computed_name(module: str) -> bool:
+    path = ROOT.joinpath(*module.split("."))
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute))]
+    imports = [call for call in calls if ast.unparse(call.func).endswith(("import_module", "__import__"))]
+    return any(not isinstance(call.args[0], ast.Constant) for call in imports)
 
 
 def test_cache_is_used_and_done_without_where_it_is_damaged_or_cannot_be_written(

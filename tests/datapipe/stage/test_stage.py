@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import numpy as np
@@ -13,11 +14,18 @@ from pydantic import TypeAdapter
 from datapipe import columns
 from datapipe.columns import make_keys, text_buffers
 from datapipe.errors import StageError, UserError
+from datapipe.kernels.text.raw_lines import RawLines
+from datapipe.kernels.text.words import Lines, Words
 from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reader, Rejected, Rule, Split, dates
 from datapipe.stage.base import Share
 from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
+from datapipe.stage.segmentation.english_words import english_words
+from datapipe.stage.segmentation.lines import lines
+from datapipe.stage.segmentation.raw_lines import raw_lines
+from datapipe.stage.segmentation.unicode_words import unicode_words
+from datapipe.stage.segmentation.words import words
 from datapipe.stage.tables import source_rank
 from tests.support.global_stages import batch_of
 
@@ -213,10 +221,10 @@ def _batch() -> DocumentBatch:
 def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
     batch = _batch()
     assert batch.segmentation_s == {}
-    words = batch.words
+    found = words(batch)
     assert set(batch.segmentation_s) == {"words"}
     batch.segmentation_s.clear()
-    assert batch.words is words
+    assert words(batch) is found
     assert batch.segmentation_s == {}
 
 
@@ -224,18 +232,18 @@ def _columns(found) -> list[list[int]]:
     return [getattr(found, name).tolist() for name in found._fields]
 
 
-@pytest.mark.parametrize("name", ["words", "lines", "english_words", "unicode_words", "raw_lines"])
-def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
+@pytest.mark.parametrize("find", [words, lines, english_words, unicode_words, raw_lines], ids=lambda find: find.__name__)
+def test_segmentation_of_a_filtered_batch_is_as_found_anew(find: Callable[[DocumentBatch], Words | Lines | RawLines]):
     texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
     keys = make_keys(1, np.arange(4, dtype=np.uint64))
     batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))  # of a slice
-    _ = batch.words, batch.lines, batch.english_words, batch.unicode_words
+    _ = words(batch), lines(batch), english_words(batch), unicode_words(batch)
     once = batch.filter(np.array([True, True, False, True]))
     twice = once.filter(np.array([True, False, True]))  # before and after `once` was asked
     for kept in (once, twice, once.filter(np.array([False, False, True])), once.filter(np.zeros(3, bool))):
-        assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
+        assert _columns(find(kept)) == _columns(find(DocumentBatch(kept.record)))
     later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
-    assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))
+    assert _columns(find(later)) == _columns(find(DocumentBatch(later.record)))
 
 
 def test_buffers_of_a_writable_column_are_read_only() -> None:
@@ -248,7 +256,7 @@ def test_buffers_of_a_writable_column_are_read_only() -> None:
 # ------------------------------------------------------------------------------------------------ what a fingerprint covers
 
 
-@pytest.mark.parametrize("name", ["record", "buffers", "words", "anything"])
+@pytest.mark.parametrize("name", ["record", "buffers", "anything"])
 def test_batch_refuses_assignments_as_the_fault_of_the_stage(name: str) -> None:
     batch = _batch()
     with pytest.raises(StageError, match=f"assigns to `{name}`"):

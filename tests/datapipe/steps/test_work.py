@@ -16,8 +16,9 @@ from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.records.record import Record
 from datapipe.stage import InputFile, Reader, Split
-from datapipe.stage.ranking import Cut, KeptShare, Pair
+from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
+from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.rank_plan import NarrowTask, RankTask
 from datapipe.steps.splits import MAX_GROUP_FILES, check_hashes, documents_by_part, file_hash, group_splits, weight
 from datapipe.steps.work import (

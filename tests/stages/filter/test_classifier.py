@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from datapipe.errors import UserError
 from datapipe.stage import Filter
+from datapipe.stage.base import KeptShare
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import open_classifier
-from datapipe.stage.ranking import KeptShare
 from stages.filter._lists.word_lists import read_lists
 from stages.filter.classifier import Classifier
 from stages.filter.toxicity import Toxicity

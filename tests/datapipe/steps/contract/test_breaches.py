@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.stage import Filter, FilterResult, Global, Map, Rule
+from datapipe.stage.segmentation.words import words
 from datapipe.stage.tables import DROP_SCHEMA, Exchange
 
 BAD = "the bad one"
@@ -158,7 +159,7 @@ _BY_RAW_COLUMN = "np.frombuffer(batch.record.column('score').buffers()[1], np.in
 @pytest.mark.parametrize(
     ("array", "write", "before"),
     [
-        *((array, "array[0] = 65", ["Scores"]) for array in (_BY_BUFFER, _BY_COLUMN, _BY_RAW_COLUMN, "batch.words.starts")),
+        *((array, "array[0] = 65", ["Scores"]) for array in (_BY_BUFFER, _BY_COLUMN, _BY_RAW_COLUMN, "words(batch).starts")),
         *((array, "array.flags.writeable = True", ["Scores"]) for array in (_BY_BUFFER, "batch.buffers[1]", _BY_COLUMN)),
         (_BY_RAW_COLUMN, "np.add(array, 1, out=array)", ["Scores", "dedup.exact"]),
         ("batch.buffers[0]", "array.sort()", ["Scores", "dedup.exact"]),

@@ -1,19 +1,13 @@
-"""Clusters of documents that are alike, and the ranks by which one of them is kept."""
+"""Clusters of documents that are alike."""
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datapipe import columns
-from datapipe.errors import StageError
 from datapipe.exchange.files import sorted_rows
-from datapipe.stage import ranking
 from datapipe.stage.clusters import (
     EDGE_SCHEMA,
     NARROW,
@@ -25,14 +19,6 @@ from datapipe.stage.clusters import (
     reduce_components,
     size_rows,
     star_drops,
-)
-from datapipe.stage.ranking import (
-    Cut,
-    Ranked,
-    check_scores,
-    is_kept,
-    narrowed,
-    ordered,
 )
 from datapipe.stage.tables import OPEN
 from tests.oracles import components as oracle
@@ -151,91 +137,3 @@ def test_star_drops_and_sizes_leave_out_the_middle() -> None:
     assert rows == [(3, 1, 0, 0.5), (3, 3, 2, 0.5)]
     sizes = size_rows(drops.column("survivor")).to_pylist()
     assert sorted((row["key"][-1], row["size"]) for row in sizes) == [(0, 1), (2, 1)]
-
-
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.lists(FINITE, min_size=2, max_size=50))
-def test_ordered_integers_have_the_order_of_the_scores(values: list[float]) -> None:
-    scores = np.array(values)
-    integers = ordered(scores)
-    for first in range(len(values) - 1):
-        one, other = values[first], values[first + 1]
-        assert (integers[first] < integers[first + 1], integers[first] == integers[first + 1]) == (one < other, one == other)
-    assert [ranking.score_of(int(number)) for number in integers] == values
-
-
-def _cut(scores: np.ndarray, ties: np.ndarray, weights: np.ndarray, share: Fraction, tasks: int) -> tuple[Cut, int]:
-    """The cut by rounds over the documents in some tasks, and the number of rounds."""
-    found = Cut()
-    for number in range(1, 30):
-        summaries = []
-        for rows in np.array_split(np.arange(len(scores)), tasks):
-            ranked = Ranked(found)
-            arrays = [pa.array(ordered(scores[rows])), pa.array(ties[rows]), pa.array(weights[rows])]
-            ranked.add(pa.record_batch(arrays, schema=ranking.SCORES_SCHEMA))
-            summaries.append(ranked.summary())
-            assert summaries[-1].num_rows <= 4 * ranking.SUMMARY_PAIRS + 5
-        found = narrowed(summaries, found, share)
-        if found.is_found:
-            return found, number
-    raise AssertionError("no cut in 30 rounds")
-
-
-def _expected_of_ranking(scores: np.ndarray, ties: np.ndarray, weights: np.ndarray, share: Fraction) -> tuple[set[int], int]:
-    """The documents of the highest scores whose weights fit into the share, and their weight."""
-    kept: set[int] = set()
-    total, room = 0, share * int(weights.sum())
-    for document in sorted(range(len(scores)), key=lambda row: (scores[row], ties[row]), reverse=True):
-        if total + int(weights[document]) > room:
-            break
-        kept.add(document)
-        total += int(weights[document])
-    return kept, total
-
-
-SCORES = {
-    "different": lambda rng, count: rng.normal(size=count),
-    "few": lambda rng, count: rng.integers(-1, 2, count).astype(np.float64),
-    "equal": lambda rng, count: np.zeros(count),
-    "neighbours": lambda rng, count: np.where(rng.random(count) < 0.5, 1.0, 1 - rng.random(count) * 1e-15),
-}
-WEIGHTS = {
-    "documents": lambda rng, count: np.ones(count, np.int64),
-    "bytes": lambda rng, count: rng.integers(0, 1000, count) ** 2,
-    "one heavy": lambda rng, count: np.where(np.arange(count) == count // 2, 10**9, rng.integers(0, 3, count)),
-}
-
-
-@pytest.mark.parametrize("weigh", WEIGHTS)
-@pytest.mark.parametrize("score", SCORES)
-def test_cut_keeps_the_documents_of_the_highest_scores(monkeypatch, score, weigh) -> None:
-    monkeypatch.setattr(ranking, "SUMMARY_PAIRS", 8)  # so that a few hundred documents need several rounds
-    rng = np.random.default_rng(sorted(SCORES).index(score))
-    for _ in range(25):
-        count = int(rng.integers(0, 400))
-        scores, weights = SCORES[score](rng, count), WEIGHTS[weigh](rng, count).astype(np.int64)
-        ties = rng.integers(0, 1 << 63, count).astype(np.uint64) << np.uint64(1)
-        share = Fraction(int(rng.integers(0, 101)), 100)
-        cut, _ = _cut(scores, ties, weights, share, int(rng.integers(1, 6)))
-        kept, weight = _expected_of_ranking(scores, ties, weights, share)
-        assert set(np.flatnonzero(is_kept(cut, ordered(scores), ties)).tolist()) == kept
-        assert (cut.kept_documents, cut.kept_weight) == (len(kept), weight)
-        assert (cut.documents, cut.weight) == (count, int(weights.sum()))
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_four_rounds_are_enough(monkeypatch, score) -> None:
-    monkeypatch.setattr(ranking, "SUMMARY_PAIRS", 32)
-    rng = np.random.default_rng(1)
-    count = 32 * (32 // 3) ** 3  # what the bound of `ranking.py` promises for four rounds
-    ties = rng.integers(0, 1 << 63, count).astype(np.uint64)
-    cut, rounds = _cut(SCORES[score](rng, count), ties, np.ones(count, np.int64), Fraction(1, 10), 3)
-    assert (cut.kept_documents, rounds <= 4) == (count // 10, True)
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_no_finite_numbers_are_refused(wrong: float) -> None:
-    with pytest.raises(StageError, match="the score of document 1 of the batch is"):
-        check_scores(np.array([0.0, wrong]))

@@ -1,4 +1,4 @@
-"""Filters that keep a share of a source: the documents of the highest scores, whatever the scores are.
+"""The cut of a filter that keeps a share of a source (`Filter.kept_share`): the documents of the highest scores.
 
     score of a document  ─▶  (ordered 64-bit integer, tie)  ─▶  the cut: the least pair that is kept  ─▶  kept or below_share
 
@@ -18,21 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import dtype_of, full_schema
+from datapipe.columns import dtype_of, from_ordered, full_schema, ordered
 from datapipe.errors import StageError
-
-BELOW_SHARE = "below_share"
-"""The rule of documents below the cut: the last rule of a filter that keeps a share. What it measures is the score."""
 
 SUMMARY_PAIRS = 1024
 """Parts of equal weight, and of equal count, that a summary cuts the scores of a task into."""
-
-_SIGN = np.uint64(1 << 63)
 
 SCORES_SCHEMA = full_schema(score=pa.uint64(), tie=pa.uint64(), weight=pa.int64())
 """What a map task writes beside its documents: each document's ordered score, tie, and weight (1, or its bytes)."""
@@ -40,21 +35,6 @@ SCORES_SCHEMA = full_schema(score=pa.uint64(), tie=pa.uint64(), weight=pa.int64(
 SUMMARY_SCHEMA = pa.schema([*SCORES_SCHEMA, *full_schema(weight_above=pa.int64(), documents_above=pa.int64())])
 """Some pairs of a task, the highest first: the weight of each, and the weight and number of all documents above it. The last
 row is no document: its pair is 0 and its columns count all documents of the task that are not below the interval."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeptShare:
-    """How much a filter keeps.
-
-    Attributes:
-        share: exact, from 0 to 1.
-        of: what it is a share of.
-        threshold_from: an output of an earlier run whose cut is used again; "" to find the cut in this run.
-    """
-
-    share: Fraction
-    of: Literal["documents", "bytes"] = "documents"
-    threshold_from: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -95,7 +75,7 @@ class Cut:
     @property
     def threshold(self) -> float:
         """The least score that is kept; infinite where nothing is."""
-        return float("inf") if self.kept is None else score_of(self.kept.score)
+        return float("inf") if self.kept is None else from_ordered(self.kept.score)
 
     def to_json(self) -> dict[str, Any]:
         """The cut for the report: the threshold as a number, and the tie as 16 hex digits."""
@@ -120,21 +100,6 @@ class Cut:
             kept_documents=int(data["kept_documents"]),
             kept_weight=int(data["kept_weight"]),
         )
-
-
-# ------------------------------------------------------------------------------------------------ scores as integers
-
-
-def ordered(scores: np.ndarray) -> np.ndarray:
-    """Floats as integers of the same order: (num_docs,) uint64. Both zeros are one number; NaN has no place in the order."""
-    bits = (np.ascontiguousarray(scores, np.float64) + 0.0).view(np.uint64)
-    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
-
-
-def score_of(number: int) -> float:
-    """The score of an `ordered` integer."""
-    bits = np.array([number], np.uint64)
-    return float(np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float64)[0])
 
 
 def is_kept(cut: Cut, scores: np.ndarray, ties: np.ndarray) -> np.ndarray:

@@ -1,0 +1,14 @@
+"""The words of a batch as spaCy's English tokenizer splits them, punctuation separate."""
+
+from __future__ import annotations
+
+from datapipe.kernels.text.english_words import find_english_words
+from datapipe.kernels.text.words import Words, selected
+from datapipe.stage.documents import DocumentBatch, shared
+from datapipe.stage.segmentation.words import words
+
+
+@shared(selected)
+def english_words(batch: DocumentBatch) -> Words:
+    """The English words of each document; see `kernels/text/english_words.py`."""
+    return find_english_words(words(batch), batch.buffers[1])

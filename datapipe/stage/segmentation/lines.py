@@ -1,0 +1,12 @@
+"""The lines of a batch, split at newlines."""
+
+from __future__ import annotations
+
+from datapipe.kernels.text.words import Lines, find_lines, selected
+from datapipe.stage.documents import DocumentBatch, shared
+
+
+@shared(selected)
+def lines(batch: DocumentBatch) -> Lines:
+    """The lines of each document that are not blank; see `kernels/text/words.py`."""
+    return find_lines(*batch.buffers)

@@ -1,0 +1,13 @@
+"""The words of a batch in any script, without punctuation."""
+
+from __future__ import annotations
+
+from datapipe.kernels.text.unicode_words import find_unicode_words
+from datapipe.kernels.text.words import Words, selected
+from datapipe.stage.documents import DocumentBatch, shared
+
+
+@shared(selected)
+def unicode_words(batch: DocumentBatch) -> Words:
+    """The words of each document; see `kernels/text/unicode_words.py`."""
+    return find_unicode_words(*batch.buffers)

@@ -1,0 +1,12 @@
+"""The words of a batch, split at Unicode white space."""
+
+from __future__ import annotations
+
+from datapipe.kernels.text.words import Words, find_words, selected
+from datapipe.stage.documents import DocumentBatch, shared
+
+
+@shared(selected)
+def words(batch: DocumentBatch) -> Words:
+    """The words of each document; see `kernels/text/words.py`."""
+    return find_words(*batch.buffers)

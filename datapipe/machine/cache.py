@@ -1,7 +1,7 @@
 """Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
 
-A file holds a checksum and its data. It appears whole: it is written beside its place and renamed. A damaged file counts as
-absent. Reading a file marks it as used, once a day, so that files which nothing uses can be deleted.
+A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as absent. Reading a file marks it
+as used, once a day, so that files which nothing uses can be deleted.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import uuid
 from contextlib import suppress
 from pathlib import Path
+
+from datapipe.machine.files import write_atomic
 
 UNUSED_S = 14 * 86_400.0
 LEFT_OVER_S = 3_600.0
@@ -44,13 +45,7 @@ def read_checked(path: Path) -> bytes | None:
 
 def write_checked(path: Path, data: bytes) -> None:
     """Stores data, whole or not at all. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(hashlib.sha256(data).digest() + data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomic(path, hashlib.sha256(data).digest() + data, is_synced=False)
 
 
 def remove_older(path: Path, limit: float) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
 from datapipe.records.commit_files import (
     FORGET,
@@ -29,7 +30,7 @@ from datapipe.records.outputs import OutputFile
 from datapipe.records.record import Record
 from datapipe.storage.hold import Hold
 from datapipe.storage.lock import PROBE
-from datapipe.storage.root import UNFINISHED, Root
+from datapipe.storage.root import Root
 
 __all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
 

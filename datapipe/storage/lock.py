@@ -21,7 +21,6 @@ The scheme is that of fencing tokens (Kleppmann, "How to do distributed locking"
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -33,6 +32,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from datapipe.errors import UserError
+from datapipe.machine.files import lock_file, release
 from datapipe.storage.conditional import ConditionalStore, ConflictError, Version
 from datapipe.storage.hold import Hold, LeaseLostError
 from datapipe.storage.root import Root
@@ -60,26 +60,24 @@ def _flock(root: Root) -> Iterator[Hold]:
     path = root.local / LOCK
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = lock_file(path)
+    except BlockingIOError as error:
+        holder = path.read_text(errors="replace").strip() or "unknown"
+        raise UserError(
+            f"{root.url}: another run is using this output (process {holder}). "
+            f"Wait for it to end, stop it, or give another --output."
+        ) from error
     except OSError as error:
         raise UserError(
             f"output {root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists or "
             f"can be made, on a disk with room. Set `output:` in the mixture, or give --output."
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
-            raise UserError(
-                f"{root.url}: another run is using this output (process {holder}). "
-                f"Wait for it to end, stop it, or give another --output."
-            ) from error
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield Hold(root)
     finally:
-        os.close(descriptor)
+        release(descriptor)
 
 
 @contextmanager

@@ -10,19 +10,17 @@ When a store stops answering, a read fails instead of hanging (`storage/s3.py`, 
 Input files are read by positional reads and never mapped: a mapped file that is cut short while it is read ends the process
 by SIGBUS. Files that the engine itself wrote are mapped where they are local.
 
-A `Root` is one folder by URL. A write appears completely or not at all: locally by a temporary file, fsync and `os.replace`; on
-an object store by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs
-are never opened under their final name.
+A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store by
+one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs are never opened
+under their final name.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import stat
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,14 +35,12 @@ import xxhash
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
+from datapipe.machine.files import replacing, write_atomic
 from datapipe.storage.file_state import FileState
 from datapipe.storage.http import HttpFile, is_http, open_file
 from datapipe.storage.local import local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
 from datapipe.storage.written import OutputStream, checksum_of, opened
-
-UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
-"""Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
@@ -269,19 +265,7 @@ class Root:
             with self.open_output(relative) as stream:
                 stream.write(content)
             return
-        target = Path(self.path(relative))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
-        try:
-            with open(temporary, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(target.parent)
+        write_atomic(Path(self.path(relative)), content)
 
     def publish(self, source: str, target: str, staging: str) -> None:
         """Links or copies the committed file `source` to `target`, which appears completely or not at all.
@@ -292,20 +276,12 @@ class Root:
         if self.local is None:
             self.filesystem.copy_file(self.path(source), self.path(target))
             return
-        final, link = Path(self.path(target)), Path(self.path(staging))
-        final.parent.mkdir(parents=True, exist_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        try:
+        with replacing(Path(self.path(target)), Path(self.path(staging))) as link:
+            link.unlink(missing_ok=True)
             try:
                 os.link(self.path(source), link)
             except OSError:  # the file system has no hard links
                 shutil.copyfile(self.path(source), link)
-            sync_file(link)
-            os.replace(link, final)
-        finally:
-            link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
-        sync_folder(final.parent)
 
     def take(self, other: Root, source: str, target: str, staging: str) -> None:
         """Links or copies the file `source` of another root to `target`, which appears completely or not at all.
@@ -376,17 +352,3 @@ def _all_of(stream: pa.NativeFile) -> bytes:
         return stream.read_at(size, 0)
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
         return b"".join(pool.map(lambda start: stream.read_at(_REQUEST_BYTES, start), range(0, size, _REQUEST_BYTES)))
-
-
-def sync_file(path: Path) -> None:
-    """fsync of a file's content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """fsync of a folder, so that a rename in it survives a power cut."""
-    sync_file(path)

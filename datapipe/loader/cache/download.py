@@ -23,7 +23,8 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.errors import CorruptionError
-from datapipe.loader.cache.folder import CacheFolder, Reservation, write_at
+from datapipe.loader.cache.folder import CacheFolder, Reservation, disk_errors
+from datapipe.machine.files import write_at
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
 
@@ -82,7 +83,8 @@ class ShardDownload:
             for _ in range(REFETCHES + 1):
                 for offset in range(0, entry.bytes, RANGE_BYTES):
                     content = self._patiently(lambda offset=offset: self._read(stream, offset))
-                    write_at(reservation.descriptor, content, offset)
+                    with disk_errors():
+                        write_at(reservation.descriptor, content, offset)
                     between()
                 checksum = descriptor_checksum(reservation.descriptor)
                 if checksum == entry.checksum:

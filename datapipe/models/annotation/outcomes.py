@@ -23,8 +23,9 @@ from typing import Any
 
 from datapipe.errors import DatapipeError
 from datapipe.language_model.cache import Answer, AnswerCache, request_key
+from datapipe.machine.files import replacing
 from datapipe.models.annotation.rubric import Rubric, Score
-from datapipe.models.annotation.sample import appearing, write_line
+from datapipe.models.annotation.sample import write_line
 
 CUT_OFF, EMPTY, REFUSED, FAILED = "cut_off", "empty", "refused", "failed"
 """Reasons why a document has no score, beside those of `Rubric.parse`: the answer reached `max_tokens`, or has no text; the
@@ -181,7 +182,12 @@ def write_files(
         left_out: documents that the server refused or failed on, by id.
     """
     model, has_decimals = questions.model, questions.rubric.decimals
-    with appearing(folder / LABELLED) as labelled, appearing(folder / UNPARSED) as unparsed:
+    with (
+        replacing(folder / LABELLED) as with_score,
+        replacing(folder / UNPARSED) as without,
+        open(with_score, "wb") as labelled,
+        open(without, "wb") as unparsed,
+    ):
         for document, text in documents:
             state = questions.state_of(text, cache)
             if isinstance(state, Request):

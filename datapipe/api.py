@@ -43,7 +43,7 @@ from datapipe.steps.compile import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning, run_warnings
-from datapipe.storage.hold import LeaseLostError
+from datapipe.storage.lock import LeaseLostError
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
 from datapipe.storage.root import Root
 

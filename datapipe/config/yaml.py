@@ -15,6 +15,7 @@ A mixture that a program builds becomes plain data too (`plain_data`), and is ch
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import warnings
@@ -120,6 +121,16 @@ def _problem_of(error: MarkedYAMLError) -> str:
     hint = " (separate and indent with spaces)" if "'\\t'" in problem else ""
     mark = error.problem_mark
     return problem + hint + ("" if mark is None else f", at column {mark.column + 1}")
+
+
+def dump_yaml(data: Any) -> str:
+    """Plain data as YAML, in its own order, with quotes around every text that needs them."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
+    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    stream = io.StringIO()
+    writer.dump(data, stream)
+    return stream.getvalue()
 
 
 class _Scanner(Scanner):

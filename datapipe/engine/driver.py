@@ -21,12 +21,13 @@ from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
 from datapipe.engine.figures import DriverFigures
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
-from datapipe.engine.retries import Patience, Retries, TaskFailedError
+from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs
 from datapipe.machine.memory import without_collection
+from datapipe.machine.retries import retry_io
 from datapipe.metrics import quarantine_reason, total_counts
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger, Pending
@@ -48,7 +49,7 @@ from datapipe.steps.counts import (
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
 from datapipe.steps.work import Task
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 
 _TICK_S = 0.25
@@ -73,26 +74,26 @@ class Driver:
     """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
 
     Args:
-        hold: of the output; a run that has lost it stops.
+        lock: of the output; a run that has lost it stops.
         figures: where the driver counts, for others to read.
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, observer: Observer, hold: Hold, figures: DriverFigures | None = None
+        self, request: Request, ledger: Ledger, observer: Observer, lock: OutputLock, figures: DriverFigures | None = None
     ) -> None:
-        self.request, self.ledger, self.observer, self.hold = request, ledger, observer, hold
+        self.request, self.ledger, self.observer, self.lock = request, ledger, observer, lock
         self.figures = figures or DriverFigures()
         self._pending = Pending()
         self._next_look = 0.0
         self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
         self.plan: Plan | None = None
         self._reading: dict[str, FirstTasks] = {}
-        self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
+        self._outage_wait = OutageWait(1 + request.mixture.execution.max_infrastructure_retries)
 
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
-        self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
+        self.plan = plan = self._retry_io(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
         self.observer.planned(plan)
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
@@ -125,9 +126,9 @@ class Driver:
         attempts = Attempts(engine)
         retries = Retries(self.request.mixture.execution, self._locate)
         while not plan.is_committed:
-            self.hold.check()
+            self.lock.check()
             ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
-            while ready and len(attempts) < 2 * engine.slots and not self._patience.is_waiting:
+            while ready and len(attempts) < 2 * engine.slots and not self._outage_wait.is_waiting:
                 attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
@@ -170,7 +171,7 @@ class Driver:
         self.observer.tick(messages)
         self._told_s = {each.attempt: self._tell_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.look(messages)
-        if len(attempts) < engine.slots and not self._patience.is_waiting and (line := attempts.start_second()):
+        if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
             self.observer.say(line)
 
     def _tell_silent(self, message: Message) -> float:
@@ -192,10 +193,10 @@ class Driver:
         """Commits the records that wait, and counts them in the tasks without a record by step."""
         if not self._pending.records:
             return
-        records = self._patiently(lambda: self.figures.timed(self.ledger.commit, self._pending.records))
+        records = self._retry_io(lambda: self.figures.timed(self.ledger.commit, self._pending.records))
         self.figures.committed(self._pending.since)
         self._pending.take()
-        self._patience.change()
+        self._outage_wait.change()
         self.figures.waits_for = ""
         for record in records:
             missing[record.step] -= 1
@@ -217,7 +218,7 @@ class Driver:
         try:
             if attempt.failure.outage is not None:
                 text = self._wait(attempt.failure.outage)
-                retries.wait(attempt.task, self._patience.resumes_at)
+                retries.wait(attempt.task, self._outage_wait.resumes_at)
             else:
                 text = retries.add(attempt.task, attempt.failure)
         except TaskFailedError as error:
@@ -234,22 +235,21 @@ class Driver:
             return f"Its traceback cannot be written to {root.child_url(FAILURE)}: {error}"
         return f"The traceback is in {root.child_url(FAILURE)}"
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _retry_io(self, action: Callable[[], T]) -> T:
         """The result of reading or writing the ledger, which is tried again as long as the run waits for an outage."""
-        while True:
-            try:
-                return action()
-            except OSError as error:
-                outage = outage_of(error, self.ledger.root.url)
-                if outage is None:
-                    raise
-                if line := self._wait(outage):
-                    self.observer.say(line)
-                time.sleep(max(0.0, self._patience.resumes_at - time.monotonic()))
+        return retry_io(action, self._pause_after, time.sleep)
+
+    def _pause_after(self, error: OSError, number: int) -> float:
+        outage = outage_of(error, self.ledger.root.url)
+        if outage is None:
+            raise error
+        if line := self._wait(outage):
+            self.observer.say(line)
+        return max(0.0, self._outage_wait.resumes_at - time.monotonic())
 
     def _wait(self, outage: Outage) -> str:
         """Notes a failure that all tasks wait after; a line for the user, or an empty one."""
-        line = self._patience.wait(outage)
+        line = self._outage_wait.wait(outage)
         self.figures.waits_for = outage.short
         return line
 

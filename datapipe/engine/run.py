@@ -41,8 +41,7 @@ from datapipe.steps.compile import Plan, compile_plan
 from datapipe.steps.estimate import KeptShares, StepCost, step_costs
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.hold import LeaseLostError
-from datapipe.storage.lock import exclusive
+from datapipe.storage.lock import LeaseLostError, exclusive
 from datapipe.storage.outages import free_bytes
 from datapipe.storage.root import Root
 
@@ -122,28 +121,28 @@ class Run:
     def _run_and_publish(self) -> Manifest:
         self.request = request = prepare(self.mixture, self.limit, self.observer.say, self.only)
         _check_output(self.root)
-        with exclusive(self.root) as hold:
+        with exclusive(self.root) as lock:
             self.before = newest_manifest(self.root)
             self._guard_other()
             self._guard_limit()
             self._guard_parts()
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
-            ledger = Ledger(self.root, hold.condemned)
+            ledger = Ledger(self.root, lock.pending_deletions)
             ledger.load()
-            ledger.sweep(hold)
+            ledger.sweep(lock)
             if ledger.num_refused:
                 self.observer.say(
                     f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again"
                 )
-            plan = self._execute(Driver(request, ledger, self.observer, hold, self.figures), request)
+            plan = self._execute(Driver(request, ledger, self.observer, lock, self.figures), request)
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
+            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.report, self.observer.say)
             if self.snapshot.num_taken_down:
                 delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
-            ledger.sweep(hold)
+            ledger.sweep(lock)
         return self.snapshot
 
     def new_tokenizer(self, after: Manifest | None) -> list[RunWarning]:
@@ -170,9 +169,9 @@ class Run:
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError, LeaseLostError):
-                    driver.ledger.sweep(driver.hold)
+                    driver.ledger.sweep(driver.lock)
             with suppress(OSError):  # a full disk must not hide why the run failed
-                driver.hold.check()
+                driver.lock.check()
                 self._write_history(driver, request)
             raise
         self._write_history(driver, request)

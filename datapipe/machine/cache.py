@@ -9,10 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from datapipe.machine.files import write_atomic
+
+T = TypeVar("T")
 
 UNUSED_S = 14 * 86_400.0
 LEFT_OVER_S = 3_600.0
@@ -46,6 +51,25 @@ def read_checked(path: Path) -> bytes | None:
 def write_checked(path: Path, data: bytes) -> None:
     """Stores data, whole or not at all. Raises OSError."""
     write_atomic(path, hashlib.sha256(data).digest() + data, is_synced=False)
+
+
+def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
+    """What `read` makes of the data in a file. Where the file is absent, or `read` raises ValueError because the data has an
+    earlier form, `make` makes the data, and unused files in the folder are deleted."""
+    if (data := read_checked(path)) is not None:
+        with suppress(ValueError):
+            return read(data)
+    data = make()
+    with suppress(OSError):  # a cache that cannot be written: each process makes its own
+        write_checked(path, data)
+        _remove_unused(path.parent)
+    return read(data)
+
+
+@lru_cache(maxsize=64)  # once a process
+def _remove_unused(folder: Path) -> None:
+    for path in folder.iterdir():
+        remove_older(path, time.time() - (LEFT_OVER_S if path.suffix == ".tmp" else UNUSED_S))
 
 
 def remove_older(path: Path, limit: float) -> None:

@@ -36,11 +36,6 @@ Rank = Callable[[str], int | None]
 _NAME = re.compile(r"[0-9a-f]{32}\.(arrow|parquet|part)")
 
 
-def default_folder() -> Path:
-    """$XDG_CACHE_HOME/datapipe/shards, or the same below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "datapipe" / "shards"
-
-
 class FolderError(OSError):
     """The local disk is full, read-only or broken. Never an error of the object store."""
 

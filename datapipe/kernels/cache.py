@@ -3,7 +3,7 @@
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
                                                               <module>.<kernel>-<key>.lock    of the process that compiles it
 
-`machine_cache.py` writes and reads the files. Where several processes need one kernel at the same time, the first compiles it
+`machine/cache.py` writes and reads the files. Where several processes need one kernel at the same time, the first compiles it
 and the others wait for its lock and load the result. The system frees the lock of a process that dies. On a file system without
 locks a kernel may be compiled twice.
 

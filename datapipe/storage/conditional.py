@@ -142,24 +142,17 @@ def _version(facts: Any) -> Version:
 @contextmanager
 def _told(root: Root, path: str) -> Iterator[None]:
     """A context in which the errors of obstore, which are no OSErrors, become those that waiting, or access, mends."""
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        BaseError,
-        NotSupportedError,
-        PermissionDeniedError,
-        PreconditionError,
-        UnauthenticatedError,
-    )
+    from obstore import exceptions
 
     url = root.child_url(path)
     try:
         yield
-    except (PermissionDeniedError, UnauthenticatedError) as error:
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, f"{url}: {_first_line(error)}") from error
-    except (AlreadyExistsError, PreconditionError):
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise
-    except BaseError as error:
-        if isinstance(error, NotSupportedError) or "501 Not Implemented" in str(error):
+    except exceptions.BaseError as error:
+        if isinstance(error, exceptions.NotSupportedError) or "501 Not Implemented" in str(error):
             raise UserError(
                 f"{url}: the store has no conditional writes (If-Match, If-None-Match), by which runs into one output exclude "
                 f"each other. Expected S3, Google Cloud Storage or a server that has them, such as MinIO since 2024. Write to "

@@ -16,12 +16,13 @@ for. Content encodings are never taken off: a `.gz` arrives as it is stored.
 | another ETag, size or time than when the file was opened | OSError; the engine then finds that the file has changed |
 
 What stays after the last attempt is a TimeoutError or ConnectionError, as that of any store: a run waits for it. Retry-After is
-kept up to `_MOST_PAUSE_S`, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
+kept up to a minute, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
 stalled.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
 import math
 import os
@@ -200,15 +201,14 @@ class _Answer:
     def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
         self._url, self.position = url, start
         self._response = _requested(url, f"bytes={start}-{'' if num_bytes is None else start + num_bytes - 1}")
+        self.num_left = _length(self._response)
+        self._chunks: Iterator[bytes] = self._response.iter_raw()
+        self._chunk = b""
         try:
             self.state = _facts(url, self._response, start)
         except BaseException:
-            self._response.close()
+            self.close()
             raise
-        length = self._response.headers.get("Content-Length", "")
-        self.num_left = int(length) if length.isdecimal() else math.inf
-        self._chunks: Iterator[bytes] = self._response.iter_raw()
-        self._chunk = b""
 
     def read(self, num_bytes: int) -> bytes:
         """The next bytes, at least one."""
@@ -223,15 +223,24 @@ class _Answer:
         return piece
 
     def close(self) -> None:
-        """Gives the connection back if little is left to read, else ends it."""
-        try:
-            if self.num_left <= _LEAST_LEFT_BYTES:
-                with _named_errors(self._url):
-                    deque(self._chunks, maxlen=0)
-        except OSError:  # a connection that broke: the next request makes another one
-            return
-        finally:
-            self._response.close()
+        _close(self._response, self._chunks, self.num_left)
+
+
+def _length(response: Any) -> float:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else math.inf
+
+
+def _close(response: Any, chunks: Iterator[bytes], num_left: float) -> None:
+    """Gives the connection of an answer back if little is left to read, else ends it."""
+    try:
+        if num_left <= _LEAST_LEFT_BYTES:
+            with _named_errors(""):
+                deque(chunks, maxlen=0)
+    except OSError:  # a connection that broke: the next request makes another one
+        return
+    finally:
+        response.close()
 
 
 @contextmanager
@@ -244,8 +253,10 @@ def _named_errors(url: str) -> Iterator[None]:
     except httpx.TransportError as error:
         line = (masked(str(error)).splitlines() or [type(error).__name__])[0]
         if isinstance(error, httpx.TimeoutException):
-            raise TimeoutError(errno.ETIMEDOUT, line or "no answer in time", masked(url)) from error
+            raise TimeoutError(errno.ETIMEDOUT, line, masked(url)) from error
         raise ConnectionError(errno.ECONNABORTED, line, masked(url)) from error
+    except httpx.InvalidURL as error:
+        raise OSError(errno.EINVAL, masked(str(error)), masked(url)) from error
 
 
 def _facts(url: str, response: Any, start: int) -> FileState:
@@ -291,7 +302,7 @@ def _requested(url: str, byte_range: str) -> Any:
             following = response.next_request
             if following is None:
                 return response
-            response.close()
+            _close(response, response.iter_raw(), _length(response))
             is_weaker = request.url.scheme == "https" and following.url.scheme != "https"
             if following.url.scheme not in ("http", "https") or is_weaker:
                 target = masked(str(following.url))
@@ -306,7 +317,9 @@ def _client(process: int) -> Any:
     import httpx2 as httpx
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS)
-    return httpx.Client(headers=_HEADERS, limits=limits, follow_redirects=False)
+    client = httpx.Client(headers=_HEADERS, limits=limits, follow_redirects=False)
+    atexit.register(client.close)
+    return client
 
 
 def retry_after_s(value: str | None) -> float | None:

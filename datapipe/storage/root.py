@@ -31,7 +31,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-import xxhash
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
@@ -40,7 +39,7 @@ from datapipe.storage.file_state import FileState
 from datapipe.storage.http import HttpFile, is_http, open_file
 from datapipe.storage.local import local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
-from datapipe.storage.written import OutputStream, checksum_of, opened
+from datapipe.storage.written import OutputStream, chunks_checksum, opened
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
@@ -241,12 +240,9 @@ class Root:
         """
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
-        hasher, num_bytes, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
+        chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
         with self.filesystem.open_input_file(self.path(relative)) as stream:
-            while chunk := stream.read_buffer(chunk_bytes):
-                hasher.update(chunk)
-                num_bytes += len(chunk)
-        return checksum_of(hasher), num_bytes
+            return chunks_checksum(iter(lambda: stream.read_buffer(chunk_bytes), b""))
 
     def read_bytes(self, relative: str) -> bytes:
         """The content of a file. Raises FileNotFoundError, also if this root is a file."""

@@ -9,7 +9,7 @@ store may also store a file while its answer is lost. `close` then looks the fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,15 @@ LookUp = Callable[[int, str], bool]
 
 def checksum_of(hasher: xxhash.xxh3_128) -> str:
     return f"xxh3_128:{hasher.hexdigest()}"
+
+
+def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
+    """Checksum and size in bytes of content that comes in chunks."""
+    hasher, num_bytes = xxhash.xxh3_128(), 0
+    for chunk in chunks:
+        hasher.update(chunk)
+        num_bytes += len(chunk)
+    return checksum_of(hasher), num_bytes
 
 
 class OutputStream(pa.PythonFile):

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
-import xxhash
 
 from datapipe.errors import CorruptionError
 from datapipe.loader.cache.folder import CacheFolder, Reservation, disk_errors
@@ -28,6 +27,7 @@ from datapipe.machine.files import write_at
 from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
+from datapipe.storage.written import chunks_checksum
 
 RANGE_BYTES = 4 << 20
 REFETCHES = 2
@@ -125,12 +125,8 @@ def descriptor_checksum(descriptor: int) -> str:
 
     The file is read and not mapped: a failing disk then raises an OSError, where a map would kill the process.
     """
-    hasher, buffer, offset = xxhash.xxh3_128(), bytearray(_CHECK_BYTES), 0
-    with memoryview(buffer) as view:
-        while num_read := os.preadv(descriptor, [buffer], offset):
-            hasher.update(view[:num_read])
-            offset += num_read
-    return f"xxh3_128:{hasher.hexdigest()}"
+    offsets = range(0, os.fstat(descriptor).st_size, _CHECK_BYTES)
+    return chunks_checksum(os.pread(descriptor, _CHECK_BYTES, offset) for offset in offsets)[0]
 
 
 def is_sound(path: Path, entry: ShardEntry) -> bool:

@@ -136,7 +136,7 @@ def test_name_of_no_stage_is_refused_with_the_cause(own: Path, name: str, cause:
 
 
 def test_names_are_the_files_below_stages():
-    root = Path(__file__).resolve().parents[2] / "stages"
+    root = Path(__file__).resolve().parents[3] / "stages"
     files = {
         ".".join(path.relative_to(root).with_suffix("").parts)
         for path in root.rglob("*.py")

@@ -213,7 +213,7 @@ def _publish_snapshot(
     for _, _, output in missing:
         check_committed(root, output)
     for number, entry, output in missing:
-        root.publish(output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
+        root.take(root, output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
     copy_shards(target, unpublished.taken, PUBLISH, say)
     publish_files(lock, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
 

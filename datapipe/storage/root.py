@@ -39,7 +39,7 @@ from datapipe.storage.file_state import FileState
 from datapipe.storage.http import HttpFile, is_http, open_file
 from datapipe.storage.local import local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
-from datapipe.storage.written import OutputStream, chunks_checksum, opened
+from datapipe.storage.written import OutputStream, chunks_checksum
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
@@ -224,7 +224,7 @@ class Root:
         if self.local is not None:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
         stream = self.filesystem.open_output_stream(self.path(relative), compression=None)
-        return opened(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
+        return OutputStream.to(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
 
     def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:
         """Whether a store has a file with this content. Its answer to a write may have been lost."""
@@ -263,41 +263,28 @@ class Root:
             return
         write_atomic(Path(self.path(relative)), content)
 
-    def publish(self, source: str, target: str, staging: str) -> None:
-        """Links or copies the committed file `source` to `target`, which appears completely or not at all.
-
-        Args:
-            staging: a unique relative path, outside the target's folder, for the link before it is renamed.
-        """
-        if self.local is None:
-            self.filesystem.copy_file(self.path(source), self.path(target))
-            return
-        with replacing(Path(self.path(target)), Path(self.path(staging))) as link:
-            link.unlink(missing_ok=True)
-            try:
-                os.link(self.path(source), link)
-            except OSError:  # the file system has no hard links
-                shutil.copyfile(self.path(source), link)
-
     def take(self, other: Root, source: str, target: str, staging: str) -> None:
-        """Links or copies the file `source` of another root to `target`, which appears completely or not at all.
+        """Links or copies the file `source` of a root, of this one too, to `target`, which appears completely or not at all.
 
         Args:
-            staging: a unique relative path, outside the target's folder, for a link before it is renamed.
+            staging: a unique relative path, outside the target's folder, for the link or copy before it is renamed.
         """
-        if self.local is not None and other.local is not None:
-            self.publish(os.path.relpath(other.path(source), self.path()), target, staging)
-        elif self.filesystem == other.filesystem:
+        if self.local is None and self.filesystem == other.filesystem:
             self.filesystem.copy_file(other.path(source), self.path(target))
         elif self.local is None:
             with other.open_input(source) as stream, self.open_output(target) as sink:
                 while part := stream.read(_UPLOAD_BYTES):
                     sink.write(part)
         else:
-            Path(self.path(staging)).parent.mkdir(parents=True, exist_ok=True)
-            pafs.copy_files(other.path(source), self.path(staging), other.filesystem, self.filesystem)
-            self.publish(staging, target, f"{staging}.link")
-            self.delete(staging)
+            with replacing(Path(self.path(target)), Path(self.path(staging))) as temporary:
+                temporary.unlink(missing_ok=True)
+                if other.local is None:
+                    pafs.copy_files(other.path(source), str(temporary), other.filesystem, self.filesystem)
+                    return
+                try:
+                    os.link(other.path(source), temporary)
+                except OSError:  # another disk, or a file system without hard links
+                    shutil.copyfile(other.path(source), temporary)
 
     def delete(self, relative: str) -> None:
         """Deletes a file, if it exists."""

@@ -33,13 +33,19 @@ def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
 
 
 class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `opened`.
+    """A stream to a new file; made by `to`.
 
     Attributes:
         num_bytes, checksum: of what was written so far.
     """
 
-    sink: _Sink
+    def __init__(self, sink: _Sink, mode: str) -> None:
+        self.sink = sink
+
+    @classmethod
+    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
+        """A stream that writes to `stream`."""
+        return cls(_Sink(stream, look_up), mode="w")
 
     @property
     def num_bytes(self) -> int:
@@ -48,14 +54,6 @@ class OutputStream(pa.PythonFile):
     @property
     def checksum(self) -> str:
         return checksum_of(self.sink.hasher)
-
-
-def opened(stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
-    """A stream that writes to `stream`."""
-    sink = _Sink(stream, look_up)
-    output = OutputStream(sink, mode="w")
-    output.sink = sink
-    return output
 
 
 class _Sink:

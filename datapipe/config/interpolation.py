@@ -14,7 +14,6 @@ keeps its references to environment variables, since their values may be secrets
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sysconfig
@@ -22,10 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from datapipe.config.yaml import KeyPath, YamlText, dotted
+from datapipe.config.yaml import KeyPath, YamlText, dotted, dump_yaml, parse_yaml
 from datapipe.credentials import masked_urls, remember
 from datapipe.errors import UserError, suggest
 
@@ -122,19 +118,14 @@ def _replacement(match: re.Match[str], where: str, keep_unset: bool) -> str:
 
 def written_yaml(data: Mapping[str, Any], references: Mapping[KeyPath, str]) -> str:
     """Dumped data as YAML, with the texts `references` in place of their values, by path."""
-    writer = YAML(typ="safe", pure=True)
-    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
-    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
-    stream = io.StringIO()
-    writer.dump(_plain(data, references), stream)
-    return stream.getvalue()
+    return dump_yaml(_plain(data, references))
 
 
 def parsed_yaml(text: str) -> Mapping[str, Any]:
     """The data of `written_yaml`, with references as they are written. Raises ValueError for other text."""
     try:
-        return dict(YAML(typ="safe", pure=True).load(text) or {})
-    except (YAMLError, TypeError) as error:
+        return dict(parse_yaml(text, "mixture.yaml").data or {})
+    except (UserError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -14,6 +14,7 @@ A mixture that a program builds becomes plain data too (`plain_data`), and is ch
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import warnings
@@ -115,6 +116,16 @@ def _problem_of(error: MarkedYAMLError) -> str:
     hint = " (separate and indent with spaces)" if "'\\t'" in problem else ""
     mark = error.problem_mark
     return problem + hint + ("" if mark is None else f", at column {mark.column + 1}")
+
+
+def dump_yaml(data: Any) -> str:
+    """Plain data as YAML, in its own order, with quotes around every text that needs them."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
+    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    stream = io.StringIO()
+    writer.dump(data, stream)
+    return stream.getvalue()
 
 
 class _Scanner(Scanner):

@@ -20,12 +20,13 @@ from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, Pending, largest_first
 from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, Said
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
-from datapipe.engine.retries import Patience, Retries, TaskFailedError
+from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs
 from datapipe.machine.memory import without_collection
+from datapipe.machine.retries import retry_io
 from datapipe.metrics import quarantine_reason, total_counts
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
@@ -48,7 +49,7 @@ from datapipe.steps.estimate import KeptShares, step_costs
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
 from datapipe.steps.work import Task
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 
 _TICK_S = 0.25
@@ -62,26 +63,26 @@ class Driver:
 
     Args:
         emit: gets its events.
-        hold: of the output; a run that has lost it stops.
+        lock: of the output; a run that has lost it stops.
         kept_before: the share of text that each step kept in the run before, for estimates.
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, emit: Observer, hold: Hold, kept_before: KeptShares | None = None
+        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptShares | None = None
     ) -> None:
-        self.request, self.ledger, self.emit, self.hold = request, ledger, emit, hold
+        self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before = kept_before or {}
         self._pending = Pending()
         self._next_look = 0.0
         self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
         self.plan: Plan | None = None
         self._reading: dict[str, FirstTasks] = {}
-        self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
+        self._outage_wait = OutageWait(1 + request.mixture.execution.max_infrastructure_retries)
 
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
+        self.plan = plan = self._retry_io(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
         self.emit(Planned(plan=plan, costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
@@ -114,9 +115,9 @@ class Driver:
         attempts = Attempts(engine, self.emit)
         retries = Retries(self.request.mixture.execution, self._locate)
         while not plan.is_committed:
-            self.hold.check()
+            self.lock.check()
             ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
-            while ready and len(attempts) < 2 * engine.slots and not self._patience.is_waiting:
+            while ready and len(attempts) < 2 * engine.slots and not self._outage_wait.is_waiting:
                 attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
@@ -160,7 +161,7 @@ class Driver:
         self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
         self._told_s = {each.attempt: self._tell_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.look(messages)
-        if len(attempts) < engine.slots and not self._patience.is_waiting and (line := attempts.start_second()):
+        if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
             self.emit(Said(line))
 
     def _tell_silent(self, message: Message) -> float:
@@ -176,9 +177,9 @@ class Driver:
         """Commits the records that wait, and counts them in the tasks without a record by step."""
         if not self._pending.attempts:
             return
-        records, seconds = self._patiently(self._timed_commit)
+        records, seconds = self._retry_io(self._timed_commit)
         missing.subtract(self._pending.by_step)
-        self._patience.change()
+        self._outage_wait.change()
         self.emit(self._pending.take(records, seconds))
         for record in records:
             if record.step in self._reading:
@@ -203,7 +204,7 @@ class Driver:
         try:
             if attempt.failure.outage is not None:
                 text = self._wait(attempt.failure.outage)
-                retries.wait(attempt.task, self._patience.resumes_at)
+                retries.wait(attempt.task, self._outage_wait.resumes_at)
             else:
                 text = retries.add(attempt.task, attempt.failure)
         except TaskFailedError as error:
@@ -220,22 +221,21 @@ class Driver:
             return f"Its traceback cannot be written to {root.child_url(FAILURE)}: {error}"
         return f"The traceback is in {root.child_url(FAILURE)}"
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _retry_io(self, action: Callable[[], T]) -> T:
         """The result of reading or writing the ledger, which is tried again as long as the run waits for an outage."""
-        while True:
-            try:
-                return action()
-            except OSError as error:
-                outage = outage_of(error, self.ledger.root.url)
-                if outage is None:
-                    raise
-                if line := self._wait(outage):
-                    self.emit(Said(line))
-                time.sleep(max(0.0, self._patience.resumes_at - time.monotonic()))
+        return retry_io(action, self._pause_after, time.sleep)
+
+    def _pause_after(self, error: OSError, number: int) -> float:
+        outage = outage_of(error, self.ledger.root.url)
+        if outage is None:
+            raise error
+        if line := self._wait(outage):
+            self.emit(Said(line))
+        return max(0.0, self._outage_wait.resumes_at - time.monotonic())
 
     def _wait(self, outage: Outage) -> str:
         """Notes a failure that all tasks wait after; a line for the user, or an empty one."""
-        line = self._patience.wait(outage)
+        line = self._outage_wait.wait(outage)
         self.emit(Blocked(by=outage.short))
         return line
 

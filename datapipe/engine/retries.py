@@ -4,7 +4,7 @@
     task             up to `max_retries`, at once
     memory           with half as much in hand, until that is one document; then up to `max_retries`, after pauses
     node             elsewhere, without counting
-    infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is waited for (`Patience`)
+    infrastructure   up to `max_infrastructure_retries`, after pauses; `OutageWait` waits for a full disk or a silent store
                      killed twice on the same documents ─▶ one by one ─▶ killed twice on one document, alone ─▶ as a crash
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
@@ -17,8 +17,8 @@ strikes the same document twice is the stage. Where the kernel kills for memory 
 
 All tasks wait for one outage together, and failures during a pause belong to the attempt before it:
 
-    failure with an outage ─▶ Patience.wait ─▶ a pause for all tasks, and a line: what, where, free bytes, attempt n of N, when
-                                           └▶ DatapipeError after PATIENCE_S in which nothing was committed and no room was made
+    failure with an outage ─▶ OutageWait.wait ─▶ a pause for all tasks, and a line: what, where, free bytes, attempt n of N
+                                             └▶ DatapipeError, where nothing was committed and no room was made for a minute
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
+from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
 from datapipe.steps.work import MapTask, RangeTask, Task
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-"""Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
+POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)
+"""Of tasks that the infrastructure failed. A run stops after `most_s` without any change: committed tasks stay, so a stop costs
+no work, and waiting costs the nodes."""
 
 MOST_UNNAMED_CRASHES = 5
 """Crashes of a task in a row that blame no document. More are the fault of the library or of the machine."""
@@ -53,18 +55,10 @@ MOST_RETURNS = 1000
 LEAST_LIMIT_BYTES = 8 << 20
 """Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
 
-PATIENCE_S = 60.0
-"""Seconds without any change until a run stops. Committed tasks stay, so a stop costs no work; waiting costs the nodes."""
-
 _CHANGE_BYTES = 1 << 20
 """Growth of free space that counts as a change: other processes write and delete small files all the time."""
 
 _RESUME = "Committed tasks are kept. Then run the same command again"
-
-
-def pause_after(count: int) -> float:
-    """Seconds to wait after the failure number `count`, from 1 on."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
 
 
 class TaskFailedError(DatapipeError):
@@ -113,7 +107,7 @@ class Retries:
                 return self._out_of_memory(task, failure)
             case "node":  # the engine tells of the node once, and not of each of its tasks
                 self._count(task, failure, MOST_RETURNS)
-                return self._again(task, "", FIRST_PAUSE_S)
+                return self._again(task, "", POLICY.first_s)
             case _:
                 if self._is_killed_again(task, failure):
                     identity = task.fingerprint, "crash", failure.cause
@@ -140,7 +134,7 @@ class Retries:
     def _later(self, task: Task, failure: Failure, allowed: int) -> str:
         """Queues another attempt after a pause."""
         count = self._count(task, failure, allowed)
-        pause_s = pause_after(count)
+        pause_s = POLICY.pause_s(count)
         attempts = f"attempt {count} of {allowed + 1}; the next is in {pause_s:.1f} s"
         return self._again(task, f"{failure.message} ({attempts})", pause_s)
 
@@ -153,7 +147,7 @@ class Retries:
     def _out_of_memory(self, task: Task, failure: Failure) -> str:
         less, activity = _with_less(task, failure), failure.activity or Activity()
         if less is not None:
-            return self._again(less, f"{failure.message}. Now with half as much in hand", FIRST_PAUSE_S)
+            return self._again(less, f"{failure.message}. Now with half as much in hand", POLICY.first_s)
         is_again = self._failures[task.fingerprint, "memory"] > 0
         if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.execution.on_crash == "quarantine":
             self._failures[task.fingerprint, "memory"] = 0
@@ -261,7 +255,7 @@ def _advice(activity: Activity) -> str:
 
 
 @dataclass(slots=True)
-class Patience:
+class OutageWait:
     """The outage that a run is waiting for.
 
     Attributes:
@@ -285,7 +279,7 @@ class Patience:
         self._since, self._attempts = None, 0
 
     def wait(self, outage: Outage) -> str:
-        """Notes a failure and sets `resumes_at`. Raises DatapipeError after `PATIENCE_S` or `most_attempts` without a change.
+        """Notes a failure and sets `resumes_at`. Raises DatapipeError after a minute or `most_attempts` without a change.
 
         Returns:
             A line for the user; empty for a failure of the attempt that the run is waiting after.
@@ -297,11 +291,11 @@ class Patience:
         elif now < self.resumes_at:
             return ""
         self._attempts += 1
-        left_s = self._since + PATIENCE_S - now
+        left_s = self._since + POLICY.most_s - now
         if self._attempts >= self.most_attempts or left_s <= 0:
             attempts = f"{counted(self._attempts, 'attempt')} in {now - self._since:.0f} s, without a change"
             raise DatapipeError(f"{outage} ({attempts}). {_way_out(outage)}")
-        pause_s = min(pause_after(self._attempts), left_s)
+        pause_s = min(POLICY.pause_s(self._attempts), left_s)
         hope = "it answers again" if outage.free_bytes is None else "space is freed"
         self.resumes_at = now + pause_s
         return (

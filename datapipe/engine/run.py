@@ -34,8 +34,7 @@ from datapipe.snapshots.publish import Report, publish
 from datapipe.steps.compile import Plan, compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.hold import LeaseLostError
-from datapipe.storage.lock import exclusive
+from datapipe.storage.lock import LeaseLostError, exclusive
 from datapipe.storage.outages import free_bytes
 from datapipe.storage.root import Root
 
@@ -143,19 +142,19 @@ class Run:
     def _run_and_publish(self) -> Manifest:
         self.request = request = prepare(self.mixture, self.options.limit, self.say, self.only)
         check_is_folder(self.root)
-        with exclusive(self.root) as hold:
+        with exclusive(self.root) as lock:
             self.before = newest_manifest(self.root)
             self._check_before(request)
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
-            ledger = Ledger(self.root, hold.condemned)
+            ledger = Ledger(self.root, lock.pending_deletions)
             ledger.load()
-            ledger.sweep(hold)
+            ledger.sweep(lock)
             if ledger.num_refused:
                 self.say(f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again")
-            plan = self._execute(Driver(request, ledger, self.emit, hold, kept_by_last_run(self.root)), request)
-            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.make_report, self.say)
-            ledger.sweep(hold)
+            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_by_last_run(self.root)), request)
+            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
+            ledger.sweep(lock)
         return self.snapshot
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
@@ -168,9 +167,9 @@ class Run:
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError, LeaseLostError):
-                    driver.ledger.sweep(driver.hold)
+                    driver.ledger.sweep(driver.lock)
             with suppress(OSError):  # a full disk must not hide why the run failed
-                driver.hold.check()
+                driver.lock.check()
                 self._write_history(driver, request)
             raise
         self._write_history(driver, request)

@@ -36,7 +36,7 @@ from datapipe.shards.snapshots import publications
 from datapipe.steps.compile import Plan
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning, run_warnings
-from datapipe.storage.hold import LeaseLostError
+from datapipe.storage.lock import LeaseLostError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import xxhash
 
 from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
@@ -37,6 +36,7 @@ from datapipe.storage.http import is_http, state_of
 from datapipe.storage.hub import is_hub, pinned, without_revision
 from datapipe.storage.outages import input_error, right_url
 from datapipe.storage.root import is_remote, open_input, resolve, split_query
+from datapipe.storage.written import chunks_checksum
 
 _WILD = re.compile(r"[*?\[]")
 _NOTHING_LIKE_IT = (
@@ -354,11 +354,8 @@ def _is_hidden(relative: str) -> bool:
 
 
 def content_digest(url: str) -> str:
-    hasher = xxhash.xxh3_128()
     with open_input(url) as stream:
-        while chunk := stream.read(8 << 20):
-            hasher.update(chunk)
-    return f"xxh3_128:{hasher.hexdigest()}"
+        return chunks_checksum(iter(lambda: stream.read(8 << 20), b""))[0]
 
 
 def _what_is_there(pattern: str) -> str:

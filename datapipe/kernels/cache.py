@@ -16,6 +16,7 @@ from pathlib import Path
 
 from datapipe.kernels.keys import version_key
 from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, remove_older
+from datapipe.machine.files import locked
 
 
 def kernels_folder() -> Path:
@@ -46,14 +47,11 @@ class Entry:
         Args:
             wait: wait until the holder has finished; otherwise the value is False where another process holds the lock.
         """
-        import fcntl
-
         is_ours = True
         with ExitStack() as stack:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(self.path.with_suffix(".lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                stack.enter_context(locked(self.path.with_suffix(".lock"), wait=wait))
             except BlockingIOError:
                 is_ours = False
             except OSError:  # a file system without locks, or a cache that cannot be written: each process compiles for itself

@@ -15,7 +15,6 @@ Memory is about 150 bytes an answer: the index. A second process at the same cac
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from typing import Any, BinaryIO, Self
 import xxhash
 
 from datapipe.errors import UserError
-from datapipe.storage.root import sync_folder
+from datapipe.machine.files import lock_file, sync, write_at
 
 _FILE = "answers.jsonl"
 _CHECKSUM_CHARS = 16
@@ -105,7 +104,7 @@ class AnswerCache:
         descriptor = self._file.fileno()
         try:
             offset = os.fstat(descriptor).st_size  # no seek: `get` reads by the position of the same file
-            _write_all(descriptor, b"".join(line for _, line in lines), offset)
+            write_at(descriptor, b"".join(line for _, line in lines), offset)
             os.fsync(descriptor)
         except OSError as error:
             self._failure = error
@@ -121,25 +120,16 @@ def open_cache(folder: Path) -> Iterator[AnswerCache]:
     path = folder / _FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = lock_file(path)
+    except BlockingIOError as error:
+        raise UserError(
+            f"{path}: another process writes answers here. Wait for it to end, stop it, or give another --cache"
+        ) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}. Expected a folder on a local disk") from error
     with open(descriptor, "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{path}: another process writes answers here. Wait for it to end, stop it, or give another --cache"
-            ) from error
-        sync_folder(folder)
+        sync(folder)
         yield AnswerCache(path, file).load()
-
-
-def _write_all(descriptor: int, content: bytes, offset: int) -> None:
-    view = memoryview(content)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:

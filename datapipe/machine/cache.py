@@ -1,7 +1,7 @@
 """Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
 
-A file holds a checksum and its data. It appears whole: it is written beside its place and renamed. A damaged file counts as
-absent. Reading a file marks it as used, once a day, so that files which nothing uses can be deleted.
+A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as absent. Reading a file marks it
+as used, once a day, so that files which nothing uses can be deleted.
 """
 
 from __future__ import annotations
@@ -9,9 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
+
+from datapipe.machine.files import write_atomic
+
+T = TypeVar("T")
 
 UNUSED_S = 14 * 86_400.0
 LEFT_OVER_S = 3_600.0
@@ -44,13 +50,26 @@ def read_checked(path: Path) -> bytes | None:
 
 def write_checked(path: Path, data: bytes) -> None:
     """Stores data, whole or not at all. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(hashlib.sha256(data).digest() + data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomic(path, hashlib.sha256(data).digest() + data, is_synced=False)
+
+
+def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
+    """What `read` makes of the data in a file. Where the file is absent, or `read` raises ValueError because the data has an
+    earlier form, `make` makes the data, and unused files in the folder are deleted."""
+    if (data := read_checked(path)) is not None:
+        with suppress(ValueError):
+            return read(data)
+    data = make()
+    with suppress(OSError):  # a cache that cannot be written: each process makes its own
+        write_checked(path, data)
+        _remove_unused(path.parent)
+    return read(data)
+
+
+@lru_cache(maxsize=64)  # once a process
+def _remove_unused(folder: Path) -> None:
+    for path in folder.iterdir():
+        remove_older(path, time.time() - (LEFT_OVER_S if path.suffix == ".tmp" else UNUSED_S))
 
 
 def remove_older(path: Path, limit: float) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from datapipe.errors import UserError, suggest
+from datapipe.machine.files import replacing
 from datapipe.machine.libraries import require
 from datapipe.models.card import Figures, card_path, card_text, data_lines, figures_of
 from datapipe.models.documents import DocumentInput, is_of_runs, texts_of_mixture
@@ -71,15 +71,11 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
     prepared = prepare(texts, job.limits, job.labelling)
     with console.status(f"training on {len(prepared.training):,} documents …"):
         content = trainer.train(prepared.training)
-    partial = job.output.with_name(f".{job.output.name}.partial")
-    try:
+    with replacing(job.output) as partial:
         partial.write_bytes(content)
         opened = open_classifier(partial)
         figures = figures_of(job.output.name, opened, prepared.held_out)
         card = _card(job, trainer, prepared, files, partial, opened, figures)
-        os.replace(partial, job.output)
-    finally:
-        partial.unlink(missing_ok=True)
     written = json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     card_path(job.output, "json").write_text(written, encoding="utf-8")
     card_path(job.output, "md").write_text(card_text(card, figures.tables()), encoding="utf-8")

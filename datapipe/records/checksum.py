@@ -16,6 +16,7 @@ import xxhash
 from datapipe import columns
 from datapipe.errors import CorruptionError, DamagedInputError, SnapshotError
 from datapipe.storage.root import Root
+from datapipe.storage.written import checksum_of
 
 READINGS = 3
 """Of bytes whose checksum is wrong. A network, a proxy or the memory of a machine changes bytes on their way."""
@@ -73,4 +74,4 @@ def rows_checksum(rows: pa.RecordBatch) -> str:
         pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)
         hasher.update((offsets - offsets[0]).data)
         hasher.update(np.ascontiguousarray(pieces[int(offsets[0]) : int(offsets[-1])]).data)
-    return f"xxh3_128:{hasher.hexdigest()}"
+    return checksum_of(hasher)

@@ -2,8 +2,8 @@
 
 Records are written in groups, each a commit file (`commit_files.py`), atomically after all their outputs are on disk: the
 workers that wrote the outputs have flushed them. A torn or edited record counts as none, and so does a record whose outputs are
-gone, are condemned by a run that lost the output (`lock.py`), or that another version of datapipe wrote: the task runs again.
-Committing twice is harmless: the first record stays.
+gone or are pending deletions of a run that lost the output (`lock.py`), or that another version of datapipe wrote: the task
+runs again. Committing twice is harmless: the first record stays.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
+from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
 from datapipe.records.commit_files import (
     FORGET,
@@ -24,9 +25,8 @@ from datapipe.records.commit_files import (
 from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, PUBLISH, PUBLISHED, SNAPSHOTS, WORK, below, length_folders
 from datapipe.records.outputs import OutputFile
 from datapipe.records.record import Record
-from datapipe.storage.hold import Hold
-from datapipe.storage.lock import PROBE
-from datapipe.storage.root import UNFINISHED, Root
+from datapipe.storage.lock import PROBE, OutputLock
+from datapipe.storage.root import Root
 
 __all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
 
@@ -38,13 +38,13 @@ class Ledger:
     """The records of one output folder. Only the driver writes it, under the run's lock.
 
     Args:
-        condemned: folders of attempts that a run which lost the output may still be deleting: they count as gone.
+        pending_deletions: folders of attempts that a run which lost the output may still be deleting: they count as gone.
     """
 
-    def __init__(self, root: Root, condemned: Collection[str] = ()) -> None:
+    def __init__(self, root: Root, pending_deletions: Collection[str] = ()) -> None:
         self.root = root
         self.files = CommitFiles(root)
-        self._condemned = frozenset(condemned)
+        self._pending_deletions = frozenset(pending_deletions)
         self._lines: dict[str, list[Line]] = {}
         self._records: dict[str, Record | None] = {}
         self._named: set[str] = set()
@@ -74,7 +74,9 @@ class Ledger:
     def look_up(self, fingerprint: str) -> Record | None:
         """The committed record of a task whose outputs are all still there, or None."""
         if fingerprint not in self._records:
-            records = (line.record() for line in self._lines.get(fingerprint, ()) if line.attempt not in self._condemned)
+            records = (
+                line.record() for line in self._lines.get(fingerprint, ()) if line.attempt not in self._pending_deletions
+            )
             self._records[fingerprint] = next((record for record in records if self._has_outputs(record)), None)
         return self._records[fingerprint]
 
@@ -124,7 +126,7 @@ class Ledger:
         self._records.clear()
         self._named = {line.attempt for line in kept}
 
-    def sweep(self, hold: Hold) -> int:
+    def sweep(self, lock: OutputLock) -> int:
         """Deletes what killed runs and killed attempts have left: attempts that no record names, and files on their way to a
         final name. No task may be running. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
 
@@ -137,10 +139,10 @@ class Ledger:
         is_listed_now = self._is_listed_now
         paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
         listed = map(attempt_folder, paths)
-        named = self._named - self._condemned
+        named = self._named - self._pending_deletions
         attempts = Counter(folder for folder in listed if folder is not None and folder not in named)
         left = self._unfinished()
-        with hold.deleting([*attempts, *left], ATTEMPTS):
+        with lock.deleting([*attempts, *left], ATTEMPTS):
             for folder in attempts:
                 self.root.delete_folder(folder)
             for path in left:

@@ -21,9 +21,7 @@ import inspect
 import pickle
 import platform
 import sysconfig
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +29,7 @@ from typing import Any
 
 import xxhash
 
-from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, read_checked, remove_older, write_checked
+from datapipe.machine.cache import cache_home, cached
 
 MACHINERY = tuple(
     f"datapipe.{name}"
@@ -170,25 +168,12 @@ def _parsed(package: str, source: bytes) -> _Module:
     """
     key = xxhash.xxh3_128(f"{platform.python_version()}\0{_this_file()}\0{package}\0".encode() + source)
     path = cache_home() / "source_code" / f"{key.hexdigest()}.bin"
-    kept = read_checked(path)
-    if kept is not None:
-        return pickle.loads(kept)
-    module = _module_of(_NormalForm().visit(ast.parse(source)), package)
-    with suppress(OSError):  # a cache that cannot be written: each process parses for itself
-        write_checked(path, pickle.dumps(module))
-        _remove_unused(path.parent)
-    return module
+    return cached(path, lambda: pickle.dumps(_module_of(_NormalForm().visit(ast.parse(source)), package)), pickle.loads)
 
 
 @lru_cache(maxsize=1)
 def _this_file() -> str:
     return xxhash.xxh3_128_hexdigest(Path(__file__).read_bytes())
-
-
-@lru_cache(maxsize=1)  # once a process
-def _remove_unused(folder: Path) -> None:
-    for path in folder.iterdir():
-        remove_older(path, time.time() - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))
 
 
 def _module_of(tree: ast.Module, package: str) -> _Module:

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
+from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import Name, Refusal
 
@@ -129,11 +128,10 @@ class Access:
 
     def _read(self, path: Path) -> Mapping[str, Client]:
         try:
-            content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-            tokens = _TokenFile.model_validate(content).tokens
+            tokens = _TokenFile.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)).data).tokens
         except OSError as error:
             raise UserError(f"--tokens {path}: {error.strerror}. Expected a file of tokens.") from error
-        except (YAMLError, UnicodeDecodeError):
+        except (UserError, UnicodeDecodeError):
             raise UserError(f"--tokens {path}: not YAML.") from None  # whose text may hold secrets
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -129,19 +129,19 @@ def clean(root: Root, keep: int) -> Cleaning:
 
     Returns what it was. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile.
     """
-    with exclusive(root) as hold:
+    with exclusive(root) as lock:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
         paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.additions)), *lists]
-        with hold.deleting(paths):
+        with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
-        ledger = Ledger(root, hold.condemned)
+        ledger = Ledger(root, lock.pending_deletions)
         ledger.load()
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
-        ledger.sweep(hold)
+        ledger.sweep(lock)
         for folder in length_folders(root):
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):

@@ -31,7 +31,7 @@ from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 from datapipe.weights import integer_weights
 
@@ -170,7 +170,7 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
 
 
 def publish_files(
-    hold: Hold,
+    lock: OutputLock,
     folder: str,
     snapshot: Manifest,
     needed: Mapping[str, bytes],
@@ -185,11 +185,11 @@ def publish_files(
         about: of the other files of its folder.
         shown: those of `about` that the output itself has, too.
     """
-    target, content = hold.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
+    target, content = lock.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
     _keep_newest(target)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
-    hold.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
+    lock.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
 
 
 def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:

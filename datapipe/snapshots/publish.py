@@ -39,7 +39,7 @@ from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.work import PackTask
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
 _REASONS = 5
@@ -49,7 +49,7 @@ Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 
 
 def publish(
-    hold: Hold, request: Request, plan: Plan, report: Report | None, say: Say | None = None
+    lock: OutputLock, request: Request, plan: Plan, report: Report | None, say: Say | None = None
 ) -> tuple[Manifest, list[RunWarning]]:
     """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
 
@@ -57,11 +57,11 @@ def publish(
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
         say: gets lines about shards of other outputs, where they take a while.
     """
-    index = index_of_run(hold.root, request, plan)
+    index = index_of_run(lock.root, request, plan)
     if index is not None:
         write_index(index)
     _check_something_is_left(request, plan)
-    root, is_text = hold.root, request.mixture.tokenizer.is_none
+    root, is_text = lock.root, request.mixture.tokenizer.is_none
     own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
     files = files_parquet([*own, *taken_files(request.taken)])
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
@@ -74,7 +74,7 @@ def publish(
     lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
         note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
-        _publish_snapshot(hold, folder, unpublished, told, say)
+        _publish_snapshot(lock, folder, unpublished, told, say)
     tasks = [record.fingerprint for step in plan.steps for record in step.records]
     tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
     tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
@@ -198,17 +198,19 @@ def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
     return sorted(found, key=lambda each: each[0].path)
 
 
-def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+def _publish_snapshot(
+    lock: OutputLock, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None
+) -> None:
     """Publishes a snapshot in `folder` below the output, or in the output itself.
 
     Args:
         about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
     """
     snapshot, needed = unpublished.snapshot, unpublished.needed
-    root, target = hold.root, hold.root.within(folder)
+    root, target = lock.root, lock.root.within(folder)
     if _is_published(target, snapshot, needed):
         return
-    hold.check_condemned(below(folder, entry.path) for entry in snapshot.data_files)
+    lock.check_pending_deletions(below(folder, entry.path) for entry in snapshot.data_files)
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
@@ -217,9 +219,9 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     for _, _, output in missing:
         check_committed(root, output)
     for number, entry, output in missing:
-        root.publish(output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
+        root.take(root, output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
     copy_shards(target, unpublished.taken, PUBLISH, say)
-    publish_files(hold, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
+    publish_files(lock, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
 
 
 def _other_files(root: Root, folder: str, snapshot: Manifest) -> list[RunWarning]:

@@ -37,8 +37,7 @@ from datapipe.snapshots.index.write import INDEX, open_index
 from datapipe.stage.decoding import BrokenStreamError, as_utf8
 from datapipe.steps.request import TakenSource
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.hold import Hold
-from datapipe.storage.lock import exclusive
+from datapipe.storage.lock import OutputLock, exclusive
 from datapipe.storage.root import Root, open_input
 
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
@@ -61,7 +60,7 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
     Returns:
         The newest snapshot of the output, and what was done.
     """
-    with exclusive(root) as hold:
+    with exclusive(root) as lock:
         before = read_manifest(root)
         if not isinstance(before, Snapshot):
             raise UserError(
@@ -72,7 +71,7 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
         there = keys if root.local is None else documents_with_rows(root, before.shards, keys, before.seed, before.form)
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
-        snapshot = before if after is removed else _publish(hold, before, after)
+        snapshot = before if after is removed else _publish(lock, before, after)
         take_down_from_additions(root, snapshot, after)
         rows = delete_from_indexes(root, after)
     unknown = {
@@ -86,21 +85,21 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
     return snapshot, done
 
 
-def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
+def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
     """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
     entry, needed = removed_entry(removed, REMOVED)
     lengths: dict[str, str] = {}
-    for folder, fingerprint in {**length_snapshots(hold.root, before.fingerprint), "": before.fingerprint}.items():
-        target = hold.root.within(folder)
+    for folder, fingerprint in {**length_snapshots(lock.root, before.fingerprint), "": before.fingerprint}.items():
+        target = lock.root.within(folder)
         old = read_snapshot(target, fingerprint) if folder else before
         new = old.model_copy(update={"removed": entry}).sealed()
         note_publication(target, new.fingerprint, {} if folder else lengths)
         about = _files_about(target, old, new)
         if not folder:
             keep_tasks(target, before, new)
-        publish_files(hold, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
+        publish_files(lock, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
         lengths[folder] = new.fingerprint
-    return read_snapshot(hold.root)
+    return read_snapshot(lock.root)
 
 
 def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
@@ -115,8 +114,8 @@ def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -
         held = read_removed(target, before)
         after = held.with_takedown(removed.keys[np.isin(removed.halves[0], files)].tolist())
         if after is not held:
-            with exclusive(target) as hold:
-                _publish(hold, before, after)
+            with exclusive(target) as lock:
+                _publish(lock, before, after)
 
 
 def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import import_runtime
 from datapipe.machine.activity import doing
+from datapipe.machine.files import sync
 from datapipe.machine.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
@@ -25,7 +26,7 @@ from datapipe.steps.encoding import encoder_of
 from datapipe.steps.fingerprint import MODULES
 from datapipe.steps.work import BoundStage, MapTask, ReduceTask, Task, TokenizeTask
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
-from datapipe.storage.root import Root, is_remote, sync_file, sync_folder
+from datapipe.storage.root import Root, is_remote
 
 Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
 
@@ -93,10 +94,8 @@ def _flush(outputs: Outputs, root: Root) -> None:
     if root.local is None:
         return
     paths = [root.local / output.path for group in outputs.values() for output in group]
-    for path in paths:
-        sync_file(path)
-    for folder in {path.parent for path in paths}:
-        sync_folder(folder)
+    for path in (*paths, *{path.parent for path in paths}):
+        sync(path)
 
 
 def _clean_up(error: BaseException, root: Root, folder: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datapipe.errors import UserError
+from datapipe.machine.retries import RetryPolicy
 from datapipe.storage.root import Root
 from datapipe.storage.s3 import CONNECT_TIMEOUT_S, is_s3
 
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _REQUEST_TIMEOUT_S = 10.0
-_RETRY_S = 21.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 15.0
+_POLICY = RetryPolicy(first_s=0.1, longest_s=15.0, most_attempts=4, most_s=21.0)
 _WRITES = 3
 """Attempts at a write without an answer, each after those of obstore, which sends none again that timed out."""
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -142,24 +142,17 @@ def _version(facts: Any) -> Version:
 @contextmanager
 def _told(root: Root, path: str) -> Iterator[None]:
     """A context in which the errors of obstore, which are no OSErrors, become those that waiting, or access, mends."""
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        BaseError,
-        NotSupportedError,
-        PermissionDeniedError,
-        PreconditionError,
-        UnauthenticatedError,
-    )
+    from obstore import exceptions
 
     url = root.child_url(path)
     try:
         yield
-    except (PermissionDeniedError, UnauthenticatedError) as error:
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, f"{url}: {_first_line(error)}") from error
-    except (AlreadyExistsError, PreconditionError):
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise
-    except BaseError as error:
-        if isinstance(error, NotSupportedError) or "501 Not Implemented" in str(error):
+    except exceptions.BaseError as error:
+        if isinstance(error, exceptions.NotSupportedError) or "501 Not Implemented" in str(error):
             raise UserError(
                 f"{url}: the store has no conditional writes (If-Match, If-None-Match), by which runs into one output exclude "
                 f"each other. Expected S3, Google Cloud Storage or a server that has them, such as MinIO since 2024. Write to "
@@ -184,11 +177,11 @@ def _open(root: Root) -> ObjectStore:
             "timeout": f"{1000 * _REQUEST_TIMEOUT_S:.0f}ms",
         },
         "retry_config": {
-            "max_retries": 3,
-            "retry_timeout": timedelta(seconds=_RETRY_S),
+            "max_retries": int(_POLICY.most_attempts) - 1,
+            "retry_timeout": timedelta(seconds=_POLICY.most_s),
             "backoff": {
-                "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
-                "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+                "init_backoff": timedelta(seconds=_POLICY.first_s),
+                "max_backoff": timedelta(seconds=_POLICY.longest_s),
                 "base": 2,
             },
         },

@@ -16,48 +16,47 @@ for. Content encodings are never taken off: a `.gz` arrives as it is stored.
 | another ETag, size or time than when the file was opened | OSError; the engine then finds that the file has changed |
 
 What stays after the last attempt is a TimeoutError or ConnectionError, as that of any store: a run waits for it. Retry-After is
-kept up to `_MOST_PAUSE_S`, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
+kept up to a minute, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
 stalled.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import math
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from time import sleep
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import pyarrow as pa
 
 from datapipe.credentials import masked
+from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.storage.file_state import FileState
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-_MOST_PAUSE_S = 60.0
 _MOST_PAUSED_S = 150.0
 """Of one read or request. A worker that is silent for longer than `execution.stall_s`, 600 s, would be ended."""
 
-_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
+_NETWORK = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=4)
+_BUSY = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=8, longest_asked_s=60.0)
 """Common Crawl asks for at most one attempt a second while its servers answer 503."""
 
-_NETWORK_ATTEMPTS = 4
 _MOST_REDIRECTS = 5
-_POOL_CONNECTIONS = 32
-_PIECE_BYTES = 1 << 20
+_KEPT_CONNECTIONS = 32
 _LEAST_LEFT_BYTES = 64 << 10
 """Of an answer, below which its rest is read to keep the connection."""
-_THROTTLED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BUSY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE, _REFUSED = frozenset({404, 410}), frozenset({401, 403, 407})
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "datapipe"}
@@ -70,15 +69,9 @@ def is_http(url: str) -> bool:
 
 def state_of(url: str) -> FileState:
     """What a server tells of a file, by one request. Raises OSError as `open_file`."""
-    retries = _Retries(url)
-    while True:
-        try:
-            response, state = _ranged(url, 0, 1)
-        except OSError as error:
-            retries.wait_after(error)
-        else:
-            _close(response)
-            return state
+    answer = retry_io(lambda: _Answer(url, 0, 1), _Retries().pause_after, sleep)
+    answer.close()
+    return answer.state
 
 
 def open_file(url: str) -> HttpFile:
@@ -108,8 +101,7 @@ class _Reading:
         self.state = state
         self._url = url
         self._position = self._end_of_last = 0
-        self._response: Any = None
-        self._response_position = 0
+        self._answer: _Answer | None = None
 
     def read(self, num_bytes: int = -1) -> bytes:
         """The next bytes: as many as are asked for, fewer only at the end of the file."""
@@ -129,63 +121,60 @@ class _Reading:
 
     def _read(self, num_bytes: int) -> bytes:
         pieces: list[bytes] = []
-        num_read, retries = 0, _Retries(self._url)
+        num_read, retries = 0, _Retries()
         is_in_order = self._position == self._end_of_last > 0
         while num_read < num_bytes:
-            try:
-                start = self._position + num_read
-                if self._response is None or self._response_position != start:
-                    self._begin_response(start, None if is_in_order else num_bytes - num_read)
-                piece = _content(self._url, self._response, min(_PIECE_BYTES, num_bytes - num_read))
-            except OSError as error:
-                self.close()
-                retries.wait_after(error)
-            else:
-                pieces.append(piece)
-                num_read += len(piece)
-                self._response_position += len(piece)
-        if self._response is not None and self._response.length_remaining == 0:
-            self.close()
+            start, wanted = self._position + num_read, num_bytes - num_read
+            piece = retry_io(partial(self._piece, start, wanted, is_in_order), retries.pause_after, sleep)
+            pieces.append(piece)
+            num_read += len(piece)
         return b"".join(pieces)
 
-    def _begin_response(self, start: int, num_bytes: int | None) -> None:
-        self.close()
-        self._response, state = _ranged(self._url, start, num_bytes)
-        self._response_position = start
-        if state != self.state:
+    def _piece(self, start: int, num_bytes: int, is_in_order: bool) -> bytes:
+        """Some of the next bytes, at least one, of the open answer or of a new one."""
+        try:
+            if self._answer is None or self._answer.position != start:
+                self.close()
+                self._answer = _Answer(self._url, start, None if is_in_order else num_bytes)
+                if self._answer.state != self.state:
+                    message = "the server sent another version of the file than the one that was opened"
+                    raise OSError(errno.EBADMSG, message, masked(self._url))
+            piece = self._answer.read(num_bytes)
+        except OSError:
             self.close()
-            message = "the server sent another version of the file than the one that was opened"
-            raise OSError(errno.EBADMSG, message, masked(self._url))
+            raise
+        if self._answer.num_left == 0:
+            self.close()
+        return piece
 
     def close(self) -> None:
         """Ends the open answer, if there is one: a later read asks again."""
-        if self._response is not None:
-            _close(self._response)
-            self._response = None
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
 
 
 class _Retries:
-    """The attempts of one read or request."""
+    """The failures of one read or request."""
 
-    def __init__(self, url: str) -> None:
-        self._url, self._num_failed, self._paused_s = url, 0, 0.0
+    def __init__(self) -> None:
+        self._num_failed, self._paused_s = 0, 0.0
 
-    def wait_after(self, error: OSError) -> None:
-        """Pauses before the next attempt. Raises the error where there is none."""
+    def pause_after(self, error: OSError, number: int) -> float:
+        """Seconds until the next attempt. Raises the error where there is none."""
         self._num_failed += 1
-        throttled = error if isinstance(error, _ThrottledError) else None
-        most = len(_PAUSES_S) + 1 if throttled else _NETWORK_ATTEMPTS
-        is_over = self._num_failed >= most or self._paused_s >= _MOST_PAUSED_S
+        is_busy = isinstance(error, _BusyError)
+        policy = _BUSY if is_busy else _NETWORK
+        is_over = self._num_failed >= policy.most_attempts or self._paused_s >= _MOST_PAUSED_S
         if is_over or not isinstance(error, ConnectionError | TimeoutError):
-            raise error if throttled is None else ConnectionError(error.errno, error.strerror, error.filename)
-        pause_s = _PAUSES_S[self._num_failed - 1]
-        if throttled is not None and throttled.retry_after_s is not None:
-            pause_s = min(throttled.retry_after_s, _MOST_PAUSE_S, _MOST_PAUSED_S - self._paused_s)
+            raise ConnectionError(error.errno, error.strerror, error.filename) if is_busy else error
+        pause_s = policy.pause_s(self._num_failed, error.retry_after_s if is_busy else None)
+        pause_s = min(pause_s, _MOST_PAUSED_S - self._paused_s)
         self._paused_s += pause_s
-        sleep(pause_s)
+        return pause_s
 
 
-class _ThrottledError(ConnectionError):
+class _BusyError(ConnectionError):
     """The server asks to come later, or fails.
 
     Attributes:
@@ -197,41 +186,85 @@ class _ThrottledError(ConnectionError):
         self.retry_after_s = retry_after_s
 
 
-@contextmanager
-def _telling(url: str) -> Iterator[None]:
-    """Raises errors of the library as those of the operating system, with the URL; their own text has the host alone."""
-    from urllib3.exceptions import HTTPError, NewConnectionError
-    from urllib3.exceptions import TimeoutError as Stalled
-
-    try:
-        yield
-    except HTTPError as error:
-        lines = masked(str(getattr(error, "reason", None) or error)).splitlines() or [type(error).__name__]
-        if isinstance(error, Stalled) and not isinstance(error, NewConnectionError):
-            raise TimeoutError(errno.ETIMEDOUT, lines[0], masked(url)) from error
-        raise ConnectionError(errno.ECONNABORTED, lines[0], masked(url)) from error
-
-
-def _ranged(url: str, start: int, num_bytes: int | None) -> tuple[Any, FileState]:
-    """The answer to one request for some bytes, its body not read yet, and what it tells of the file.
+class _Answer:
+    """The answer to one request for some bytes of a file, as it arrives.
 
     Args:
         num_bytes: None for all to the end.
+
+    Attributes:
+        state: of the file, as the answer tells it.
+        position: in the file, of the next byte.
+        num_left: bytes of the answer that are not read; infinite where it does not tell its length.
     """
-    response = _got(url, f"bytes={start}-{'' if num_bytes is None else start + num_bytes - 1}")
+
+    def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
+        self._url, self.position = url, start
+        self._response = _requested(url, f"bytes={start}-{'' if num_bytes is None else start + num_bytes - 1}")
+        self.num_left = _length(self._response)
+        self._chunks: Iterator[bytes] = self._response.iter_raw()
+        self._chunk = b""
+        try:
+            self.state = _facts(url, self._response, start)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, num_bytes: int) -> bytes:
+        """The next bytes, at least one."""
+        if not self._chunk:
+            with _named_errors(self._url):
+                self._chunk = next(self._chunks, b"")
+        if not self._chunk:
+            raise ConnectionResetError(errno.ECONNRESET, "the answer ended early", masked(self._url))
+        piece, self._chunk = self._chunk[:num_bytes], self._chunk[num_bytes:]
+        self.position += len(piece)
+        self.num_left -= len(piece)
+        return piece
+
+    def close(self) -> None:
+        _close(self._response, self._chunks, self.num_left)
+
+
+def _length(response: Any) -> float:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else math.inf
+
+
+def _close(response: Any, chunks: Iterator[bytes], num_left: float) -> None:
+    """Gives the connection of an answer back if little is left to read, else ends it."""
     try:
-        return response, _facts(url, response, start)
-    except BaseException:
-        _close(response)
-        raise
+        if num_left <= _LEAST_LEFT_BYTES:
+            with _named_errors(""):
+                deque(chunks, maxlen=0)
+    except OSError:  # a connection that broke: the next request makes another one
+        return
+    finally:
+        response.close()
+
+
+@contextmanager
+def _named_errors(url: str) -> Iterator[None]:
+    """Raises errors of the library as those of the operating system, with the URL; their own text has the host alone."""
+    import httpx2 as httpx
+
+    try:
+        yield
+    except httpx.TransportError as error:
+        line = (masked(str(error)).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, httpx.TimeoutException):
+            raise TimeoutError(errno.ETIMEDOUT, line, masked(url)) from error
+        raise ConnectionError(errno.ECONNABORTED, line, masked(url)) from error
+    except httpx.InvalidURL as error:
+        raise OSError(errno.EINVAL, masked(str(error)), masked(url)) from error
 
 
 def _facts(url: str, response: Any, start: int) -> FileState:
     """What an answer tells. Raises OSError for one that is not these bytes of a file."""
-    status, headers, shown = response.status, response.headers, masked(url)
-    message = f"HTTP {status} {response.reason or ''}".strip()
-    if status in _THROTTLED:
-        raise _ThrottledError(message, url, retry_after_s(headers.get("Retry-After")))
+    status, headers, shown = response.status_code, response.headers, masked(url)
+    message = f"HTTP {status} {response.reason_phrase}".strip()
+    if status in _BUSY_STATUSES:
+        raise _BusyError(message, url, retry_after_s(headers.get("Retry-After")))
     if status in _GONE:
         raise FileNotFoundError(errno.ENOENT, message, shown)
     if status in _REFUSED:
@@ -256,76 +289,37 @@ def _facts(url: str, response: Any, start: int) -> FileState:
     )
 
 
-def _got(url: str, byte_range: str) -> Any:
-    """The answer of the last server, behind all redirects."""
-    asked = url
-    for _ in range(_MOST_REDIRECTS + 1):
-        has_own_host = _host(asked) == _host(url)
-        headers = {**_HEADERS, "Range": byte_range, **(_authorization(url) if has_own_host else {})}
-        response = _requested(asked, headers)
-        location = response.headers.get("Location")
-        if response.status not in _REDIRECTS or not location:
-            return response
-        _close(response)
-        following = urljoin(asked, location)
-        is_weaker = asked.lower().startswith("https:") and not following.lower().startswith("https:")
-        if not is_http(following) or is_weaker:
-            raise OSError(errno.EBADMSG, f"the server redirects to {masked(following)}. Expected https", masked(url))
-        asked = following
-    raise OSError(errno.ELOOP, f"more than {_MOST_REDIRECTS} redirects, the last to {masked(asked)}", masked(url))
+def _requested(url: str, byte_range: str) -> Any:
+    """The answer of the last server, behind all redirects, its body not read yet."""
+    import httpx2 as httpx
+
+    timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None)
+    client = _client(os.getpid())
+    with _named_errors(url):
+        request = client.build_request("GET", url, headers={"Range": byte_range}, timeout=timeout)
+        for _ in range(_MOST_REDIRECTS + 1):
+            response = client.send(request, stream=True)
+            following = response.next_request
+            if following is None:
+                return response
+            _close(response, response.iter_raw(), _length(response))
+            is_weaker = request.url.scheme == "https" and following.url.scheme != "https"
+            if following.url.scheme not in ("http", "https") or is_weaker:
+                target = masked(str(following.url))
+                raise OSError(errno.EBADMSG, f"the server redirects to {target}. Expected https", masked(url))
+            request = following
+    raise OSError(errno.ELOOP, f"more than {_MOST_REDIRECTS} redirects, the last to {masked(str(request.url))}", masked(url))
 
 
-def _host(url: str) -> str:
-    """Host and port, without credentials."""
-    return urlsplit(url).netloc.rpartition("@")[2]
+@lru_cache(maxsize=1)
+def _client(process: int) -> Any:
+    """The connections of a process, through the proxies of the environment."""
+    import httpx2 as httpx
 
-
-def _requested(url: str, headers: dict[str, str]) -> Any:
-    from urllib3 import Timeout
-
-    parts = urlsplit(url)
-    bare = parts._replace(netloc=_host(url), fragment="").geturl()
-    pool = _pool(os.getpid(), parts.scheme, parts.hostname or "")
-    timeout = Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S)
-    options: dict[str, Any] = {"preload_content": False, "decode_content": False, "redirect": False, "retries": False}
-    with _telling(url):
-        return pool.request("GET", bare, headers=headers, timeout=timeout, **options)
-
-
-def _content(url: str, response: Any, num_bytes: int) -> bytes:
-    """The next bytes of an answer, at least one."""
-    with _telling(url):
-        content = response.read(num_bytes)
-    if not content:
-        raise ConnectionResetError(errno.ECONNRESET, "the answer ended early", masked(url))
-    return content
-
-
-@lru_cache(maxsize=64)
-def _pool(process: int, scheme: str, host: str) -> Any:
-    """The connections of a process to a host, through the proxy of the environment, if there is one."""
-    from urllib3 import PoolManager, ProxyManager
-
-    proxy = None if proxy_bypass(host) else getproxies().get(scheme)
-    if proxy is None:
-        return PoolManager(maxsize=_POOL_CONNECTIONS, retries=False)
-    return ProxyManager(proxy, maxsize=_POOL_CONNECTIONS, retries=False)
-
-
-def _authorization(url: str) -> dict[str, str]:
-    from urllib3 import make_headers
-
-    user, at, _ = urlsplit(url).netloc.rpartition("@")
-    return make_headers(basic_auth=unquote(user)) if at else {}
-
-
-def _close(response: Any) -> None:
-    """Gives the connection back if little is left to read, else ends it."""
-    if response.length_remaining is not None and response.length_remaining <= _LEAST_LEFT_BYTES:
-        response.drain_conn()
-        response.release_conn()
-    else:
-        response.close()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS)
+    client = httpx.Client(headers=_HEADERS, limits=limits, follow_redirects=False)
+    atexit.register(client.close)
+    return client
 
 
 def retry_after_s(value: str | None) -> float | None:

@@ -4,15 +4,15 @@ local          flock on work/lock: the kernel releases it with the process, so n
 object store   a lease, which a run takes, renews, and may lose:
 
     work/lock.json      holder, epoch, beat          every write is conditional on the version that the writer knows
-    work/condemned-…    what a holder is deleting    written before the write of the lease that names it
+    work/condemned-…    what a holder is deleting    written before the lease names it
 
 A run that is killed renews no more, and its lease expires by the clock of the store. A run that is paused for longer than that
 may wake at any point of its work, after another run has taken the output. Asking for the lease before each step would not help:
 the process may be paused between question and step. So
 
 - committing is harmless: a task has the first of its records;
-- what is deleted is condemned first. The lease of the next holder names the same lists, and that run uses nothing of them,
-  whenever the deletion comes;
+- deletions are listed before they begin. The lease of the next holder names the same lists, and that run uses none of the
+  files, whenever the deletions come;
 - what is replaced (snapshot.json and the files beside it) is written on condition of the version that stood there while the
   lease was surely held, so that it never replaces what a newer run has written.
 
@@ -21,25 +21,27 @@ The scheme is that of fencing tokens (Kleppmann, "How to do distributed locking"
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shlex import quote
+from types import TracebackType
+from typing import Any, Self
 
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
+from datapipe.machine.files import lock_file, release, write_at
 from datapipe.storage.conditional import ConditionalStore, ConflictError, Version
-from datapipe.storage.hold import Hold, LeaseLostError
 from datapipe.storage.root import Root
 
 LOCK = "work/lock"
 LEASE = "work/lock.json"
-CONDEMNED = "work/condemned-"
+PENDING_DELETIONS = "work/condemned-"
 PROBE = "work/probe-"
 
 LEASE_S = 60.0
@@ -49,62 +51,106 @@ _RENEW_S = 15.0
 _RETRY_S = 3.0
 
 
-def exclusive(root: Root) -> AbstractContextManager[Hold]:
-    """Holds the output while the block runs. Raises UserError where another run holds it, LeaseLostError where one took it."""
-    return _flock(root) if root.local is not None else _leased(root)
+class LeaseLostError(DatapipeError):
+    """Another run has taken the output. This one deletes and publishes nothing more."""
 
 
-@contextmanager
-def _flock(root: Root) -> Iterator[Hold]:
-    assert root.local is not None
-    path = root.local / LOCK
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(
-            f"output {root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists or "
-            f"can be made, on a disk with room. Set `output:` in the mixture, or give --output."
-        ) from error
-    try:
+def exclusive(root: Root) -> OutputLock:
+    """A context in which this process alone changes an output. Raises UserError where another run holds the output, and
+    LeaseLostError where another run took it."""
+    return OutputLock(root) if root.local is not None else Lease(root)
+
+
+class OutputLock:
+    """The lock of an output on a local disk, which a paused process keeps.
+
+    Attributes:
+        pending_deletions: paths that a run which lost the output may still be deleting.
+    """
+
+    pending_deletions: frozenset[str] = frozenset()
+
+    def __init__(self, root: Root) -> None:
+        self.root, self._holder = root, f"{os.getpid()} on {socket.gethostname()}"
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def take(self) -> None:
+        """Takes the output. Raises UserError where another run holds it."""
+        path = Path(self.root.path(LOCK))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = lock_file(path)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+            raise self._taken(path.read_text(errors="replace").strip()) from error
+        except OSError as error:
             raise UserError(
-                f"{root.url}: another run is using this output (process {holder}). "
-                f"Wait for it to end, stop it, or give another --output."
+                f"output {self.root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists "
+                f"or can be made, on a disk with room. Set `output:` in the mixture, or give --output."
             ) from error
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield Hold(root)
-    finally:
-        os.close(descriptor)
+        try:
+            os.truncate(self._descriptor, 0)
+            write_at(self._descriptor, f"{self._holder}\n".encode(), 0)
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        release(self._descriptor)
+
+    def _taken(self, holder: str, until: str = "") -> UserError:
+        return UserError(
+            f"{self.root.url}: another run is using this output (process {holder or 'unknown'}). Wait for it to end, stop it, "
+            f"or give another --output.{until}"
+        )
+
+    def check(self) -> None:
+        """Raises LeaseLostError where another run has taken the output, as far as this process knows. Costs nothing."""
+
+    def check_pending_deletions(self, wanted: Iterable[str]) -> None:
+        """Raises DatapipeError where a cleaning that was interrupted, or is paused, deletes a file that is to be published."""
+        path = next((path for path in wanted if path in self.pending_deletions), None)
+        if path is not None:
+            raise DatapipeError(
+                f"{self.root.url}: a `datapipe clean` that did not end is deleting {path}, which is to be published. Make "
+                f"sure that it no longer runs, end it with `datapipe clean {quote(self.root.url)}`, and run the same command "
+                f"again."
+            )
+
+    @contextmanager
+    def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
+        """A context in which these files and folders may be deleted, even if the process is paused within it and another run
+        takes the output: that run does not use them. Raises LeaseLostError where that has happened already.
+
+        Args:
+            below: with these paths all pending deletions below this folder are made, and are pending no longer.
+        """
+        yield
+
+    def replace(self, files: Mapping[str, bytes]) -> None:
+        """Writes files, in this order, that a newer run may have written. Raises LeaseLostError where one has."""
+        for path, content in files.items():
+            self.root.write_atomic(path, content)
 
 
-@contextmanager
-def _leased(root: Root) -> Iterator[Hold]:
-    lease = Lease(root)
-    lease.take()
-    try:
-        yield lease
-    finally:
-        lease.release()
-
-
-class Lease(Hold):
+class Lease(OutputLock):
     """The lease of one run.
 
     Attributes:
         state: what the run has written last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the
-            paths of the lists of what is condemned.
+            paths of the lists of pending deletions.
     """
 
     def __init__(self, root: Root) -> None:
         super().__init__(root)
         self.store = ConditionalStore(root)
-        process = f"{os.getpid()} on {socket.gethostname()}"
-        self.state: dict[str, Any] = {"holder": uuid.uuid4().hex, "process": process, "beat": 0, "condemned": []}
+        self.state: dict[str, Any] = {"holder": uuid.uuid4().hex, "process": self._holder, "beat": 0, "condemned": []}
         self._version: Version | None = None
         self._writing = threading.Lock()
         self._lost = ""
@@ -112,17 +158,15 @@ class Lease(Hold):
         self._renewing = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def take(self) -> None:
-        """Takes the lease and keeps it. Raises UserError where another run holds it."""
+        """Takes the lease, and renews it until `release`."""
         found = self.store.read(LEASE)
         before = _state(found[0]) if found else {}
         self._version = found[1] if found else None
         if before.get("holder"):
             age_s = self.store.age_s(LEASE, probe(self.state["holder"]))
             if age_s is not None and age_s < LEASE_S:
-                raise UserError(
-                    f"{self.root.url}: another run is using this output (process {before.get('process')}). Wait for it to end, "
-                    f"stop it, or give another --output. If it was killed, its lease expires within {LEASE_S:.0f} seconds."
-                )
+                until = f" If it was killed, its lease expires within {LEASE_S:.0f} seconds."
+                raise self._taken(str(before.get("process")), until)
         self.state |= {"epoch": before.get("epoch", 0) + 1, "condemned": before.get("condemned", [])}
         try:
             self._version = self.store.write(LEASE, _bytes(self.state), self._version)
@@ -130,7 +174,7 @@ class Lease(Hold):
             raise UserError(
                 f"{self.root.url}: another run took this output at the same moment. Run again, or give another --output."
             ) from error
-        self.condemned = frozenset(path for name in self.state["condemned"] for path in self._listed(name))
+        self.pending_deletions = frozenset(path for name in self.state["condemned"] for path in self._listed(name))
         self._renewing.start()
 
     def release(self) -> None:
@@ -183,11 +227,9 @@ class Lease(Hold):
             except ConflictError:
                 pause_s = _RETRY_S
 
-    # ---------------------------------------------------------------------------------------------- what may hurt
-
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
-        own = f"{CONDEMNED}{uuid.uuid4().hex}.json"
+        own = f"{PENDING_DELETIONS}{uuid.uuid4().hex}.json"
         before: list[str] = self.state["condemned"]
         if paths:
             self.root.write_atomic(own, json.dumps(sorted(paths)).encode())
@@ -223,7 +265,7 @@ class Lease(Hold):
             raise LeaseLostError(f"{self.root.url}: other processes write {LEASE} at the same time") from error
 
     def _listed(self, name: str) -> list[str]:
-        """The paths of a list of what is condemned."""
+        """The paths of a list of pending deletions."""
         try:
             return json.loads(self.root.read_bytes(name))
         except (FileNotFoundError, ValueError):

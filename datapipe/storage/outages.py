@@ -121,7 +121,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
     if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
         is_cut = any(mark in str(error) for mark in _CUT_ANSWERS)
         hint = " (the store's answer is an error, as of credentials that have expired)" if is_cut else ""
-        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}{hint}"))
+        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {error_line(error)}{hint}"))
     return None
 
 
@@ -134,20 +134,20 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
     """
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return masked(f"{_text(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
+        return masked(f"{error_line(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
     if isinstance(error, OSError) and error.errno in _REFUSED:
         where = f"{url}: " if url and not _named(error) and url not in str(error) else ""
-        return masked(f"{where}{os.strerror(error.errno or 0)}: {_text(error)}. Give this user access")
+        return masked(f"{where}{os.strerror(error.errno or 0)}: {error_line(error)}. Give this user access")
     if _is_malformed(error):
-        return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
+        return masked(f"{error_line(error)}. Expected a URL such as {right_url('hf')}")
     if not _is_of_store(error):
         return None
     if _BAD_REQUEST in str(error):
-        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
+        return masked(f"{error_line(error)}. Renew the credentials: a store answers so once they have expired")
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
     is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
-    return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
+    return masked(f"{error_line(error)}. Give this user access{public}") if is_refused else None
 
 
 def right_url(url: str) -> str:
@@ -223,6 +223,7 @@ def _named(error: BaseException) -> str:
     return "" if name is None else str(name)
 
 
-def _text(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
+    """The kind of an error and its first line: "OSError: no answer"."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

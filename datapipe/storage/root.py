@@ -10,19 +10,17 @@ When a store stops answering, a read fails instead of hanging (`storage/s3.py`, 
 Input files are read by positional reads and never mapped: a mapped file that is cut short while it is read ends the process
 by SIGBUS. Files that the engine itself wrote are mapped where they are local.
 
-A `Root` is one folder by URL. A write appears completely or not at all: locally by a temporary file, fsync and `os.replace`; on
-an object store by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs
-are never opened under their final name.
+A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store by
+one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs are never opened
+under their final name.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import stat
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,18 +31,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-import xxhash
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
+from datapipe.machine.files import replacing, write_atomic
 from datapipe.storage.file_state import FileState
 from datapipe.storage.http import HttpFile, is_http, open_file
 from datapipe.storage.local import local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
-from datapipe.storage.written import OutputStream, checksum_of, opened
-
-UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
-"""Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
+from datapipe.storage.written import OutputStream, chunks_checksum
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
@@ -229,7 +224,7 @@ class Root:
         if self.local is not None:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
         stream = self.filesystem.open_output_stream(self.path(relative), compression=None)
-        return opened(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
+        return OutputStream.to(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
 
     def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:
         """Whether a store has a file with this content. Its answer to a write may have been lost."""
@@ -245,12 +240,9 @@ class Root:
         """
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
-        hasher, num_bytes, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
+        chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
         with self.filesystem.open_input_file(self.path(relative)) as stream:
-            while chunk := stream.read_buffer(chunk_bytes):
-                hasher.update(chunk)
-                num_bytes += len(chunk)
-        return checksum_of(hasher), num_bytes
+            return chunks_checksum(iter(lambda: stream.read_buffer(chunk_bytes), b""))
 
     def read_bytes(self, relative: str) -> bytes:
         """The content of a file. Raises FileNotFoundError, also if this root is a file."""
@@ -269,63 +261,30 @@ class Root:
             with self.open_output(relative) as stream:
                 stream.write(content)
             return
-        target = Path(self.path(relative))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
-        try:
-            with open(temporary, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(target.parent)
-
-    def publish(self, source: str, target: str, staging: str) -> None:
-        """Links or copies the committed file `source` to `target`, which appears completely or not at all.
-
-        Args:
-            staging: a unique relative path, outside the target's folder, for the link before it is renamed.
-        """
-        if self.local is None:
-            self.filesystem.copy_file(self.path(source), self.path(target))
-            return
-        final, link = Path(self.path(target)), Path(self.path(staging))
-        final.parent.mkdir(parents=True, exist_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        try:
-            try:
-                os.link(self.path(source), link)
-            except OSError:  # the file system has no hard links
-                shutil.copyfile(self.path(source), link)
-            sync_file(link)
-            os.replace(link, final)
-        finally:
-            link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
-        sync_folder(final.parent)
+        write_atomic(Path(self.path(relative)), content)
 
     def take(self, other: Root, source: str, target: str, staging: str) -> None:
-        """Links or copies the file `source` of another root to `target`, which appears completely or not at all.
+        """Links or copies the file `source` of a root, of this one too, to `target`, which appears completely or not at all.
 
         Args:
-            staging: a unique relative path, outside the target's folder, for a link before it is renamed.
+            staging: a unique relative path, outside the target's folder, for the link or copy before it is renamed.
         """
-        if self.local is not None and other.local is not None:
-            self.publish(os.path.relpath(other.path(source), self.path()), target, staging)
-        elif self.filesystem == other.filesystem:
+        if self.local is None and self.filesystem == other.filesystem:
             self.filesystem.copy_file(other.path(source), self.path(target))
         elif self.local is None:
             with other.open_input(source) as stream, self.open_output(target) as sink:
                 while part := stream.read(_UPLOAD_BYTES):
                     sink.write(part)
         else:
-            Path(self.path(staging)).parent.mkdir(parents=True, exist_ok=True)
-            pafs.copy_files(other.path(source), self.path(staging), other.filesystem, self.filesystem)
-            self.publish(staging, target, f"{staging}.link")
-            self.delete(staging)
+            with replacing(Path(self.path(target)), Path(self.path(staging))) as temporary:
+                temporary.unlink(missing_ok=True)
+                if other.local is None:
+                    pafs.copy_files(other.path(source), str(temporary), other.filesystem, self.filesystem)
+                    return
+                try:
+                    os.link(other.path(source), temporary)
+                except OSError:  # another disk, or a file system without hard links
+                    shutil.copyfile(other.path(source), temporary)
 
     def delete(self, relative: str) -> None:
         """Deletes a file, if it exists."""
@@ -376,17 +335,3 @@ def _all_of(stream: pa.NativeFile) -> bytes:
         return stream.read_at(size, 0)
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
         return b"".join(pool.map(lambda start: stream.read_at(_REQUEST_BYTES, start), range(0, size, _REQUEST_BYTES)))
-
-
-def sync_file(path: Path) -> None:
-    """fsync of a file's content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """fsync of a folder, so that a rename in it survives a power cut."""
-    sync_file(path)

@@ -23,7 +23,7 @@ from datapipe.errors import UserError
 CONNECT_TIMEOUT_S = 1.0
 REQUEST_TIMEOUT_S = 3.0
 MAX_ATTEMPTS = 5
-_PATIENCE = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
+_LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
 """Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters, and anonymous access."""
 
@@ -36,12 +36,12 @@ def is_s3(url: str) -> bool:
 
 def s3_filesystem(url: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a URL, and the path on it. Raises UserError for wrong parameters, ArrowInvalid for a wrong URL."""
-    without, patience = _split_patience(url)
+    without, limits = _split_limits(url)
     is_anonymous = without.startswith(_ANONYMOUS)
-    if is_anonymous and patience is None:
+    if is_anonymous and limits is None:
         raise UserError(f"cannot open {url}: {' and '.join(sorted(_ONLY_IN_URLS))} exclude anonymous access. Leave them out.")
     filesystem, path = pafs.FileSystem.from_uri("s3://" + without.removeprefix(_ANONYMOUS) if is_anonymous else without)
-    return (filesystem if patience is None else _bounded(filesystem, patience, is_anonymous)), path
+    return (filesystem if limits is None else _bounded(filesystem, limits, is_anonymous)), path
 
 
 def with_one_attempt(url: str) -> str:
@@ -51,29 +51,29 @@ def with_one_attempt(url: str) -> str:
     return f"{base}?{urlencode(given | {'max_attempts': 1})}" if _ONLY_IN_URLS.isdisjoint(given) else url
 
 
-def _split_patience(url: str) -> tuple[str, dict[str, float] | None]:
+def _split_limits(url: str) -> tuple[str, dict[str, float] | None]:
     """A URL without our own parameters, and their values or defaults; None where they cannot be set."""
     base, mark, query = url.rpartition("?")
     given = parse_qsl(query, keep_blank_values=True) if mark and "=" in query else []
-    own = {name: value for name, value in given if name in _PATIENCE}
+    own = {name: value for name, value in given if name in _LIMITS}
     if (clash := _ONLY_IN_URLS & {name for name, _ in given}) and own:
         raise UserError(f"cannot open {url}: {sorted(clash)[0]} excludes {sorted(own)[0]}. Leave out one of them.")
     try:
-        patience = _PATIENCE | {name: float(value) for name, value in own.items()}
+        limits = _LIMITS | {name: float(value) for name, value in own.items()}
     except ValueError:
-        patience = {}
-    if not patience or not all(0 < value < float("inf") for value in patience.values()) or patience["max_attempts"] < 1:
+        limits = {}
+    if not limits or not all(0 < value < float("inf") for value in limits.values()) or limits["max_attempts"] < 1:
         raise UserError(f"cannot open {url}: expected positive numbers for {', '.join(sorted(own))}.")
-    rest = urlencode([(name, value) for name, value in given if name not in _PATIENCE])
+    rest = urlencode([(name, value) for name, value in given if name not in _LIMITS])
     without = (f"{base}?{rest}" if rest else base) if own else url
-    return without, None if clash else patience
+    return without, None if clash else limits
 
 
-def _bounded(filesystem: pafs.FileSystem, patience: dict[str, float], is_anonymous: bool) -> pafs.FileSystem:
+def _bounded(filesystem: pafs.FileSystem, limits: dict[str, float], is_anonymous: bool) -> pafs.FileSystem:
     """The same file system with these limits, made again from the arguments of its pickle."""
     (options,) = filesystem.__reduce__()[1]
-    retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(patience["max_attempts"]))
-    limits = {name: patience[name] for name in ("connect_timeout", "request_timeout")}
+    retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(limits["max_attempts"]))
+    limits = {name: limits[name] for name in ("connect_timeout", "request_timeout")}
     access = {"anonymous": True} if is_anonymous else {}
     small = {"allow_delayed_open": True}  # a small file is one request instead of three
     return pafs.S3FileSystem(**(options | limits | access | small), retry_strategy=retry)

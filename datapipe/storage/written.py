@@ -9,7 +9,7 @@ store may also store a file while its answer is lost. `close` then looks the fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +23,29 @@ def checksum_of(hasher: xxhash.xxh3_128) -> str:
     return f"xxh3_128:{hasher.hexdigest()}"
 
 
+def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
+    """Checksum and size in bytes of content that comes in chunks."""
+    hasher, num_bytes = xxhash.xxh3_128(), 0
+    for chunk in chunks:
+        hasher.update(chunk)
+        num_bytes += len(chunk)
+    return checksum_of(hasher), num_bytes
+
+
 class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `opened`.
+    """A stream to a new file; made by `to`.
 
     Attributes:
         num_bytes, checksum: of what was written so far.
     """
 
-    sink: _Sink
+    def __init__(self, sink: _Sink, mode: str) -> None:
+        self.sink = sink
+
+    @classmethod
+    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
+        """A stream that writes to `stream`."""
+        return cls(_Sink(stream, look_up), mode="w")
 
     @property
     def num_bytes(self) -> int:
@@ -39,14 +54,6 @@ class OutputStream(pa.PythonFile):
     @property
     def checksum(self) -> str:
         return checksum_of(self.sink.hasher)
-
-
-def opened(stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
-    """A stream that writes to `stream`."""
-    sink = _Sink(stream, look_up)
-    output = OutputStream(sink, mode="w")
-    output.sink = sink
-    return output
 
 
 class _Sink:

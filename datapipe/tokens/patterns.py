@@ -23,7 +23,6 @@ kernels. Only planes with assigned characters are asked for; characters of other
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -32,7 +31,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.tokens.pretokens import CL100K, GPT2, LETTER, LOWER, NEWLINE, NUMBER, O200K, SIGN, SPACE, cut_words
-from datapipe.machine.cache import cache_home, read_checked, write_checked
+from datapipe.machine.cache import cache_home, cached
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -85,13 +84,8 @@ FAMILIES: dict[int, dict[int, str]] = {GPT2: _WORDS, CL100K: _LINES, O200K: {**_
 @lru_cache(maxsize=len(FAMILIES))
 def class_table(family: int) -> np.ndarray:
     """The bits of every code point: (0x110000,) uint8. Cached on disk."""
-    cached = cache_home() / f"characters-of-family-{family}-tokenizers{tokenizers.__version__}.bin"
-    data = read_checked(cached)
-    if data is None:
-        data = ask_engine(family, _ASKED).tobytes()
-        with suppress(OSError):  # a cache that cannot be written: each process asks
-            write_checked(cached, data)
-    return np.frombuffer(data, np.uint8)
+    path = cache_home() / "characters" / f"characters-of-family-{family}-tokenizers{tokenizers.__version__}.bin"
+    return cached(path, lambda: ask_engine(family, _ASKED).tobytes(), lambda data: np.frombuffer(data, np.uint8))
 
 
 def ask_engine(family: int, asked: tuple[range, ...]) -> np.ndarray:

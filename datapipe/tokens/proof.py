@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from random import Random
 from typing import Any
@@ -27,7 +26,7 @@ from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
 from datapipe.errors import EncodingError
-from datapipe.machine.cache import UNUSED_S, cache_home, read_checked, remove_older, write_checked
+from datapipe.machine.cache import cache_home, cached
 from datapipe.machine.libraries import installed_version
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference
 from datapipe.tokens.special_tokens import is_in_brackets
@@ -90,14 +89,7 @@ def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> P
     versions = {library: installed_version(library) for library in (FASTOKENS, TOKENIZERS)}
     key = xxhash.xxh3_128_hexdigest(identity + json.dumps([BATTERY, versions]).encode())
     path = cache_home() / "encoders" / f"{key}.json"
-    with suppress(ValueError):  # of another form, or none: the tokenizer is proved again
-        return _KEPT.validate_json(read_checked(path) or b"")
-    proof = _prove([*battery(settings)], tokenizer)
-    with suppress(OSError):  # a cache that cannot be written: each process proves
-        write_checked(path, json.dumps(asdict(proof)).encode())
-        for other in path.parent.iterdir():
-            remove_older(other, time.time() - UNUSED_S)
-    return proof
+    return cached(path, lambda: _KEPT.dump_json(_prove([*battery(settings)], tokenizer)), _KEPT.validate_json)
 
 
 def _prove(texts: Sequence[str], tokenizer: Tokenizer) -> Proof:

@@ -36,8 +36,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.snapshots.additions import begin_addition
 from datapipe.steps.splits import weight
 from datapipe.steps.work import MapTask, Task, WriteTask
-from datapipe.storage.hold import Hold
-from datapipe.storage.lock import exclusive
+from datapipe.storage.lock import OutputLock, exclusive
 from datapipe.storage.root import Root
 from tests.benchmarks.tables import Bound, Settings, Table
 from tests.support import corpora, runs
@@ -126,9 +125,9 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
     mixture = load_mixture(_write_corpus(folder, num_tasks))
     root = Root(mixture.output)
     request = prepare(mixture)
-    with exclusive(root) as hold:
+    with exclusive(root) as lock:
         cpu = time.process_time()
-        driver = Driver(request, _loaded(root, hold), runs.Watcher(), hold)
+        driver = Driver(request, _loaded(root, lock), runs.Watcher(), lock)
         driver.compile()
         run_cpu = time.process_time() - cpu
         workers = NoEngine() if engine == "none" else RunOptions(engine=engine).start_engine(root, request)
@@ -140,10 +139,10 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
             workers.close()
         count = sum(len(step.tasks or ()) for step in plan.steps)
         started, cpu = time.perf_counter(), time.process_time()
-        ledger = _loaded(root, hold)
+        ledger = _loaded(root, lock)
         if engine == "none":
             ledger._has_outputs = lambda record: True  # type: ignore[method-assign]  # they never existed
-        assert Driver(request, ledger, runs.Watcher(), hold).compile().is_committed
+        assert Driver(request, ledger, runs.Watcher(), lock).compile().is_committed
         resumed_s, resumed_cpu = time.perf_counter() - started, time.process_time() - cpu
     shutil.rmtree(folder)
     return {
@@ -154,10 +153,10 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
     }
 
 
-def _loaded(root: Root, hold: Hold) -> Ledger:
-    ledger = Ledger(root, hold.condemned)
+def _loaded(root: Root, lock: OutputLock) -> Ledger:
+    ledger = Ledger(root, lock.pending_deletions)
     ledger.load()
-    ledger.sweep(hold)
+    ledger.sweep(lock)
     return ledger
 
 

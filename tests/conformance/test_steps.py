@@ -137,7 +137,7 @@ def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_th
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("datapipe.steps.run_task.sync_file", full)
+        patch.setattr("datapipe.steps.run_task.sync", full)
         if any(record.outputs.values()):
             with pytest.raises(OutageError, match="the disk is full"):
                 run_task(task, root, "failed")

@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.storage.root import Root
 
-CHANGES = ("write_atomic", "open_output", "publish", "delete", "delete_folder", "delete_empty_folders")
+CHANGES = ("write_atomic", "open_output", "take", "delete", "delete_folder", "delete_empty_folders")
 """Methods of `Root` that change files."""
 
 

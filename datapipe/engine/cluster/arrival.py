@@ -19,7 +19,7 @@ from functools import lru_cache
 from datapipe.credentials import masked
 from datapipe.machine.libraries import installed_version
 from datapipe.records.source_code import source_digest
-from datapipe.storage.outages import free_bytes
+from datapipe.storage.outages import error_line, free_bytes
 from datapipe.storage.root import Root, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")
@@ -93,7 +93,7 @@ def _output_lacks(expected: Expectation, node_id: str) -> list[str]:
         if node_id:
             root.write_atomic(expected.answer(node_id), b"datapipe")
     except Exception as error:
-        return [masked(f"it cannot use {expected.output}: {_first_line(error)}")]
+        return [masked(f"it cannot use {expected.output}: {error_line(error)}")]
     return []
 
 
@@ -102,7 +102,7 @@ def _unseen(urls: Iterable[str]) -> list[str]:
         try:
             open_input(url).close()
         except Exception as error:
-            return masked(f"it does not see {url}: {_first_line(error)}")
+            return masked(f"it does not see {url}: {error_line(error)}")
         return ""
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -114,11 +114,6 @@ def _local_lacks() -> list[str]:
     try:
         folder = tempfile.gettempdir()
     except OSError as error:
-        return [f"it has no folder for temporary files: {_first_line(error)}"]
+        return [f"it has no folder for temporary files: {error_line(error)}"]
     free = free_bytes(folder)
     return [f"its disk is full: {folder}"] if free is not None and free < LEAST_FREE_BYTES else []
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -15,7 +15,6 @@ import os
 import pickle
 import stat
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.cache import cache_home
+from datapipe.machine.files import write_atomic
 from datapipe.records.record import Record
 from datapipe.steps.work import MapTask, RangeTask, Task
 
@@ -139,11 +139,7 @@ def install_modules(modules: Mapping[str, bytes]) -> None:
     make_private(folder.parent)
     make_private(folder)
     for name, content in modules.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
+        write_atomic(folder / name, content, is_synced=False)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
 

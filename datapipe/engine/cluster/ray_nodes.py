@@ -25,6 +25,7 @@ from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.steps.request import Request
 from datapipe.storage.lock import probe as probe_file
+from datapipe.storage.outages import error_line
 from datapipe.storage.root import Root
 
 _PROBE_TIMEOUT_S = 60.0
@@ -107,7 +108,7 @@ class RayNodes:
             try:
                 lacks = ray.get(reference)
             except RayError as error:
-                lacks = [f"it cannot run datapipe: {type(error).__name__}: {str(error).strip().splitlines()[0]}"]
+                lacks = [f"it cannot run datapipe: {error_line(error)}"]
             lacks = lacks or self._unseen_answer(node_id)
             self.known.answer(node_id, lacks)
             if node_id not in self._compiling and not lacks:

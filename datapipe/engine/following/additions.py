@@ -143,7 +143,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
 
     Raises DatapipeError where the newest snapshot is another one than the addition was begun for.
     """
-    with exclusive(root) as hold:
+    with exclusive(root) as lock:
         before, added = read_manifest(root), read_manifest(root.within(addition.folder))
         if (
             not isinstance(before, Snapshot)
@@ -179,7 +179,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders}
-        publish_files(hold, "", snapshot, needed, about, [REPORT, MIXTURE])
+        publish_files(lock, "", snapshot, needed, about, [REPORT, MIXTURE])
         if snapshot.removed != before.removed:
             take_down_from_additions(root, snapshot, removed)
             delete_from_indexes(root, removed)
@@ -191,13 +191,13 @@ def restore_newest(root: Root) -> bool:
     with suppress(SnapshotError):
         read_manifest(root)
         return False
-    with exclusive(root) as hold:
+    with exclusive(root) as lock:
         newest = newest_manifest(root)
         if newest is None:
             return False
         own = snapshot_folder(newest.fingerprint)
         paths = [path for path in (*newest.own_files, REPORT, MIXTURE, SNAPSHOT) if root.exists(f"{own}/{path}")]
-        hold.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
+        lock.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
     return True
 
 

@@ -20,7 +20,7 @@ from datapipe.engine.watching.time_left import StepState
 from datapipe.errors import exit_status_of
 from datapipe.records.names import STATUS
 from datapipe.steps.steps import EXCHANGES
-from datapipe.storage.hold import LeaseLostError
+from datapipe.storage.lock import LeaseLostError
 from datapipe.storage.root import Root
 
 _EVERY_S, _EVERY_ON_STORE_S = 2.0, 15.0

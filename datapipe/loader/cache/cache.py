@@ -8,7 +8,7 @@ To make room, shards that are not expected are deleted first, then those expecte
 expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
 of processes and snapshots may share the folder.
 
-A download that fails is tried again for `patience_s`, and starts over after the same time. A shard that is missing, or damaged
+A download that fails is tried again for `most_s`, and starts over after the same time. A shard that is missing, or damaged
 in the store, is not tried again. A full or broken disk ends all downloads with one warning. `path_of` raises none of these
 errors: the reader reads from the store and reports the store's error.
 
@@ -31,14 +31,14 @@ from pathlib import Path
 from threading import Lock
 
 from datapipe.errors import UserError
-from datapipe.loader.cache.folder import default_folder
 from datapipe.loader.cache.scheduler import DownloadScheduler
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.reading import RowReader
+from datapipe.machine.cache import cache_home
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
 
-PATIENCE_S = 300.0
+MOST_S = 300.0
 JOIN_S = 2.0
 """The time that `close` waits for its threads. A thread in a stalled request ends, and cleans up, when the request ends."""
 
@@ -51,7 +51,7 @@ class ShardCache:
         folder: of the copies.
         budget_bytes: of all files in the folder.
         num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
-        patience_s: seconds that the store may fail without a break before a download pauses for as long.
+        most_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class ShardCache:
         budget_bytes: int,
         *,
         num_threads: int = 4,
-        patience_s: float = PATIENCE_S,
+        most_s: float = MOST_S,
     ) -> None:
         if budget_bytes < 1 or num_threads < 1:
             raise UserError(f"a cache of {budget_bytes} bytes with {num_threads} threads: expected at least 1 of each.")
         self._num_threads = num_threads
-        self._new_scheduler = partial(DownloadScheduler, root, shards, Path(folder), budget_bytes, patience_s)
+        self._new_scheduler = partial(DownloadScheduler, root, shards, Path(folder), budget_bytes, most_s)
         self._scheduler = self._new_scheduler()
         self._finalizer: weakref.finalize | None = None
 
@@ -186,7 +186,7 @@ class ReadAhead:
 
 def plan_budget(cache_bytes: int | None, folder: Path | None) -> tuple[int, Path]:
     """The bytes and the folder of a cache: the given ones, or the defaults."""
-    folder = default_folder() if folder is None else folder
+    folder = cache_home() / "shards" if folder is None else folder
     if cache_bytes is not None:
         return cache_bytes, folder
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())

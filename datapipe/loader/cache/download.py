@@ -1,7 +1,7 @@
 """The download of one shard from an object store into the cache: range after range, then a check of the whole file.
 
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
-               retried until patience ends                              wrong: fetched again, up to REFETCHES times
+               retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
 Each read is one request. pyarrow does not let a process end before its requests have ended, so with one request a process that
 ends during a stall waits for one timeout, not for five.
@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
-import xxhash
 
 from datapipe.errors import CorruptionError
-from datapipe.loader.cache.folder import CacheFolder, Reservation, write_at
+from datapipe.loader.cache.folder import CacheFolder, Reservation, disk_errors
+from datapipe.machine.files import write_at
+from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
+from datapipe.storage.written import chunks_checksum
 
 RANGE_BYTES = 4 << 20
 REFETCHES = 2
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 15.0
+_POLICY = RetryPolicy(first_s=0.1, longest_s=15.0)
 _CHECK_BYTES = 1 << 20
 _Answer = TypeVar("_Answer")
 _LASTING = (
@@ -56,15 +57,15 @@ class ShardDownload:
     """The download of a shard, by one thread.
 
     Args:
-        patience_s: seconds that the store may fail without a break.
+        most_s: seconds that the store may fail without a break.
 
     Attributes:
         ended: set to cancel the download.
     """
 
-    def __init__(self, root: Root, entry: ShardEntry, patience_s: float) -> None:
+    def __init__(self, root: Root, entry: ShardEntry, most_s: float) -> None:
         self.ended = threading.Event()
-        self._root, self._entry, self._patience_s = root, entry, patience_s
+        self._root, self._entry, self._most_s = root, entry, most_s
         self._failing_since: float | None = None
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
@@ -75,14 +76,15 @@ class ShardDownload:
             between: called after each range.
         """
         entry, checksum = self._entry, ""
-        with closing(self._patiently(lambda: self._root.trying_once().open_input(entry.path))) as stream:
-            num_bytes = self._patiently(stream.size)
+        with closing(self._retry_io(lambda: self._root.trying_once().open_input(entry.path))) as stream:
+            num_bytes = self._retry_io(stream.size)
             if num_bytes != entry.bytes:
                 raise CorruptionError(f"{entry.path}: {num_bytes} bytes, expected {entry.bytes}")
             for _ in range(REFETCHES + 1):
                 for offset in range(0, entry.bytes, RANGE_BYTES):
-                    content = self._patiently(lambda offset=offset: self._read(stream, offset))
-                    write_at(reservation.descriptor, content, offset)
+                    content = self._retry_io(lambda offset=offset: self._read(stream, offset))
+                    with disk_errors():
+                        write_at(reservation.descriptor, content, offset)
                     between()
                 checksum = descriptor_checksum(reservation.descriptor)
                 if checksum == entry.checksum:
@@ -96,25 +98,26 @@ class ShardDownload:
             raise OSError(f"{len(content)} bytes at offset {offset}, expected {wanted}")
         return content
 
-    def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request, which is retried with growing pauses for `patience_s`."""
-        pause_s = FIRST_PAUSE_S
-        while not self.ended.is_set():
-            try:
-                answer = request()
-            except OSError as error:
-                self._failing_since = self._failing_since or time.monotonic()
-                failing_s = time.monotonic() - self._failing_since
-                if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):
-                    raise
-                if failing_s + pause_s > self._patience_s:
-                    raise StoreFailsError from error
-                self.ended.wait(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            else:
-                self._failing_since = None
-                return answer
-        raise DownloadCancelled
+    def _retry_io(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer to a request, which is retried with growing pauses for `most_s`."""
+
+        def attempt() -> _Answer:
+            if self.ended.is_set():
+                raise DownloadCancelled
+            return request()
+
+        answer = retry_io(attempt, self._pause_after, self.ended.wait)
+        self._failing_since = None
+        return answer
+
+    def _pause_after(self, error: OSError, number: int) -> float:
+        self._failing_since = self._failing_since or time.monotonic()
+        pause_s = _POLICY.pause_s(number)
+        if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):
+            raise error
+        if time.monotonic() - self._failing_since + pause_s > self._most_s:
+            raise StoreFailsError from error
+        return pause_s
 
 
 def descriptor_checksum(descriptor: int) -> str:
@@ -122,12 +125,8 @@ def descriptor_checksum(descriptor: int) -> str:
 
     The file is read and not mapped: a failing disk then raises an OSError, where a map would kill the process.
     """
-    hasher, buffer, offset = xxhash.xxh3_128(), bytearray(_CHECK_BYTES), 0
-    with memoryview(buffer) as view:
-        while num_read := os.preadv(descriptor, [buffer], offset):
-            hasher.update(view[:num_read])
-            offset += num_read
-    return f"xxh3_128:{hasher.hexdigest()}"
+    offsets = range(0, os.fstat(descriptor).st_size, _CHECK_BYTES)
+    return chunks_checksum(os.pread(descriptor, _CHECK_BYTES, offset) for offset in offsets)[0]
 
 
 def is_sound(path: Path, entry: ShardEntry) -> bool:

@@ -15,7 +15,6 @@ disk, until they are unmapped.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import threading
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from datapipe.machine.files import lock_file, locked, release
 from datapipe.shards.shard_table import ShardEntry
 
 CLAIM_S = 60.0
@@ -34,11 +34,6 @@ CLAIM_S = 60.0
 Rank = Callable[[str], int | None]
 
 _NAME = re.compile(r"[0-9a-f]{32}\.(arrow|parquet|part)")
-
-
-def default_folder() -> Path:
-    """$XDG_CACHE_HOME/datapipe/shards, or the same below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "datapipe" / "shards"
 
 
 class FolderError(OSError):
@@ -77,7 +72,7 @@ class CacheFolder:
 
     def prepare(self) -> None:
         """Creates the folder, and deletes `.part` files of processes that were killed."""
-        with _disk_errors():
+        with disk_errors():
             self.path.mkdir(parents=True, exist_ok=True)
         with self._locked():
             for name in self._sizes():
@@ -126,19 +121,19 @@ class CacheFolder:
         with self._locked():  # otherwise another process could see neither name, and fetch the shard again
             os.replace(final.with_suffix(".part"), final)
             self.stamp(reservation.name)
-        _release(reservation.descriptor)
+        release(reservation.descriptor)
         return final
 
     def give_up(self, reservation: Reservation) -> None:
         """Deletes an unfinished file. If the disk fails, the next process deletes it."""
         with suppress(OSError):
             (self.path / reservation.name).with_suffix(".part").unlink(missing_ok=True)
-        _release(reservation.descriptor)
+        release(reservation.descriptor)
 
     def stamp(self, name: str) -> bool:
         """Claims a file for another minute. False if it does not exist any more."""
         now = time.time_ns()
-        with _disk_errors(), self._stamping:  # otherwise another thread's time could be taken for another process's
+        with disk_errors(), self._stamping:  # otherwise another thread's time could be taken for another process's
             try:
                 os.utime(self.path / name, ns=(now, now))
                 self._stamps[name] = os.stat(self.path / name).st_mtime_ns
@@ -150,7 +145,7 @@ class CacheFolder:
 
     def names(self) -> set[str]:
         """The names of all files in the folder."""
-        with _disk_errors():
+        with disk_errors():
             return set(self._sizes()) if self.path.is_dir() else set()
 
     def _make_room(self, wanted: int, part: str, own_rank: int, rank: Rank) -> bool:
@@ -204,53 +199,31 @@ class CacheFolder:
         touched. Files are created under the lock of the folder, so comparing the inode of the name tells.
         """
         try:
-            descriptor = os.open(part, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(part) and os.stat(part).st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
+            descriptor = lock_file(part, is_created=create)
         except (BlockingIOError, FileNotFoundError):
-            pass
+            return None
+        with suppress(FileNotFoundError):
+            if os.stat(part).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
         os.close(descriptor)
         return None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with _disk_errors():
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield
-            finally:
-                _release(descriptor)
+        with disk_errors(), locked(self.path, wait=True):
+            yield
 
 
 def _digest(entry: ShardEntry) -> str:
     return entry.checksum.rpartition(":")[2]
 
 
-def _release(descriptor: int) -> None:
-    """Unlocks at once, also where a fork copied the descriptor, and closes."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
 @contextmanager
-def _disk_errors() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
+    """Raises errors of the local disk as FolderError."""
     try:
         yield
     except FolderError:
         raise
     except OSError as error:
         raise FolderError(error.errno or errno.EIO, os.strerror(error.errno or errno.EIO), error.filename) from error
-
-
-def write_at(descriptor: int, content: bytes, offset: int) -> None:
-    """Writes all of `content` at `offset`. Raises FolderError."""
-    with _disk_errors():
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(descriptor, view, offset)
-            view, offset = view[written:], offset + written

@@ -32,11 +32,11 @@ class DownloadScheduler:
     `_changed` guards everything.
     """
 
-    def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, patience_s: float) -> None:
+    def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, most_s: float) -> None:
         self.process = os.getpid()
         self.starting = threading.Lock()  # the cache starts its threads under it
         self.ready: dict[int, Path] = {}
-        self._root, self._shards, self._patience_s = root, shards, patience_s
+        self._root, self._shards, self._most_s = root, shards, most_s
         self._folder = CacheFolder(folder, budget_bytes)
         self._changed = threading.Condition()
         self._stopped = False
@@ -114,7 +114,7 @@ class DownloadScheduler:
             elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
                 wake = min(wake, self._no_room_until)  # no later shard may take the room; a shard in the folder needs none
             else:
-                download = ShardDownload(self._root, self._shards[shard], self._patience_s)
+                download = ShardDownload(self._root, self._shards[shard], self._most_s)
                 self._downloads[shard], self._is_reserving = download, True
                 return partial(self._fetch, shard, download), None
         return None, wake - now
@@ -171,7 +171,7 @@ class DownloadScheduler:
                 self._turn_off(error)
         except Exception as error:  # the reader's own read raises it, or succeeds
             may_pass = isinstance(error, StoreFailsError)
-            self._not_before[shard] = time.monotonic() + self._patience_s if may_pass else float("inf")
+            self._not_before[shard] = time.monotonic() + self._most_s if may_pass else float("inf")
         finally:
             if reservation is not None:
                 self._folder.give_up(reservation)

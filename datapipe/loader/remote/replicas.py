@@ -24,6 +24,7 @@ from pyarrow import flight
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader.remote.address import PLAIN, PORT, TLS, Address
 from datapipe.loader.remote.protocol import Refusal
+from datapipe.machine.retries import RetryPolicy
 
 MOST_STUCK = 2
 ANSWER_S = 30.0
@@ -36,7 +37,7 @@ _CHANNEL = (
     ("grpc.max_reconnect_backoff_ms", 2_000),  # by default 2 minutes, for which a server that is back would not be asked
 )
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_POLICY = RetryPolicy(first_s=0.05, longest_s=2.0)
 _WARN_AFTER_S = 10.0
 _PROBE_S = 1.0
 
@@ -123,7 +124,7 @@ class Replica:
         """Counts a failure, and pauses the server."""
         self.failures += 1
         self.error = error
-        self.not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2 ** (self.failures - 1), _LONGEST_PAUSE_S)
+        self.not_before = time.monotonic() + _POLICY.pause_s(self.failures)
 
     def close(self) -> None:
         with self._lock:
@@ -180,7 +181,7 @@ class Replicas:
             text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"
             warnings.warn(text, ServiceWarning, stacklevel=2)
         pauses = (replica.not_before for replica in self.all if replica.stuck < MOST_STUCK)
-        soonest = min(pauses, default=now + _LONGEST_PAUSE_S)
+        soonest = min(pauses, default=now + _POLICY.longest_s)
         return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
 
     def _reasons(self) -> str:

@@ -151,11 +151,11 @@ class StepStream:
         if not self._calls and not self._begin():
             self._pause(self._replicas.wait())
             return
-        asked_at, patience_s = time.monotonic(), self._patience_s()
+        asked_at, most_wait_s = time.monotonic(), self._most_wait_s()
         try:
-            got = self._inbox.get(timeout=patience_s)
+            got = self._inbox.get(timeout=most_wait_s)
         except Empty:
-            self._hedge(patience_s)
+            self._hedge(most_wait_s)
             return
         if self._is_stopped:
             raise DatapipeError("the loader was closed.")
@@ -208,7 +208,7 @@ class StepStream:
         self._calls.append(_Call(replica, ticket, self._make_assembler(), self._inbox))
         return True
 
-    def _patience_s(self) -> float:
+    def _most_wait_s(self) -> float:
         """How long to wait for a message before a second server is asked, or the call given up."""
         if len(self._calls) > 1 or len(self._replicas.all) == 1:
             return STALL_S

@@ -19,8 +19,9 @@ from datapipe.errors import DatapipeError
 from datapipe.language_model.asking import LeftOut, Request, request_of
 from datapipe.language_model.cache import Answer, AnswerCache
 from datapipe.language_model.spending import Tokens, tokens_of
+from datapipe.machine.files import replacing
 from datapipe.models.annotation.rubric import Rubric, Score
-from datapipe.models.annotation.sample import appearing, write_line
+from datapipe.models.annotation.sample import write_line
 
 CUT_OFF, EMPTY = "cut_off", "empty"
 """Reasons why a document has no score, beside those of `Rubric.parse` and `LeftOut`: the answer
@@ -124,7 +125,12 @@ def write_files(
     """Writes the labelled documents (id, text) and those without a score; `left_out` has those that
     the server refused or failed on, by id."""
     model, has_decimals = questions.model, questions.rubric.decimals
-    with appearing(folder / LABELLED) as labelled, appearing(folder / UNPARSED) as unparsed:
+    with (
+        replacing(folder / LABELLED) as with_score,
+        replacing(folder / UNPARSED) as without,
+        open(with_score, "wb") as labelled,
+        open(without, "wb") as unparsed,
+    ):
         for document, text in documents:
             state = questions.state_of(document, text, cache)
             if isinstance(state, Request):

@@ -10,9 +10,7 @@ more. Memory is one batch and 8 bytes a document of the sample. The file is in t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import as_large_string, text_buffers
+from datapipe.machine.files import replacing
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.storage.root import sync_file, sync_folder
 
 Documents = Callable[[], Iterable[pa.RecordBatch]]
 """Begins another pass over documents: batches with the columns `id` and `text`."""
@@ -67,7 +65,7 @@ def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> np.n
 def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path) -> Sample:
     """Writes the sample of some documents to a file, which appears when it is whole."""
     hashes = smallest_hashes(documents, num_documents, seed)
-    with appearing(path) as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         for name, text in _first_of_each(documents, hashes, seed):
             write_line(file, id=name, text=text)
     return Sample(path=path, num_sampled=len(hashes))
@@ -96,14 +94,3 @@ def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Itera
 def write_line(file: IO[bytes], **record: object) -> None:
     """Writes a record as a line of JSON."""
     file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file under a temporary name, which gets its own when the block ends well."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        yield file
-    sync_file(temporary)
-    os.replace(temporary, path)
-    sync_folder(path.parent)

@@ -18,6 +18,7 @@ import xxhash
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.yaml import dump_yaml
 from datapipe.errors import UserError
 from datapipe.quantities import counted
 from datapipe.records.names import CARD, CROISSANT, MIXTURE, REPORT
@@ -33,7 +34,6 @@ from datapipe.report.summary import parse_report, report_bytes
 from datapipe.report.tables import Bytes
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import published_additions
-from datapipe.snapshots.export.card import as_yaml
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
@@ -153,7 +153,7 @@ def card_files(
     """
     front = front_matter(manifest.name, report, files)
     facts = gathered(report, manifest, mixture, files, place)
-    text = _template().render(front_matter=Markdown(as_yaml(front)), **facts)
+    text = _template().render(front_matter=Markdown(dump_yaml(front)), **facts)
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from ruamel.yaml import YAML
+
+from datapipe.config.yaml import dump_yaml
 
 if TYPE_CHECKING:
     from datapipe.snapshots.export.export import ExportedSplit
@@ -30,20 +30,7 @@ def dataset_card(
     if schema is not None:
         front["dataset_info"] = {"features": hub_features(schema)}
     rows = "".join(f"| {each.source} | {each.split} | {each.rows:,} |\n" for each in written)
-    return f"---\n{as_yaml(front)}---\n\n# {name}\n\n| source | split | rows |\n|---|---|---:|\n{rows}".encode()
-
-
-def as_yaml(data: Mapping[str, Any]) -> str:
-    """Front matter as YAML, with quotes around every text that needs them.
-
-    `huggingface_hub.DatasetCard` reads it in tests. To write it, every run would need the client of the hub and PyYAML.
-    """
-    writer = YAML(typ="safe", pure=True)
-    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
-    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
-    stream = io.StringIO()
-    writer.dump(dict(data), stream)
-    return stream.getvalue()
+    return f"---\n{dump_yaml(front)}---\n\n# {name}\n\n| source | split | rows |\n|---|---|---:|\n{rows}".encode()
 
 
 def hub_features(schema: pa.Schema, of_json: bool = True) -> list[dict[str, Any]]:

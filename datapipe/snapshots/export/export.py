@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import UserError, suggest
+from datapipe.machine.files import sync
 from datapipe.records.names import SNAPSHOT
 from datapipe.shards import schemas
 from datapipe.shards.document_files import committed_file
@@ -42,7 +43,7 @@ from datapipe.shards.writer import ShardWriter, shard_name, shard_schema
 from datapipe.snapshots.export.card import dataset_card
 from datapipe.snapshots.export.folder import ExportFolder
 from datapipe.snapshots.export.megatron import MegatronWriter
-from datapipe.storage.root import Root, sync_file
+from datapipe.storage.root import Root
 
 ExportFormat = Literal["megatron", "arrow", "parquet", "jsonl", "mds"]
 Split = Literal["train", "validation"]
@@ -122,7 +123,7 @@ def write_export(
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
     if target.local is not None:  # before the file that marks the export as finished is written
         for path, _ in target.list_files(""):
-            sync_file(target.local / path)
+            sync(target.local / path)
     for path, content in last_files(exported).items():
         target.write_atomic(path, content)
     folder.end([asdict(split) for split in exported])

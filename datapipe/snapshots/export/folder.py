@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import UserError
+from datapipe.machine.files import UNFINISHED
 from datapipe.records.names import SNAPSHOT
 from datapipe.shards.snapshots import read_note
-from datapipe.storage.root import UNFINISHED, Root
+from datapipe.storage.root import Root
 
 MARK, RECORD = "_UNFINISHED", "_EXPORTED"
 

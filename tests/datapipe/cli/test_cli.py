@@ -171,14 +171,14 @@ def test_annotate_killed_between_an_answer_and_the_cache_asks_for_that_one_again
     kill = (
         "import os, signal\n"
         "from datapipe.language_model import cache\n"
-        "real, calls = cache._write_all, []\n"
+        "real, calls = cache.write_at, []\n"
         "def write(descriptor, content, offset):\n"
         "    calls.append(1)\n"
         "    if len(calls) == 7:\n"
         "        real(descriptor, content[: len(content) // 2], offset)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    real(descriptor, content, offset)\n"
-        "cache._write_all = write\n"
+        "cache.write_at = write\n"
     )
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(

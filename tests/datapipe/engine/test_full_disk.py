@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def mixture(tmp_path: Path) -> Path:
 
 
 def test_full_disk_stops_the_run_with_what_is_free_and_the_same_command_goes_on(tmp_path, mixture, monkeypatch):
-    monkeypatch.setattr(retries, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(retries, "POLICY", replace(retries.POLICY, most_s=1.5))
     output, watcher = tmp_path / "disk/out", runs.Watcher()
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
         with pytest.raises(DatapipeError, match=rf"{output}: the disk is full, [\d.]+ k?B free"):

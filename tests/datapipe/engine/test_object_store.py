@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -109,7 +110,7 @@ def _upstream(query: str) -> str:
 
 
 def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, query, tmp_path, monkeypatch):
-    monkeypatch.setattr(retries, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(retries, "POLICY", replace(retries.POLICY, most_s=1.0))
     monkeypatch.setattr(attempts, "LONGEST_WAIT_S", 0.0)  # else all input is read before the first commit
     _, _, local = finished
     proxy = UnreliableStore(_upstream(query))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,8 @@ from datapipe.engine.retries import (
     MOST_CRASHING_DOCUMENTS,
     MOST_RETURNS,
     MOST_UNNAMED_CRASHES,
-    PATIENCE_S,
-    Patience,
+    POLICY,
+    OutageWait,
     Retries,
     TaskFailedError,
 )
@@ -36,7 +37,7 @@ TRAIN = TrainTask(step="tokenizer/train", fingerprint="b" * 64, seed=0, eos=None
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(retries_module, "POLICY", replace(retries_module.POLICY, first_s=0.0))
 
     def made(on_crash: Any = "fail", max_retries: int = 3) -> Retries:
         execution = ExecutionSpec(max_retries=max_retries, max_infrastructure_retries=20, on_crash=on_crash)
@@ -175,68 +176,68 @@ class _Clock:
         return self.now
 
 
-def _lines_until_stop(patience: Patience, clock: _Clock, outage: Outage) -> tuple[list[str], str]:
+def _lines_until_stop(wait: OutageWait, clock: _Clock, outage: Outage) -> tuple[list[str], str]:
     """The lines of attempts that fail at once, and the message of the stop."""
     lines: list[str] = []
     while True:
         try:
-            lines.append(patience.wait(outage))
+            lines.append(wait.wait(outage))
         except DatapipeError as error:
             return lines, str(error)
-        clock.now = patience.resumes_at
+        clock.now = wait.resumes_at
 
 
 @pytest.mark.parametrize("outage", [_full(), Outage(where="s3://bucket/out", cause="no answer")])
 def test_outage_without_change_stops_the_run_after_a_minute_or_the_retries_that_the_mixture_allows(outage):
     clock = _Clock()
-    lines, stop = _lines_until_stop(Patience(21, clock), clock, outage)
-    assert clock.now == pytest.approx(1000 + PATIENCE_S)
+    lines, stop = _lines_until_stop(OutageWait(21, clock), clock, outage)
+    assert clock.now == pytest.approx(1000 + POLICY.most_s)
     assert len(set(lines)) == len(lines)
     assert all(line.startswith(str(outage)) for line in [*lines, stop])
     for attempts in (1, 3):
-        assert len(_lines_until_stop(Patience(attempts, clock), clock, outage)[0]) == attempts - 1
+        assert len(_lines_until_stop(OutageWait(attempts, clock), clock, outage)[0]) == attempts - 1
 
 
 def test_failures_of_other_tasks_during_a_pause_belong_to_the_same_attempt():
     clock = _Clock()
-    patience = Patience(21, clock)
-    assert patience.wait(_full())
-    resumes_at = patience.resumes_at
+    wait = OutageWait(21, clock)
+    assert wait.wait(_full())
+    resumes_at = wait.resumes_at
     clock.now += 0.1
-    assert patience.is_waiting
-    assert patience.wait(_full()) == ""
-    assert patience.resumes_at == resumes_at
+    assert wait.is_waiting
+    assert wait.wait(_full()) == ""
+    assert wait.resumes_at == resumes_at
     clock.now = resumes_at
-    assert "Attempt 2 of" in patience.wait(_full())
+    assert "Attempt 2 of" in wait.wait(_full())
 
 
 @pytest.mark.parametrize("change", ["space", "commit"])
 def test_minute_begins_again_when_space_is_freed_or_a_task_is_committed(change):
     clock = _Clock()
-    patience = Patience(21, clock)
-    assert "Attempt 1 of" in patience.wait(_full())
-    clock.now += PATIENCE_S - 1
+    wait = OutageWait(21, clock)
+    assert "Attempt 1 of" in wait.wait(_full())
+    clock.now += POLICY.most_s - 1
     if change == "commit":
-        patience.change()
+        wait.change()
     outage = _full(10_000_000 if change == "space" else 0)
-    assert "Attempt 1 of" in patience.wait(outage)
-    clock.now += PATIENCE_S - 1
-    assert "Attempt 2 of" in patience.wait(outage)
+    assert "Attempt 1 of" in wait.wait(outage)
+    clock.now += POLICY.most_s - 1
+    assert "Attempt 2 of" in wait.wait(outage)
     clock.now += 1
     with pytest.raises(DatapipeError):
-        patience.wait(outage)
+        wait.wait(outage)
 
 
 def test_free_space_that_only_goes_up_and_down_is_no_change():
     clock = _Clock()
-    patience = Patience(21, clock)
-    patience.wait(_full(9_000_000))
+    wait = OutageWait(21, clock)
+    wait.wait(_full(9_000_000))
     for free in (0, 9_100_000, 5_000_000):
-        clock.now = max(patience.resumes_at, clock.now)
-        patience.wait(_full(free))
-    clock.now = 1000 + PATIENCE_S
+        clock.now = max(wait.resumes_at, clock.now)
+        wait.wait(_full(free))
+    clock.now = 1000 + POLICY.most_s
     with pytest.raises(DatapipeError):
-        patience.wait(_full(9_000_000))
+        wait.wait(_full(9_000_000))
 
 
 class _Failing(Engine):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from datapipe.engine import driver as driver_module
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.slow
 def _stage(tmp_path, monkeypatch):
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(retries_module, "POLICY", replace(retries_module.POLICY, first_s=0.0))
 
 
 @pytest.mark.parametrize(

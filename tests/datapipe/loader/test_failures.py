@@ -162,10 +162,10 @@ def test_shard_that_is_damaged_at_rest_is_an_error_that_names_it(stored: StoredS
 
 
 @contextlib.contextmanager
-def cache_of(stored: StoredSnapshot, folder: Path, patience_s: float = 60.0) -> Iterator[ShardCache]:
+def cache_of(stored: StoredSnapshot, folder: Path, most_s: float = 60.0) -> Iterator[ShardCache]:
     """A cache over the proxy."""
     root = Root(stored.url(request_timeout=1))
-    cache = ShardCache(root, stored.shards, folder, 1 << 30, patience_s=patience_s)
+    cache = ShardCache(root, stored.shards, folder, 1 << 30, most_s=most_s)
     try:
         yield cache
     finally:
@@ -187,7 +187,7 @@ def assert_whole(stored: StoredSnapshot, cache: ShardCache) -> None:
 def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
     shard = stored.shards[1]
     stored.store.fail(path=shard.path, times=None, **PASSING[fault])
-    with cache_of(stored, tmp_path, patience_s=0.5) as cache:
+    with cache_of(stored, tmp_path, most_s=0.5) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 2)
         wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the end of the attempt")

@@ -13,7 +13,7 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.records.record import Record
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
 FINGERPRINT, OTHER = "ab" * 32, "cd" * 32
@@ -33,8 +33,8 @@ def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> 
     return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
 
 
-def _opened(root: Root, *condemned: str) -> Ledger:
-    ledger = Ledger(root, condemned)
+def _opened(root: Root, *pending_deletions: str) -> Ledger:
+    ledger = Ledger(root, pending_deletions)
     ledger.load()
     return ledger
 
@@ -71,7 +71,7 @@ def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(b"half")
     (tmp_path / killed / "deeper").mkdir()
-    assert ledger.sweep(Hold(root)) == 1
+    assert ledger.sweep(OutputLock(root)) == 1
     commits = {path for path, _ in root.list_files(LEDGER)}
     assert len(commits) == 1
     assert {path for path, _ in root.list_files("")} == kept | commits
@@ -114,7 +114,7 @@ def test_ledger_records_of_other_versions_are_counted_and_not_read(root):
     root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", b"old")
     ledger = _opened(root)
     assert ledger.look_up(FINGERPRINT) is None
-    assert (ledger.num_refused, ledger.sweep(Hold(root))) == (2, 1)
+    assert (ledger.num_refused, ledger.sweep(OutputLock(root))) == (2, 1)
 
 
 def test_ledger_forgets_a_record_for_good(root):
@@ -129,7 +129,7 @@ def test_ledger_forgets_a_record_for_good(root):
     assert _opened(root).look_up(FINGERPRINT) == again
 
 
-def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned(root, tmp_path):
+def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_pending_deletion(root, tmp_path):
     for number, name in enumerate(("first", "second", "third")):  # three drivers that see nothing of each other
         CommitFiles(root, _next=number).write([line_of(_record(root, f"{'0' * 16}-{name}"))])
     chosen = _opened(root).look_up(FINGERPRINT)
@@ -138,7 +138,7 @@ def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned
     ledger = _opened(root, f"{ATTEMPTS}/step/{'0' * 16}-second")
     chosen = ledger.look_up(FINGERPRINT)
     assert chosen is not None and "-third" in chosen.of("documents")[0].path
-    assert ledger.sweep(Hold(root)) == 1  # what is condemned goes, although a record names it
+    assert ledger.sweep(OutputLock(root)) == 1  # a pending deletion is made, although a record names it
 
 
 @pytest.mark.medium

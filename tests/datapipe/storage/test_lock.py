@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage import conditional
 from datapipe.storage import lock as lease_module
 from datapipe.storage.conditional import ConditionalStore, ConflictError
-from datapipe.storage.hold import LeaseLostError
-from datapipe.storage.lock import LEASE, Lease
+from datapipe.storage.lock import LEASE, Lease, LeaseLostError
 from datapipe.storage.root import Root
 from tests.support import cli_processes, corpora, runs
 from tests.support.unreliable_store import Kind, UnreliableStore, unreliable
@@ -120,7 +120,7 @@ def test_run_that_is_paused_while_it_sweeps_takes_nothing_from_the_next(root: Ro
     sweeping.__enter__()
     Ledger(root).commit([record])  # by a third run that was paused before both
     second = take()
-    ledger = Ledger(root, second.condemned)
+    ledger = Ledger(root, second.pending_deletions)
     ledger.load()
     assert ledger.look_up(record.fingerprint) is None
     root.delete_folder(f"{ATTEMPTS}/step/{'a' * 16}-late")
@@ -140,9 +140,9 @@ def test_cleaning_that_did_not_end_keeps_its_files_from_being_published(root: Ro
     first, take = paused
     first.deleting(["shards/web/part-0.arrow"]).__enter__()
     second = take()
-    second.check_condemned(["shards/web/part-1.arrow"])
+    second.check_pending_deletions(["shards/web/part-1.arrow"])
     with pytest.raises(DatapipeError, match=r"shards/web/part-0\.arrow"):
-        second.check_condemned(["shards/web/part-1.arrow", "shards/web/part-0.arrow"])
+        second.check_pending_deletions(["shards/web/part-1.arrow", "shards/web/part-0.arrow"])
     with second.deleting([], ATTEMPTS):
         pass
     assert len(second.state["condemned"]) == 1  # a sweep does not settle it
@@ -256,8 +256,7 @@ def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_
 @pytest.fixture
 def impatient(query: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnreliableStore]:
     monkeypatch.setattr(conditional, "_REQUEST_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(conditional, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(conditional, "_LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(conditional, "_POLICY", replace(conditional._POLICY, first_s=0.01, longest_s=0.02))
     with unreliable(query) as proxy:
         yield proxy
 

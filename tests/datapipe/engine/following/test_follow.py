@@ -33,7 +33,7 @@ from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.index.takedown import make_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
-from datapipe.storage.hold import Hold
+from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, OutageError
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
@@ -351,16 +351,16 @@ def test_a_repack_makes_additions_needless_and_cleaning_deletes_these_alone(foll
 @pytest.mark.parametrize("name", ["report.json", "snapshot.json"])
 def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus, expected, monkeypatch, name):
     corpus.add(2)
-    replace = Hold.replace
+    replace = OutputLock.replace
 
-    def killed(hold, files):
+    def killed(lock, files):
         paths = list(files)
         if "mixture.yaml" not in paths:  # the addition's own
-            return replace(hold, files)
-        replace(hold, {path: files[path] for path in paths[: paths.index(name)]})
+            return replace(lock, files)
+        replace(lock, {path: files[path] for path in paths[: paths.index(name)]})
         raise KeyboardInterrupt
 
-    _kill_while(corpus, monkeypatch, Hold, "replace", killed)
+    _kill_while(corpus, monkeypatch, OutputLock, "replace", killed)
     assert _checksums(corpus.follow()) == expected
 
 
@@ -368,7 +368,7 @@ def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus
 def test_a_run_over_all_files_that_was_stopped_while_it_published_is_finished_first(corpus, monkeypatch):
     corpus.add(2)
     with monkeypatch.context() as patch:
-        patch.setattr(Hold, "replace", _killed)
+        patch.setattr(OutputLock, "replace", _killed)
         assert isinstance(corpus.whole_run(), KeyboardInterrupt)
     with pytest.raises(UserError, match=r"web/02\.jsonl"):
         corpus.follow()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_stage_that_breaks_its_contract_in_a_worker_is_told_once_and_not_tried_a
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [_MAP, _OPEN], ids=["process", "open"])
 def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(breach, monkeypatch, code):
-    monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(retries_module, "POLICY", replace(retries_module.POLICY, first_s=0.0))
     found = breach(code, "np.empty(1 << 60, np.uint8)", make_engine=None, workers=1, error=DatapipeError)
     assert "memory does not suffice" in found.message
     assert found.names_line("1 << 60")

@@ -1,0 +1,101 @@
+"""Local files that processes share: locks that end with their process, and files that appear whole.
+
+A lock is a `flock` of an open file. The kernel releases it when the process dies, so nothing is left to clean up.
+
+A new file is written beside its target, flushed where a power cut must not lose it, and renamed. A killed process leaves the
+temporary file, whose name `UNFINISHED` matches.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
+
+
+def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
+    """Opens and locks a file, or a folder that exists. Returns the descriptor, for `release`.
+
+    Args:
+        wait: wait for another holder.
+        is_created: create a file that is missing.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the file cannot be opened, or its file system has no locks.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | (os.O_CREAT if is_created else 0)
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def release(descriptor: int) -> None:
+    """Unlocks and closes a file. The lock ends at once, also where a fork has copied the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[int]:
+    """Holds the lock of a file, which is created where it is missing. Raises as `lock_file`."""
+    descriptor = lock_file(path, wait=wait)
+    try:
+        yield descriptor
+    finally:
+        release(descriptor)
+
+
+@contextmanager
+def replacing(path: Path, temporary: Path | None = None, *, is_synced: bool = True) -> Iterator[Path]:
+    """A temporary path, whose file replaces `path` when the block ends without an exception, and is deleted otherwise.
+
+    Args:
+        temporary: on the same file system; None for a hidden file beside `path`.
+        is_synced: whether the new file survives a power cut.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    for parent in (path.parent, temporary.parent):
+        parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        if is_synced:
+            sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # two links to one file both stay after os.replace (POSIX rename)
+    if is_synced:
+        sync(path.parent)
+
+
+def write_atomic(path: Path, content: bytes, *, is_synced: bool = True) -> None:
+    """Writes a file: readers see all of `content`, or the file before. Raises OSError."""
+    with replacing(path, is_synced=is_synced) as temporary:
+        temporary.write_bytes(content)
+
+
+def sync(path: Path) -> None:
+    """fsync of a file, or of a folder so that a rename in it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Writes all of `content` at an offset of an open file. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,59 @@
+"""Requests and files that are tried again after pauses which double.
+
+action ─▶ result
+   └▶ OSError ─▶ `pause_after` raises, where no attempt helps, or gives seconds ─▶ pause ─▶ action …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_MOST_DOUBLINGS = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """How long, and how often, something is tried again.
+
+    Attributes:
+        first_s, longest_s: each pause is twice the one before, from the first to the longest.
+        most_attempts: including the first.
+        most_s: of one failure after another, without a success.
+        longest_asked_s: of a pause that a server asks for.
+    """
+
+    first_s: float
+    longest_s: float
+    most_attempts: float = inf
+    most_s: float = inf
+    longest_asked_s: float = 60.0
+
+    def pause_s(self, number: int, asked_s: float | None = None) -> float:
+        """Seconds between failure `number`, from 1 on, and the next attempt.
+
+        Args:
+            asked_s: the pause that a server asks for (Retry-After); None for none.
+        """
+        if asked_s is not None:
+            return min(asked_s, self.longest_asked_s)
+        return min(self.first_s * 2.0 ** min(number - 1, _MOST_DOUBLINGS), self.longest_s)
+
+
+def retry_io(action: Callable[[], T], pause_after: Callable[[OSError, int], float], sleep: Callable[[float], object]) -> T:
+    """The result of an action, which is tried again after an OSError.
+
+    Args:
+        pause_after: (error, number of failures) -> seconds until the next attempt. It raises where no attempt helps.
+    """
+    for number in count(1):
+        try:
+            return action()
+        except OSError as error:
+            sleep(pause_after(error, number))
+    raise AssertionError

@@ -121,13 +121,13 @@ def test_servers_on_kubernetes_are_given_options_that_there_are_and_time_to_drai
     assert (options["port"], options["status_port"]) == (8815, 8816)
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"grpc": 8815, "status": 8816}
     assert [port["port"] for port in documents["Service"]["spec"]["ports"]] == [8815, 8816]
-    assert pod["terminationGracePeriodSeconds"] > options["drain"] + 5
+    assert pod["terminationGracePeriodSeconds"] > options["drain_s"] + 5
     probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
     assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
     assert spec["replicas"] > documents["PodDisruptionBudget"]["spec"]["maxUnavailable"]
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
-    for option in ("tls_cert", "tls_key", "tokens"):
+    for option in ("certificate", "key", "tokens"):
         assert any(str(options[option]).startswith(mount["mountPath"]) for mount in container["volumeMounts"])
     assert documents["Service"]["metadata"]["name"] == spec["serviceName"]
 
@@ -139,7 +139,7 @@ def test_the_unit_of_systemd_is_valid_and_gives_time_to_drain() -> None:
     options = _serve_options(shlex.split(command[1].replace("\\\n", " ")))
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.M)
     assert stop is not None
-    assert int(stop[1]) > options["drain"] + 5
+    assert int(stop[1]) > options["drain_s"] + 5
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     done = subprocess.run(

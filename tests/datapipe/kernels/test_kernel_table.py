@@ -34,7 +34,7 @@ COMPARED_WHOLE = {
     "loader/test_batches.py": """
         batch.borders batch.positions batch.segments batch.shifted_labels batch.unshifted_labels
     """,
-    "loader/test_document_parts.py": "batch.split_runs",
+    "loader/test_context_slices.py": "batch.split_runs",
     "stage/models/test_models.py": """
         fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_scores.flat_scores fasttext_scores.tree_scores
     """,

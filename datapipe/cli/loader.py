@@ -161,7 +161,7 @@ def loader_bench(
     the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
     trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. --prefetch measures
+    data-bound: at least 1 % of the time was spent waiting for batches; the line says what would help. --prefetch measures
     another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
@@ -205,7 +205,7 @@ def serve(
     idle: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A stream left unread for so long is cut.")] = 120.0,
     drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For streams to end, after SIGTERM.")] = 30.0,
     no_files: Annotated[
-        bool, typer.Option("--no-files", help="Do not tell clients on this machine where the files are.")
+        bool, typer.Option("--no-files", help="Do not give clients on this machine the paths of the files.")
     ] = False,
     cache_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Of the local copy of outputs on object stores; 16GiB by default.")

@@ -115,9 +115,9 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Documents in and out of the work of a map step that may drop some. The next work gets what one keeps."""
     work = total_by_name(record.metrics.work for record in step.records)
-    judging = [name for name in work if name in uses or name.endswith(": apply")]
+    deciding = [name for name in work if name in uses or name.endswith(": apply")]
     documents = {name: entry.documents for name, entry in work.items()}
-    flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*judging, "write documents"])}
+    flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*deciding, "write documents"])}
     if "read" in work:
         flow["read"] = (sum(record.metrics.document_counts.read for record in step.records), work["read"].documents)
     return flow

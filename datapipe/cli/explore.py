@@ -89,7 +89,7 @@ def inspect(
     datapipe inspect OUTPUT --at 20,50,80 \\
       --sweep filter.gopher_quality.min_words
 
-    --contamination tells of each evaluation set how many items are contaminated, clean and undetectable. With --against
+    --contamination lists for each evaluation set how many items are contaminated, clean and undetectable. With --against
     FILE.jsonl it searches what any run kept, as decontaminate.ngram would.
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.

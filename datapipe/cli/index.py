@@ -107,13 +107,13 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     from datapipe.snapshots.takedown import take_down
 
     snapshot, done = take_down(root, named)
-    told = complete_about(root, snapshot)
+    note = complete_about(root, snapshot)
     for stage, num_rows in done.rows.items():
         say(f"{stage}: {num_rows:,} rows of the index deleted")
     before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
     say(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
-    if told:
-        say(told)
+    if note:
+        say(note)
     if done.num_new:
         say(f"published snapshot {snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
     for name, reason in done.unknown.items():

@@ -29,7 +29,7 @@ def no_mixture(outputs: Any) -> Any:
 
             try:
                 output = load_mixture(url, keep_unset=True).output
-            except UserError:  # of a mixture with a mistake: the command tells what it expects
+            except UserError:  # of a mixture with a mistake: the command says what it expects
                 continue
             raise UserError(f"{url}: a mixture. Expected the output of its run: {output}")
     return outputs

@@ -86,7 +86,7 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
         if Root(output).exists(MIXTURE):
             raise UserError(
                 f"{output}: no {REPORT} yet: the run has not ended. A run writes it when it ends, well or not. "
-                f"`datapipe status {quote(output)}` tells how far it is."
+                f"`datapipe status {quote(output)}` shows how far it is."
             ) from error
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -259,8 +259,8 @@ def export(
 def _write_card(root: Root, manifest: Manifest) -> None:
     from datapipe.report.card.write import report_of, write_card
 
-    told = write_card(root, manifest, report_of(root, manifest))
-    say(masked(told or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
+    warning = write_card(root, manifest, report_of(root, manifest))
+    say(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
 
 
 def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_private: bool) -> None:
@@ -280,7 +280,7 @@ def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_
 
 
 def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
-    """Writes an export, with the card where it is told where a reader loads it from, and prints what it has."""
+    """Writes an export, with the card where `card_for` names where a reader loads it from, and prints what it has."""
     from datapipe.report.card.data_files import data_files, exported_files
     from datapipe.report.card.write import card_maker
     from datapipe.shards.manifest import Snapshot

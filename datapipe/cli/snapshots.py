@@ -19,12 +19,12 @@ def status(
     seconds: Annotated[
         float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: between two looks; 2 by default.")
     ] = None,
-    watches: Annotated[bool, typer.Option("--watch", help="Tell again and again, until the run ends.")] = False,
+    watches: Annotated[bool, typer.Option("--watch", help="Look again and again, until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell how far a run is, from another terminal or machine.
+    """Show how far a run is, from another terminal or machine.
 
-    It tells the process that holds the output, the steps, what each worker is at, what failed last, and the time left. Exit
+    It shows the process that holds the output, the steps, what each worker is at, what failed last, and the time left. Exit
     status 3 for a run that was killed, stopped or failed. With --watch it is that of the run, where the run was not killed.
 
     \b
@@ -127,7 +127,7 @@ def clean(
         say(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return
     if not dry_run:
-        with exclusive(root):  # else it would tell what it deletes, and then that a run is at work
+        with exclusive(root):  # else it would list what it deletes, and then say that a run is at work
             pass
     say(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
     for line in cleaning_lines(planned):

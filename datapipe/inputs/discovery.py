@@ -7,7 +7,7 @@ A file's path is relative to the fixed part of its pattern, so a corpus may move
 Hidden files and `__pycache__` match only by name. Links are followed (`local_folders.py`). Errors are what would be missing in
 silence: a folder that cannot be listed, a file that may not be read, and, where a pattern asks for an ending such as
 `*.parquet`, a broken link with this ending and a folder with it, as Spark writes them. Patterns without an ending pass over
-folders, and over broken links, which they tell.
+folders, and over broken links, which they report.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _left_out(exclude: Sequence[str], where: str) -> list[re.Pattern[str]]:
 
 
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
-    """The file with the facts that opening it tells: pieces, and the digest of its content where that is its stamp."""
+    """The file with the facts that opening it gives: pieces, and the digest of its content where that is its stamp."""
     try:
         file.url.encode()
         if not is_remote(file.url) and not os.access(file.url, os.R_OK, effective_ids=os.access in os.supports_effective_ids):

@@ -20,7 +20,7 @@ from datapipe.storage.root import is_remote, resolve
 
 FOLDER = "a folder"
 ETAG = "etag:"
-"""What the stamp of a file begins with whose store tells an ETag and no time."""
+"""What the stamp of a file begins with whose store gives an ETag and no time."""
 
 _NO_FILE = FileState(num_bytes=0)
 

@@ -12,7 +12,7 @@ of another of equal size and time. The facts are those of this run's plan and en
 its time, between two runs is still the same. An output of a task whose input changed is not committed.
 
 Not seen: an object that is replaced by one of its size within the second of its modification, between two tasks that read
-parts of it, as pyarrow's clients can send no version and no If-Match with a read; what a network file system has not told this
+parts of it, as pyarrow's clients can send no version and no If-Match with a read; what a network file system has not shown this
 machine yet; and a file that was overwritten between two runs with size and time restored: `fingerprint: content` sees it.
 """
 
@@ -77,13 +77,13 @@ class PlannedInput:
         """Opens the file for its reader, as `storage.open_input`. Other files, which a reader may need, are not compared."""
         if url != self.file.url:
             return open_input(url)
-        with self._telling_gone():
+        with self._reporting_gone():
             stream = open_input(url)
             self._compare(file_state(url, stream))
         return stream
 
     def read(self, reader: Reader, fields: FieldNames) -> Iterator[tuple[ReadBatch, list[UnreadableFile]]]:
-        """The batches of the whole file, each with the damages of the file that it tells, under the file's URL."""
+        """The batches of the whole file, each with the damages of the file that it reports, under the file's URL."""
         with self:
             for split in reader.cut(self.file, _WHOLE_FILE):
                 for batch in reader.read(split, fields, self.open):
@@ -91,11 +91,11 @@ class PlannedInput:
 
     def compare(self) -> None:
         """Raises ChangedInputError unless the file is still the planned one, and the one that was opened first."""
-        with self._telling_gone():
+        with self._reporting_gone():
             self._compare(current_state(self.file.url))
 
     @contextmanager
-    def _telling_gone(self) -> Iterator[None]:
+    def _reporting_gone(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -129,7 +129,7 @@ class PlannedInput:
             self._raise_of_store(error)
 
     def _raise_of_store(self, error: Exception) -> None:
-        """Raises what an error tells of the store of the file, with the file's name; returns where it tells nothing."""
+        """Raises what an error says of the store of the file, with the file's name; returns where it says nothing."""
         if isinstance(error, UserError):
             return
         outage, refusal = outage_of(error, self.file.url), refusal_of(error)
@@ -144,7 +144,7 @@ class PlannedInput:
             self.compare()
         except ChangedInputError as changed:
             raise changed from error
-        except OSError:  # the storage fails again, which `error` tells
+        except OSError:  # the storage fails again, which `error` reports
             return
 
 
@@ -156,7 +156,7 @@ def changed_inputs(files: Iterable[InputFile]) -> list[ChangedInputError]:
     """
     changed: list[ChangedInputError] = []
     for file in files:
-        with suppress(OSError):  # no change but a failing disk, of which the attempt tells
+        with suppress(OSError):  # no change but a failing disk, which the attempt reports
             try:
                 if not is_remote(file.url):
                     PlannedInput(file).compare()

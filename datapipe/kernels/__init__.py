@@ -88,7 +88,7 @@ class Kernel(Generic[Arguments, Returned]):
 
 
 class KernelByType(Generic[Arguments, Returned]):
-    """One loop nest for several types of arrays: the type of the last argument, an output, tells which kernel is called."""
+    """One loop nest for several types of arrays: the type of the last argument, an output, decides which kernel is called."""
 
     def __init__(self, function: Callable[Arguments, Returned], kernels: dict[np.dtype, Kernel[Arguments, Returned]]) -> None:
         self.function, self.kernels = function, kernels

@@ -26,12 +26,8 @@ def kernels_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The file of one compiled kernel, whether it exists or not.
-
-    Attributes:
-        name: of the kernel, for display: "words.split_words".
-        key: digest of its code.
-    """
+    """The file of one compiled kernel, whether it exists or not: its name for display,
+    "words.split_words", and the digest of its code."""
 
     name: str
     key: str
@@ -43,10 +39,7 @@ class Entry:
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Holds the right to compile this kernel, among all processes and threads of the machine.
-
-        Args:
-            wait: wait until the holder has finished; otherwise the value is False where another process holds the lock.
-        """
+        Without `wait` the value is False where another process holds the lock."""
         is_ours = True
         with ExitStack() as stack:
             try:

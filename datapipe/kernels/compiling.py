@@ -60,12 +60,7 @@ def compile_at_once(names: Iterable[str]) -> None:
 
 
 class Compilation:
-    """Kernels being compiled in the background, inside a `with` block.
-
-    Args:
-        names: as `missing` takes them.
-        workers: maximum number of processes.
-        progress: called in a thread of this object.
+    """Kernels being compiled in the background, inside a `with` block, by at most `workers` processes.
 
     Attributes:
         num_kernels: kernels that the cache does not hold, known inside the block.

@@ -38,7 +38,7 @@ NEAREST = 50
 
 _EXPONENT_BIAS = 1023
 _MANTISSA_SHIFT = np.int64(48)
-"""Of the bits of a float64: 52 bits of mantissa, of which 4 tell the bin."""
+"""Of the bits of a float64: 52 bits of mantissa, of which 4 give the bin."""
 
 _FIRST = np.int64(_EXPONENT_BIAS + LOWEST_EXPONENT) * np.int64(BINS_AN_OCTAVE) - np.int64(1)
 _MAGNITUDE = np.int64(0x7FFF_FFFF_FFFF_FFFF)
@@ -98,7 +98,7 @@ def bins_of(values: np.ndarray) -> np.ndarray:
 
 
 def bin_edges(number: int) -> tuple[float, float]:
-    """The values of a bin, half open: [low, high); of a negative bin (low, high]. Those of bin 0 are told as [0, 2^-32)."""
+    """The values of a bin, half open: [low, high); of a negative bin (low, high]. Those of bin 0 count as [0, 2^-32)."""
     if number == 0:
         return 0.0, 2.0**LOWEST_EXPONENT
     octave, part = divmod(abs(number) - 1, BINS_AN_OCTAVE)
@@ -124,7 +124,7 @@ def measure(
         values: (num_docs,) float64.
         limits: (num_docs,) float64, or (1,) for all.
         rule: its number, as in `Decided.reasons`.
-        side: -1: values below the limit fail; 1: values above it; 0: the reasons alone tell.
+        side: -1: values below the limit fail; 1: values above it; 0: the reasons alone decide.
         counts: (NUM_BINS, 4) int64, of bin b at b + LAST_BIN: documents that pass, documents that fail, and their text bytes.
         nearest: of the documents with a finite limit.
     """

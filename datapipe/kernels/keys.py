@@ -196,7 +196,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
     high = 0
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2]):
         if operation == _LOAD_GLOBAL:
-            yield code.co_names[(high | argument) >> 1]  # the lowest bit tells a call
+            yield code.co_names[(high | argument) >> 1]  # the lowest bit marks a call
         high = (high | argument) << 8 if operation == _EXTENDED_ARG else 0
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,10 +1,10 @@
-"""What a trained model does on the held-out documents, and the card that tells it: as JSON, and as a text to read.
+"""What a trained model does on the held-out documents, and its card: as JSON, and as a text to read.
 
     model, held-out documents  ─▶  Figures  ─▶  tables that are printed
                                            └▶  MODEL.card.json    for programs
                                                MODEL.card.md      the same, for people
 
-The figures are those of `datapipe classifier evaluate --json`. Two classes also have the curve of thresholds, which tells which
+The figures are those of `datapipe classifier evaluate --json`. Two classes also have the curve of thresholds, which shows which
 threshold keeps which share of documents like the held-out ones, and what is in it; numbers have what "at least" decides, for
 several numbers. A card holds no time and no absolute number of the machine: the same training gives the same card.
 """

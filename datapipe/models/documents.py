@@ -44,7 +44,7 @@ CLASSIFIER = "filter.classifier"
 _FILES = "files"
 
 NEGATIVE, POSITIVE = "0", "1"
-"""Labels of models that tell sources apart."""
+"""Labels of models that distinguish sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +197,7 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
 
 
 def _check(labelling: Labelling, known: Sequence[str]) -> None:
-    """Raises UserError where the sources do not tell the labels."""
+    """Raises UserError where the sources do not have the labels."""
     if not labelling.positives and not labelling.label_field:
         raise UserError(
             f"which documents are wanted? Give --positive SOURCE, one of {', '.join(known)}, or --label COLUMN if a column of "

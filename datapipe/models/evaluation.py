@@ -130,24 +130,24 @@ class _Models:
         for path, model in zip(paths, self.models):
             if model.kind != first.kind or (model.kind == "classes" and set(model.labels) != set(first.labels)):
                 raise UserError(
-                    f"{path} predicts {_told(model)}, and {paths[0]} {_told(first)}. Evaluate them one after the other."
+                    f"{path} predicts {_predicted(model)}, and {paths[0]} {_predicted(first)}. Evaluate them one by one."
                 )
         self.labels = self._labels(first, paths[0])
         self.kind = kind_of(first)
         if self.question.cut is not None and self.kind != "number":
-            raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_told(first)}.")
+            raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_predicted(first)}.")
 
     def _labels(self, model: Classifier, path: Path) -> tuple[str, ...]:
         """The labels in the order of the measures: of two the positive one last."""
         labels, wanted = model.labels, self.question.positive
         if model.kind == "number" or len(labels) != 2:
             if wanted:
-                raise UserError(f"--positive is used with models of two labels, and {path} predicts {_told(model)}.")
+                raise UserError(f"--positive is used with models of two labels, and {path} predicts {_predicted(model)}.")
             return labels
         number = positive_label(labels) if not wanted else labels.index(wanted) if wanted in labels else None
         if number is None:
             what = (
-                f"it knows no label '{wanted}'" if wanted else "their names do not tell which of two labels is the positive one"
+                f"it knows no label '{wanted}'" if wanted else "their names do not say which of two labels is the positive one"
             )
             raise UserError(f"{path}: {what}. Name one of its labels: --positive {labels[0]} or --positive {labels[1]}")
         return labels[1 - number], labels[number]
@@ -243,5 +243,5 @@ def _listed(labels: Sequence[str]) -> str:
     return ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
 
 
-def _told(model: Classifier) -> str:
+def _predicted(model: Classifier) -> str:
     return "a number" if model.kind == "number" else f"the labels {_listed(model.labels)}"

@@ -88,7 +88,7 @@ class Labelling:
     """Which label documents have.
 
     Attributes:
-        label_field: the field or column with the label; "" where the source tells it.
+        label_field: the field or column with the label; "" where the source is the label.
         group_field: whose values are not torn apart by the split; "" for none. A document without a value is a group by itself.
         is_number: whether labels are numbers on a scale.
         positive: of two labels, the one whose score counts; it comes last. None: by its name.

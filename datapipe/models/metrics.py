@@ -18,7 +18,7 @@
 Curves, ranks and Wilson's interval are scikit-learn's and SciPy's, which have the other intervals by resampling alone: that
 takes minutes with many groups and gives none where all documents are right.
 
-Documents of equal scores are never told apart: they share a rank, and a threshold has all of them
+Documents of equal scores are never separated: they share a rank, and a threshold has all of them
 on one side. A measure that the documents do not define is NaN, as are its bounds: AUC of one class,
 precision where nothing is predicted. The records have the names of `--json` and of cards.
 """

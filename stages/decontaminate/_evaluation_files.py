@@ -75,7 +75,7 @@ class Benchmark(BaseModel):
     context: str = Field(default="", description="Field of a passage that the question is about.")
     answer: str = Field(default="", description="Field of the answer.")
     choices: str = Field(default="", description="Field of the list of choices.")
-    gold: str = Field(default="", description="Field that tells which choice is right: a number from 0, a letter or its text.")
+    gold: str = Field(default="", description="Field that says which choice is right: a number from 0, a letter or its text.")
     id: str = Field(default="", description="Field of the name of an item. Default: recognised, else the row.")
 
     def files(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _refusal(text: str) -> UserError:
 
 
 def _stem(path: str) -> str:
-    """The name of a file without what tells its format."""
+    """The name of a file without its format."""
     name = Path(path).name
     return re.split(r"\.(?:jsonl|json|ndjson|parquet|pq)\b", name)[0] or name
 
@@ -129,7 +129,7 @@ class EvaluationSet:
     fields: Mapping[str, str]
     items: tuple[Item, ...]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The fields in words: "question: query, answer: choices at gold"."""
         roles = [f"{role} from {field}" for role, field in self.fields.items() if role != "id"]
         return f"{self.name}: {len(self.items):,} items; {', '.join(roles)}"
@@ -291,7 +291,7 @@ def _choices(record: Mapping[str, Any], field: str) -> tuple[tuple[str, ...], tu
 
 
 def _gold(gold: Any, choices: Sequence[str], labels: Sequence[str]) -> int | None:
-    """The number of the right choice; None where the file does not tell."""
+    """The number of the right choice; None where the file does not say."""
     text = "" if gold is None else str(gold).strip()
     if not isinstance(gold, int) and text in labels:
         return labels.index(text)

@@ -1,7 +1,7 @@
 """The index of evaluation items: n-grams, whole short items, and the items of each.
 
     items  ─▶  texts in up to four spellings  ─▶  windows of n words  ─▶  entries, each with its items
-           ─▶  short items  ─▶  anchors, questions and answers
+           ─▶  short items  ─▶  tails, questions and answers
 
 A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without
 all punctuation inside of words ("stateoftheart", "1000"; once with and once without underscores),
@@ -12,7 +12,7 @@ passages that several questions share prove nothing by themselves, so they count
 the same item. Items with the same question count as one here.
 
 **Short items.** An item whose question has fewer than n words, or that has no own n-gram, is found as a whole: its question,
-of at least `ANCHOR_WORDS` words, and behind it, within `REACH` words, its answer; together, as they are written, at least
+of at least `TAIL_WORDS` words, and behind it, within `REACH` words, its answer; together, as they are written, at least
 `least_words`. A shorter question is found together with its answer, one directly behind the other. Items without an answer need
 a question of `least_words`. All other items without an own n-gram cannot be detected, and are listed.
 
@@ -58,14 +58,14 @@ class Wholes:
 
     Attributes:
         first: the entry of the first question.
-        anchors: see `search.Anchors`.
+        tails: see `search.Tails`.
         alone_offsets, alone_items: the items of each question that need no answer, (num_questions + 1,) int64 and int64.
         answers: see `search.Answers`.
         pair_offsets, pair_items: the items of each pair of question and answer.
     """
 
     first: int
-    anchors: search.Anchors
+    tails: search.Tails
     alone_offsets: np.ndarray
     alone_items: np.ndarray
     answers: search.Answers
@@ -80,7 +80,7 @@ class Index:
     Attributes:
         sets: the benchmarks.
         set_of: (num_items,) int64, the benchmark of each item; items are counted over all benchmarks.
-        table: keys of n-grams, anchors and questions.
+        table: keys of n-grams, tails and questions.
         postings: the items of each n-gram; of `coverage` the spellings of items.
         item_of: (num_spellings,) int64, the item of each posting's number.
         totals: (num_spellings,) int64, the sum of the weights of all n-grams.
@@ -157,7 +157,7 @@ class _Texts:
     def of(cls, texts: Sequence[str]) -> _Texts:
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
         offsets, data = columns.text_buffers(pa.array(clean, pa.large_string()))
-        runs = word_runs.windows_of(offsets, data, words_table(), WHOLE * search.ANCHOR_WORDS, word_runs.ANCHOR)
+        runs = word_runs.windows_of(offsets, data, words_table(), WHOLE * search.TAIL_WORDS, word_runs.TAIL)
         return cls(offsets=offsets, data=data, runs=runs)
 
     def grams(self, rules: Rules) -> word_runs.RunsOut:
@@ -321,24 +321,24 @@ def _postings(offsets: np.ndarray, members: np.ndarray, own: np.ndarray, weights
 def _wholes(
     spelled: _Spelled, has_own: np.ndarray, first_entry: int, rules: Rules
 ) -> tuple[Wholes, tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """The short items, the keys of anchors and questions, and which items are found as a whole, (num_items,) bool."""
+    """The short items, the keys of tails and questions, and which items are found as a whole, (num_items,) bool."""
     questions, answers, together = spelled.questions.runs, spelled.answers.runs, spelled.together.runs
-    least, anchor = WHOLE * rules.least_words, WHOLE * search.ANCHOR_WORDS
+    least, tail = WHOLE * rules.least_words, WHOLE * search.TAIL_WORDS
     has_grams = questions.weights >= WHOLE * rules.n
     if rules.min_coverage is not None:
         has_grams &= _covered_weights(spelled, rules) >= least
     is_long_enough = (~has_grams | ~has_own[spelled.items]) & (spelled.item_words() >= rules.least_words)[spelled.items]
-    is_question = is_long_enough & (questions.weights >= anchor) & (questions.num_words < word_runs.RING)
+    is_question = is_long_enough & (questions.weights >= tail) & (questions.num_words < word_runs.RING)
     is_pair = is_question & (answers.num_words > 0) & (answers.num_words <= search.REACH)
     is_alone = is_question & (answers.num_words == 0)
-    is_joined = is_long_enough & (questions.weights < anchor) & (together.num_words < word_runs.RING)
+    is_joined = is_long_enough & (questions.weights < tail) & (together.num_words < word_runs.RING)
     rows = np.flatnonzero(is_pair | is_alone)
     joined = np.flatnonzero(is_joined)
     keys = np.concatenate([spelled.questions.keys(word_runs.QUESTION)[rows], spelled.together.keys(word_runs.QUESTION)[joined]])
     lengths = np.concatenate([questions.num_words[rows], together.num_words[joined]])
     ends = np.concatenate([_last_windows(questions)[rows], _last_windows(together)[joined]])
     question_keys, numbers = np.unique(keys, return_inverse=True)
-    anchor_keys, anchors = _anchors(ends, lengths, first_entry)
+    tail_keys, tails = _tails(ends, lengths, first_entry)
     items = spelled.items[np.concatenate([rows, joined])]
     alone = np.concatenate([is_alone[rows], np.ones(len(joined), np.bool_)])
     alone_offsets, alone_items = _lists(numbers[alone], items[alone], len(question_keys))
@@ -347,9 +347,9 @@ def _wholes(
     pairs = _pairs(numbers[~alone], answer_keys, answer_lengths, items[~alone], len(question_keys))
     found = np.zeros(len(has_own), np.bool_)
     found[items] = True
-    first = first_entry + len(anchor_keys)
-    wholes = Wholes(first=first, anchors=anchors, alone_offsets=alone_offsets, alone_items=alone_items, **pairs)
-    return wholes, (anchor_keys, question_keys), found
+    first = first_entry + len(tail_keys)
+    wholes = Wholes(first=first, tails=tails, alone_offsets=alone_offsets, alone_items=alone_items, **pairs)
+    return wholes, (tail_keys, question_keys), found
 
 
 def _last_windows(runs: word_runs.RunsOut) -> np.ndarray:
@@ -359,12 +359,12 @@ def _last_windows(runs: word_runs.RunsOut) -> np.ndarray:
     return last
 
 
-def _anchors(ends: np.ndarray, lengths: np.ndarray, first_entry: int) -> tuple[np.ndarray, search.Anchors]:
-    """The distinct anchors, and the lengths of the questions that end with each."""
+def _tails(ends: np.ndarray, lengths: np.ndarray, first_entry: int) -> tuple[np.ndarray, search.Tails]:
+    """The distinct tails, and the lengths of the questions that end with each."""
     keys, numbers = np.unique(ends, return_inverse=True)
     offsets, distinct_lengths = _lists(numbers, lengths, len(keys))
     first = first_entry if len(keys) else -1
-    return keys, input_record(search.Anchors, (first, offsets, distinct_lengths.astype(np.int32)))
+    return keys, input_record(search.Tails, (first, offsets, distinct_lengths.astype(np.int32)))
 
 
 def _lists(numbers: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

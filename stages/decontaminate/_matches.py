@@ -42,7 +42,7 @@ class Findings(NamedTuple):
 
 def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bool) -> tuple[Hits, Findings]:
     """What is found in documents, by n-grams of `n` words; `covers`: whether items are found by the share of their n-grams."""
-    matches = search.matches_of(offsets, data, words_table(), index.table, index.wholes.anchors, WHOLE * n)
+    matches = search.matches_of(offsets, data, words_table(), index.table, index.wholes.tails, WHOLE * n)
     is_gram = matches.entries < index.num_grams
     hits, wholes = _whole_items(_taken(matches, ~is_gram), offsets, data, index)
     if covers:

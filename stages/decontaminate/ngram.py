@@ -14,11 +14,9 @@ side of a match and joins the pieces of at least 200 by a blank line. Every n-gr
 item of 24 words is 12 matches and drops the document. `coverage` keeps documents that only quote a sentence of an item. With a
 low `min_coverage` it finds long items with an edit in every dozen words, which 13-grams miss; n-grams weigh as in AI2's decon.
 
-
 Words are compared without case, accents, punctuation and typographic variants, in every script
 (`datapipe/kernels/decontaminate/folded_words.py`). README.md beside this file shows by example what
 is found, with measurements.
-
 
 The report of the run has a table of contaminated, clean and undetectable items; `datapipe inspect
 OUTPUT --contamination` prints it, and which item was found in which document.
@@ -56,7 +54,7 @@ class Ngram(Filter):
     against: tuple[str | Benchmark, ...] = Field(
         min_length=1,
         description="Evaluation sets: files or patterns of .jsonl or .parquet, or {path, name, question, context, answer, "
-        "choices, gold, id}, where all but `path` may be left out. `datapipe plan` tells which fields are used.",
+        "choices, gold, id}, where all but `path` may be left out. `datapipe plan` lists which fields are used.",
     )
     profile: Literal["gpt3", "strict", "coverage"] = Field(
         default="gpt3",
@@ -114,9 +112,9 @@ class Ngram(Filter):
     def notes(self) -> tuple[str, ...]:
         index = self._index
         lost = int(index.undetectable.sum())
-        told = [evaluation.told() for evaluation in index.sets]
+        summaries = [evaluation.summary() for evaluation in index.sets]
         sizes = f"{index.num_grams:,} n-grams of {len(index.set_of):,} items, {index.num_bytes / 1e6:,.0f} MB in every worker"
-        return (*told, f"{sizes}; {lost:,} items cannot be detected")
+        return (*summaries, f"{sizes}; {lost:,} items cannot be detected")
 
     def searched_lists(self) -> Sequence[SearchedList]:
         index, lists = self._index, []

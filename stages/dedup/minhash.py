@@ -10,11 +10,9 @@
 1 - (1 - s^rows)^bands: with 14 bands of 8 rows (FineWeb) 50 % at s = 0.68. **Verification.** A candidate pair counts if the
 share of equal minima in the whole signatures, which estimates the similarity, is at least `min_similarity` (`_banding.py`).
 
-
 **What the default finds.** Copies, editions, citations and captures of pages; six in ten of the
 updated stories of news wires, nine in ten with `threshold: 0.5`, which takes pages of one site for
 duplicates. No paraphrases. README.md beside this file has the table by kind of text.
-
 
 **N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
 are not compared ("C++" and "C#" are the word "c"). Nor are case, whether an accented letter is one code point or two (canonical

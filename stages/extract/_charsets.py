@@ -13,7 +13,6 @@ of a headline that was cut short, makes a detector rule out the charset of a Chi
 asked again without the bad bytes of each such charset that has few of them.
 
 The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8 are decoded at memory speed.
-
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def _detected(page: bytes, detect: Detector) -> Decoded:
     num_characters = len(text) - len(_ascii_of(page))
     if num_characters - num_bad >= _VALID_FOR_BAD * num_bad:
         return Decoded(_clean(text, page), UTF_8, has_bad_bytes=True)
-    codec = _codec_by(detect, _telling_part(page))
+    codec = _codec_by(detect, _part_to_detect(page))
     for tried in codecs_of(codec):
         strict = _strictly(page, tried)
         if strict is not None:
@@ -183,7 +182,7 @@ def _detected(page: bytes, detect: Detector) -> Decoded:
     return Decoded(_clean(_loosely(page, codec, "replace"), page), codec, has_bad_bytes=True)
 
 
-def _telling_part(page: bytes) -> bytes:
+def _part_to_detect(page: bytes) -> bytes:
     """The part of a page that a detector is shown: its beginning, or from where it stops to be ASCII, with what is before."""
     found = _NOT_ASCII.search(page)
     first = 0 if found is None or found.start() < _DETECTED_BYTES // 2 else found.start() - _CONTEXT_BYTES

@@ -186,7 +186,7 @@ class Trafilatura:
         import trafilatura
         from trafilatura import utils
 
-        logging.getLogger("trafilatura").setLevel(logging.CRITICAL + 1)  # it tells of pages, thousands an hour
+        logging.getLogger("trafilatura").setLevel(logging.CRITICAL + 1)  # it logs pages, thousands an hour
         self._extract: Any = trafilatura.extract
         self._load: Any = utils.load_html
         self._parser: Any = utils.HTML_PARSER

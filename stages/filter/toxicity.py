@@ -40,14 +40,15 @@ TOXIC = ("1", "true", "toxic", "hateful", "offensive", "abusive", "hate")
 """Labels that mean toxic, of two, as public models name it."""
 
 _ALONE = (
-    "a list alone is a poor judge: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
+    "a list alone says little: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
     "the cases that are not hateful against 7.8 % of the hateful. Set `model`, or `mode: tag` to look at its hits, or "
     "`drop_by_list: true` to drop by it all the same"
 )
 
 
 class Toxicity(Filter):
-    """Drops documents by a toxicity classifier, by lists of words, or where both agree. By lists alone only if told to."""
+    """Drops documents by a toxicity classifier, by lists of words, or where both agree. By lists alone only with
+    `drop_by_list`."""
 
     lists: dict[str, Path] = Field(
         default={},

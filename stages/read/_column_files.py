@@ -1,5 +1,5 @@
 """What the readers of Parquet and Arrow have in common: splits of row groups, which Arrow calls
-record batches, and damage of the content, told apart from failures of the storage."""
+record batches, and damage of the content, as distinct from failures of the storage."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class WatchedStream:
         self.error: Exception | None = None
 
     @contextmanager
-    def telling_damage(self) -> Iterator[None]:
+    def noting_damage(self) -> Iterator[None]:
         """A context in which Arrow's errors about the content become ValueErrors; those of storage and memory stay."""
         try:
             yield

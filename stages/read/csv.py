@@ -6,7 +6,7 @@ A value is text: `007`, `NA` and dates stay as they are written. The rules of qu
 (`kernels/read/delimited.py`). A document's position is the byte at which its row begins in the decompressed file. No row
 affects another, but for a quote that is never closed, which takes the rest of the file.
 
-Arrow's CSV reader is five times as fast and is not used: it tells no offsets of rows, and fails for
+Arrow's CSV reader is five times as fast and is not used: it has no offsets of rows, and fails for
 a whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
 Memory is a few blocks of 4 MiB, or a few times the longest row.
 """
@@ -125,7 +125,7 @@ class Csv(ContentReader):
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
         num_rows, wanted = len(self._without_header(split, first).starts), (fields.text, *fields.keep)
-        if not num_rows or any(header.count(name) > 1 for name in wanted):  # `read` tells it
+        if not num_rows or any(header.count(name) > 1 for name in wanted):  # `read` reports it
             return FieldsSeen()
         found = frozenset(wanted) & frozenset(header)
         types = {name: pa.large_string() for name in fields.keep if name in found}
@@ -156,7 +156,7 @@ class Csv(ContentReader):
         if self.column_names is not None:
             return self.column_names
         beginning = next(self._blocks(Split(file=split.file), open_input)) if split.start else first
-        if isinstance(beginning, Rejected):  # the split at the beginning tells it
+        if isinstance(beginning, Rejected):  # the split at the beginning reports it
             return beginning
         row = beginning.part(0, 1)
         is_long = row.stops[0] - row.starts[0] > self.max_row_bytes

@@ -24,7 +24,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
 from datapipe.stage.field_types import json_joined, json_type, json_value, parsed_json
 from stages.read._content_reader import ContentReader
-from stages.read._json.lines import LineParser, told_cut_off
+from stages.read._json.lines import LineParser, with_cut_off
 
 _BATCH_DOCS, _BEHIND_ALL = 8192, (1 << 64) - 1
 _TEXT_PER_STORED_BYTE = 4
@@ -86,7 +86,7 @@ class Jsonl(ContentReader):
             if isinstance(block, Rejected):
                 yield ReadBatch.of_rejected(block)
             else:
-                yield from _sliced(told_cut_off(parser.documents(block), block, self.max_line_bytes))
+                yield from _sliced(with_cut_off(parser.documents(block), block, self.max_line_bytes))
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The fields of the objects in the first block of lines."""
@@ -94,7 +94,7 @@ class Jsonl(ContentReader):
             for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
                 if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
                     return seen
-        except UnsplittableInputError:  # of which the run tells
+        except UnsplittableInputError:  # which the run reports
             pass
         return FieldsSeen()
 

@@ -53,7 +53,7 @@ class _Opened(OpenedFile):
         """Raises ValueError for a damaged footer, also where row groups have lost rows."""
         self._watched = WatchedStream(stream)
         self._all_readable: bool | None = None
-        with self._watched.telling_damage():
+        with self._watched.noting_damage():
             self._file = _parquet_file(self._watched)
             self.schema = self._file.schema_arrow
             groups = [self._file.metadata.row_group(number) for number in range(self._file.metadata.num_row_groups)]
@@ -65,7 +65,7 @@ class _Opened(OpenedFile):
         num_rows, num_bytes = self.row_groups[number]
         batch_rows = max(1, min(BATCH_ROWS, num_rows * TARGET_BATCH_BYTES // max(1, num_bytes)))
         names, stop = columns_to_read(self.schema, fields), row + num_rows
-        with self._watched.telling_damage():
+        with self._watched.noting_damage():
             file = self._file
             if self._all_readable is None:
                 self._all_readable = self._is_readable(range(len(self.row_groups)), names)
@@ -92,8 +92,8 @@ class _Opened(OpenedFile):
 
     def _checked_columns(self, number: int, names: list[str]) -> list[str]:
         """The columns of texts that hold nothing but a dictionary and numbers of its entries, and so many rows that the texts
-        may take far more memory than the file tells. Others decode to about the sizes in the footer. Raises ValueError where a
-        column holds another number of values than the row group has rows."""
+        may take far more memory than the file declares. Others decode to about the sizes in the footer. Raises ValueError where
+        a column holds another number of values than the row group has rows."""
         metadata, repeated = self._file.metadata, []
         for column in range(metadata.num_columns):
             described, chunk = metadata.schema.column(column), metadata.row_group(number).column(column)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from datapipe.columns import compute as pc
 
 BY_URL, BY_LANGUAGE, BY_DEFAULT = range(3)
-"""What the regions of a document are chosen by: the first of these that tells a region."""
+"""What the regions of a document are chosen by: the first of these that gives a region."""
 
 TABLES = Path(__file__).parent / "rules" / "regions.txt"
 """Countries of languages and of domains: in each section entries of words, separated by | or a new line."""

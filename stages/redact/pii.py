@@ -7,10 +7,10 @@
 |---|---|
 | `email` | e-mail addresses in any script, also with `%40` or `＠`; not `git@host.com:team/project.git` or `pkg@2.0.0.rc` |
 | `ip` | public IP addresses of hosts; not versions (`numpy==1.2.3.4`, `gem "rails", "4.2.7.1"`) |
-| `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a telling word or shape |
+| `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a word such as tel, or by their shape |
 | `card` | numbers of payment cards |
 | `iban` | numbers of bank accounts |
-| `ssn` | US social security numbers; taxpayer numbers beside a telling word |
+| `ssn` | US social security numbers; taxpayer numbers beside a word such as tax |
 | `url_credentials` | the `user:password@` of a URL |
 
 A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, of some seventy languages
@@ -74,7 +74,7 @@ class Pii(Redacting):
         default="auto",
         description="Regions of national phone numbers, as ISO 3166 codes: [US, DE]. auto: the countries of the top-level "
         "domain in the column `url` and of the languages in `html_lang`, `language` and `languages`, where documents have "
-        "them; US where they tell none. A national number must have an unambiguous shape, or follow a word such as tel, fax, "
+        "them; US where they have none. A national number must have an unambiguous shape, or follow a word such as tel, fax, "
         "телефон or 電話. Numbers with + may be of any region.",
     )
     replace: Literal["tag", "fake", "delete"] = Field(

@@ -7,8 +7,8 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 
 | kind | what |
 |---|---|
-| `aws` | key ids, Bedrock keys, and values of 40 letters of base64 behind a telling name |
-| `azure` | secrets of Entra ID, signatures of URLs (`sig=`), values of 86 letters and `==` behind a telling name |
+| `aws` | key ids, Bedrock keys, and values of 40 letters of base64 behind a name of secrets |
+| `azure` | secrets of Entra ID, signatures of URLs (`sig=`), values of 86 letters and `==` behind a name of secrets |
 | `private_key` | whole PEM blocks, in the JSON of service accounts too |
 | `jwt` | JSON web tokens, also without signature or in base64 once more |
 | `assignment` | values behind names such as password, secret, token, api_key and acme_key, in headers and in URLs |

@@ -90,7 +90,7 @@ class SyntheticSpec(Record):
     """The model that wrote a corpus, and what it was asked."""
 
     model: str = Field(min_length=1, description="Name of the model: a name on the hub, or of an API with its version.")
-    prompt: str | None = Field(default=None, min_length=1, description="The prompt, or a URL or file name that tells it.")
+    prompt: str | None = Field(default=None, min_length=1, description="The prompt, or a URL or file name of it.")
 
 
 class CostSpec(Record):

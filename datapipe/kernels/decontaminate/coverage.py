@@ -58,13 +58,8 @@ class Passages(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Passages that reach what an item needs: an output.
-
-    Attributes:
-        documents, items: (num_passages,) int64.
-        starts, stops: (num_passages,) int64, bytes in the data, of the first and the last n-gram.
-        sums: (num_passages,) int64, the weights of the distinct n-grams.
-    """
+    """Passages that reach what an item needs, (num_passages,) int64 each: an output. `starts` and `stops` are bytes in the
+    data, of the first and the last n-gram; `sums` the weights of the distinct n-grams."""
 
     documents: Int64sOut
     items: Int64sOut

@@ -1,10 +1,10 @@
 """Where documents have n-grams of evaluation items, whole questions of short items, and their answers.
 
     words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
-           ->  window of an anchor  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
+           ->  window of a tail  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
 
-A short question is found by its last words, its anchor: an anchor tells how many words the questions have that end with it, and
-runs of so many words are looked up. An anchor is `ANCHOR_WORDS` words, so it is rare in other text.
+A short question is found by its last words, its tail: a tail tells how many words the questions have that end with it, and
+runs of so many words are looked up. A tail is `TAIL_WORDS` words, so it is rare in other text.
 
 Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
@@ -18,12 +18,12 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.decontaminate.folded_words import WHOLE, WordTable, next_word
 from datapipe.kernels.decontaminate.word_runs import (
-    ANCHOR,
     ANSWER,
     GRAM,
     QUESTION,
     RADIX,
     RING,
+    TAIL,
     GramTable,
     entry_of,
     mark_present,
@@ -32,8 +32,8 @@ from datapipe.kernels.decontaminate.word_runs import (
 from datapipe.kernels.hashing import find_slot, mix64, slot_of_key
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, filled
 
-ANCHOR_WORDS = 4
-"""Words of an anchor, and the least of a question that is found as a whole."""
+TAIL_WORDS = 4
+"""Words of a tail, and the least of a question that is found as a whole."""
 
 _0 = np.uint64(0)
 _BLOCK = 128
@@ -45,13 +45,13 @@ _LAST = _ROOM - 1
 """The ring of prefix hashes holds a block and the longest run before it. Its size is a power of two."""
 
 
-class Anchors(NamedTuple):
-    """The entries of anchors: an input of kernels.
+class Tails(NamedTuple):
+    """The entries of tails: an input of kernels.
 
     Attributes:
-        first: the entry of the first anchor; anchor i is entry `first + i`. Below 0: there are none.
-        offsets: (num_anchors + 1,) int64.
-        lengths: int32, words of the questions that end with each anchor, each length once.
+        first: the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
+        offsets: (num_tails + 1,) int64.
+        lengths: int32, words of the questions that end with each tail, each length once.
     """
 
     first: int
@@ -76,17 +76,15 @@ class Matches(NamedTuple):
     words: Int64sOut
 
 
-def matches_of(
-    offsets: np.ndarray, data: np.ndarray, words: WordTable, table: GramTable, anchors: Anchors, weight: int
-) -> Matches:
+def matches_of(offsets: np.ndarray, data: np.ndarray, words: WordTable, table: GramTable, tails: Tails, weight: int) -> Matches:
     """The matches of documents; parameters as for `find_grams`."""
     room = max(1024, int(offsets[-1] - offsets[0]) // 64)
-    return filled(Matches, room, lambda out: find_grams(offsets, data, words, table, anchors, weight, out))
+    return filled(Matches, room, lambda out: find_grams(offsets, data, words, table, tails, weight, out))
 
 
 @kernel
 def find_grams(
-    offsets: Int64s, data: UInt8s, words: WordTable, table: GramTable, anchors: Anchors, weight: int, out: Matches
+    offsets: Int64s, data: UInt8s, words: WordTable, table: GramTable, tails: Tails, weight: int, out: Matches
 ) -> int:
     """Writes the matches of documents as far as there is room; returns their number.
 
@@ -94,16 +92,16 @@ def find_grams(
 
     Args:
         words: `folded_words.words_table()`.
-        table: the keys of n-grams, anchors and questions.
+        table: the keys of n-grams, tails and questions.
         weight: the least weight of a window.
     """
     (codes, expansions), (bits, keys, entries) = words, table
-    (first_anchor, anchor_offsets, lengths), (documents, found, starts, stops, numbers) = anchors, out
+    (first_tail, tail_offsets, lengths), (documents, found, starts, stops, numbers) = tails, out
     prefixes, weights, begins = np.zeros(_ROOM, np.uint64), np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.int64)
     grams, ends = np.zeros(_BLOCK, np.uint64), np.zeros(_BLOCK, np.uint64)
     firsts, ends_of = np.zeros(_BLOCK, np.int64), np.zeros(_BLOCK, np.int64)
-    has_gram, has_anchor = np.zeros(_BLOCK, np.uint8), np.zeros(_BLOCK, np.uint8)
-    count, before, anchor_weight = np.int64(0), np.int64(0), np.int64(WHOLE * ANCHOR_WORDS)
+    has_gram, has_tail = np.zeros(_BLOCK, np.uint8), np.zeros(_BLOCK, np.uint8)
+    count, before, tail_weight = np.int64(0), np.int64(0), np.int64(WHOLE * TAIL_WORDS)
     for document in range(len(offsets) - 1):
         position, stop = offsets[document], offsets[document + 1]
         number, first, near, total, prefix = np.int64(0), np.int64(0), np.int64(0), np.int64(0), _0
@@ -120,15 +118,15 @@ def find_grams(
                 prefixes[place], weights[place], begins[place] = prefix, total, start
                 while first + 1 < number and total - weights[(first + 1) & _LAST] >= weight:
                     first += 1
-                while near + 1 < number and total - weights[(near + 1) & _LAST] >= anchor_weight:
+                while near + 1 < number and total - weights[(near + 1) & _LAST] >= tail_weight:
                     near += 1
-                is_run, is_end = total - weights[first & _LAST] >= weight, total - weights[near & _LAST] >= anchor_weight
+                is_run, is_end = total - weights[first & _LAST] >= weight, total - weights[near & _LAST] >= tail_weight
                 grams[filled] = run_key(prefix, prefixes[first & _LAST], number - first, GRAM) if is_run else _0
-                ends[filled] = run_key(prefix, prefixes[near & _LAST], number - near, ANCHOR) if is_end else _0
+                ends[filled] = run_key(prefix, prefixes[near & _LAST], number - near, TAIL) if is_end else _0
                 firsts[filled], ends_of[filled] = begins[(first + 1) & _LAST], position
                 filled += 1
             mark_present(bits, grams, filled, has_gram)
-            mark_present(bits, ends, filled if first_anchor >= 0 else np.int64(0), has_anchor)
+            mark_present(bits, ends, filled if first_tail >= 0 else np.int64(0), has_tail)
             for index in range(filled):
                 word = number - filled + index + 1
                 entry = entry_of(keys, entries, grams[index]) if has_gram[index] else np.int64(-1)
@@ -137,10 +135,10 @@ def find_grams(
                         documents[count], found[count], numbers[count] = document, entry, before + word
                         starts[count], stops[count] = firsts[index], ends_of[index]
                     count += 1
-                anchor = entry_of(keys, entries, ends[index]) if has_anchor[index] else np.int64(-1)
-                if anchor < 0:
+                tail = entry_of(keys, entries, ends[index]) if has_tail[index] else np.int64(-1)
+                if tail < 0:
                     continue
-                for each in range(anchor_offsets[anchor - first_anchor], anchor_offsets[anchor - first_anchor + 1]):
+                for each in range(tail_offsets[tail - first_tail], tail_offsets[tail - first_tail + 1]):
                     length = np.int64(lengths[each])
                     if length > word:
                         continue
@@ -188,13 +186,8 @@ def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int
 
 
 class Pairs(NamedTuple):
-    """Questions that their answers follow: an output of `find_answers`.
-
-    Attributes:
-        matches: (num_pairs,) int64, the match of the question.
-        pairs: (num_pairs,) int64.
-        stops: (num_pairs,) int64, the byte after the answer.
-    """
+    """Questions that their answers follow, (num_pairs,) int64 each: an output of `find_answers`.
+    `matches`: of the question; `stops`: the byte after the answer."""
 
     matches: Int64sOut
     pairs: Int64sOut

@@ -27,7 +27,7 @@ from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s,
 RING = 256
 FILTER_BITS = 16
 
-GRAM, ANCHOR, QUESTION, ANSWER = (np.uint64(salt * 0xD6E8FEB86659FD93 % (1 << 64)) for salt in range(1, 5))
+GRAM, TAIL, QUESTION, ANSWER = (np.uint64(salt * 0xD6E8FEB86659FD93 % (1 << 64)) for salt in range(1, 5))
 """What a key stands for; keys of different kinds differ."""
 
 RADIX = np.uint64(0xD1342543DE82EF9B)
@@ -146,13 +146,8 @@ def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: 
 
 @kernel
 def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, kind: np.uint64, out: RunsOut) -> int:
-    """Writes the windows of every text, in order; returns their number.
-
-    Args:
-        table: `folded_words.words_table()`.
-        weight: the least weight of a window, below `RING`.
-        kind: what the keys stand for.
-    """
+    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their
+    number. `kind`: what the keys stand for."""
     (codes, expansions), (texts, keys, num_words, weights, prefixes) = table, out
     prefix_ring, weight_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64)
     count = np.int64(0)

@@ -11,10 +11,9 @@ any script, or one character of a script without spaces (`word_characters.py`). 
 another with 0 between them, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
 
 Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, 2-independent for
-a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). Such a family alone can be biased as a minwise hash
-on adversarial sets. Here x is the upper half of a splitmix64-finalised hash, so no structure of the text reaches it: over 400
-pairs of random sets at each of five similarities, for four seeds, with 112 permutations, the mean error is at most 0.0031, and
-its spread is within 10 % of that of 112 independent coins a pair (`tests/stages/dedup/test_minhash.py`). The shift keeps the
+a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). Here x is the upper half of a splitmix64-finalised
+hash, so no structure of the text reaches it: over 400 pairs of random sets at each of five similarities, with 112 permutations,
+the mean error is at most 0.0031, its spread within 10 % of that of independent coins. The shift keeps the
 order, so it is applied once, to the minimum.
 
 The shingles of a document are collected in blocks of 256, and a block is reduced permutation by
@@ -65,13 +64,8 @@ class Permutations(NamedTuple):
 
 
 class SignaturesOut(NamedTuple):
-    """Outputs of `sign`.
-
-    Attributes:
-        num_words: (num_docs,) int64.
-        word_hashes: (num_docs,) uint64, the hash of the last `ngram` words, which are all words of a shorter document.
-        signed: (num_docs, num_perm) uint32, the signatures; all ones for a document without a shingle.
-    """
+    """Outputs of `sign`, (num_docs,) each: words, int64; the hash of the last `ngram` words, uint64; and the
+    signatures (num_docs, num_perm) uint32, all ones for a document without a shingle."""
 
     num_words: Int64sOut
     word_hashes: UInt64sOut
@@ -104,16 +98,10 @@ def band_rows(
     num_bands: int,
     by_character: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The band rows of documents, and their signatures.
+    """The band rows of documents: hashes, uint64, and ascending documents, int64; and the signatures of all documents.
 
     A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A document of fewer words has one row,
-    the hash of its words: it matches only documents of the same words, and its signature is made of that hash, so that equal
-    short documents have equal signatures. A document without words has no row.
-
-    Returns:
-        hashes: (num_rows,) uint64.
-        documents: (num_rows,) int64, the document of each row, ascending.
-        signed: (num_docs, num_perm) uint32, the signatures of all documents.
+    the hash of its words, of which its signature is made: equal short documents have equal signatures.
     """
     num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, by_character)
     short = num_words < ngram

@@ -72,13 +72,12 @@ class WindowSizes(NamedTuple):
 
 
 class GramSpans(NamedTuple):
-    """Spans of selected grams in passages: an input of kernels.
+    """Spans of selected grams in passages, (num_spans,) each: an input of kernels.
 
     Attributes:
-        passages: (num_spans,) int64, the passage of each span; equal passages are adjacent.
-        starts: (num_spans,) int64, its first byte in the passage.
-        sizes: (num_spans,) int64, its bytes.
-        grams: (num_spans,) uint64, the hash of the gram that the span belongs to.
+        passages: int64; equal passages are adjacent.
+        starts, sizes: int64, bytes in the passage.
+        grams: uint64, the hash of the gram that the span belongs to.
     """
 
     passages: Int64s

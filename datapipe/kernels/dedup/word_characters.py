@@ -5,11 +5,10 @@
 A word is a run of letters, marks and numbers. Each character of scripts without spaces (Han, Hiragana, Thai, …) is a word of
 its own, together with its marks. Invisible characters (soft hyphens, joiners, zero-width spaces, variation selectors) are
 ignored: they neither end a word nor belong to one. UAX #29 (rule WB4) ends words at the zero-width space. Here it does not, so
-that
-copies with it and without it are found: pages have it inside of words, where it only allows a line break (c, U+200B, reate).
+that copies with it and without it are found: pages have it inside of words, where it only allows a line break.
 
-The classes are those of Unicode 14.0, the version of Python 3.11, written out: the table is the
-same on every Python. Code points that Unicode 14.0 does not
+The classes are those of Unicode 14.0, the version of Python 3.11, written out: the table is the same on every Python. Code
+points that Unicode 14.0 does not assign count as letters, since most of those assigned later are.
 """
 
 from __future__ import annotations

@@ -253,9 +253,7 @@ def join_lines(
     doc_offsets: Int64s, lines: CleanLines, kept: UInt8s, keep: UInt8s, marks: UInt16s, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
     """Joins the kept lines of the kept documents by newlines, without white space around each text.
-
-    Lines that are one newline apart in their data are copied at once. `kept`: (num_lines,), `keep`: (num_docs,) uint8.
-    """
+    Lines that are one newline apart in their data are copied at once."""
     starts, lengths, data = lines
     num_written = np.int64(0)
     out_offsets[0] = 0

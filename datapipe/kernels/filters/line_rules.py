@@ -221,10 +221,8 @@ def _without_white(data, offset, start, marks) -> Any:
 
 @inline
 def _edit(data, start, stop, marks, loose, out, used) -> Any:
-    """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white space character.
-
-    Returns the bytes written, 0 where nothing but white space is left.
-    """
+    """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white
+    space character. Returns the bytes written, 0 where nothing but white space is left."""
     out_stop, offset, clear = used, start, start
     while offset < stop:
         if not starts_with(data, offset, stop, _CART, 0x20):

@@ -62,10 +62,8 @@ def word_counts(words: Words) -> np.ndarray:
 
 
 def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64: words of fastText that begin with a letter or a digit (`str.isalnum`).
-
-    fastText separates words at ASCII white space and NUL (its `Dictionary::readWord`): not at a no-break space.
-    """
+    """(num_docs,) int64: words of fastText, between ASCII white space and NUL, that begin with a
+    letter or a digit (`str.isalnum`)."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_word_starts(offsets, data, class_table(), out)
     return out

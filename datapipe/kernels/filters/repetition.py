@@ -66,12 +66,8 @@ NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
 
 
 def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
-    """Runs of lines between blank lines; paragraphs are equal where their lines are.
-
-    Args:
-        opens: of `Lines`.
-        joint_chars: characters that each newline inside a paragraph counts for, 0 or 1.
-    """
+    """Runs of lines between blank lines; paragraphs are equal where their lines are. Each newline
+    inside a paragraph counts as `joint_chars` characters, 0 or 1."""
     limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
     join_lines(lines, opens, joint_chars, doc_offsets, hashes, chars)
@@ -79,12 +75,8 @@ def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
 
 
 def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies.
-
-    Args:
-        every: whether the first occurrence of a unit that occurs again is a copy too.
-        max_slots: of the hash table, a power of two.
-    """
+    """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies. With
+    `every` the first occurrence of a unit that occurs again is a copy too."""
     slots = num_slots_for(_longest(units.doc_offsets), max_slots)
     out = np.empty((len(units.doc_offsets) - 1, 4), np.int64)
     scratch = (np.empty(slots, np.uint64), np.empty(slots, np.uint8))

@@ -4,13 +4,13 @@
 
 The form is that of C4 (`normalize_url` in TFDS's `c4_utils.py`). C4 does exactly the following, in this order:
 
-1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it. 2. Everything
-from the first `?utm_`, `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x`
-stays. 3. Slashes at the end are removed.
+1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it.
+2. Everything from the first `?utm_`, `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x` stays.
+3. Slashes at the end are removed.
 
-Fragments, other parameters and their order, ports and percent signs stay. Three further steps give
-one page one form: the scheme and `www.` are matched in any case, a `www.` at the start is removed
-without a scheme too, and the host is lower-cased in ASCII.
+Fragments, other parameters and their order, ports and percent signs stay. Three further steps give one page one form: the
+scheme and `www.` are matched in any case, a `www.` at the start is removed without a scheme too, and the host is lower-cased in
+ASCII.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ _S = np.uint8(ord("s"))
 
 
 def normalize_urls(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """URLs in normal form: offsets (num_urls + 1,) int64 from 0, and bytes.
-
-    Args:
-        starts, stops: (num_urls,) int64, of each URL in `data`; for a text column `offsets[:-1]` and `offsets[1:]`.
-    """
+    """URLs [starts, stops) of `data` in normal form: offsets (num_urls + 1,) int64 from 0, and bytes."""
     offsets, out = np.empty(len(starts) + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
     normalize(starts, stops, data, offsets, out)
     return offsets, out[: offsets[-1]]

@@ -162,13 +162,8 @@ def _with_failures(
 
 @kernel
 def count_words(offsets: Int64s, data: UInt8s, automaton: Automaton, first_soft: int, whole: bool, out: Int64MatrixOut) -> None:
-    """Counts the distinct patterns that occur in each text: `out` (num_docs, 2) int64.
-
-    Args:
-        first_soft: patterns below it count in the first column, others in the second.
-        whole: whether patterns are whole words, with a blank before, between and after them; else
-            bytes that separate words are ignored.
-    """
+    """Counts the distinct patterns that occur in each text: `out` (num_docs, 2) int64, those below `first_soft` in the first
+    column. `whole` patterns have a blank before, between and after their words; else bytes that separate words are ignored."""
     classes, steps, patterns, links, _ = automaton
     seen = np.full(patterns.max() + 1, -1, np.int64)
     for doc in range(len(offsets) - 1):

@@ -23,7 +23,7 @@ from datapipe.kernels.hashing import find_slot, table_of
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record, room_for
 
 MOST_LISTS = 64
-"""Lists that can be told apart: a bit of 64 for each."""
+"""Lists that can be distinguished: a bit of 64 for each."""
 
 _FILTER_BITS = 18
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
@@ -51,13 +51,7 @@ class WordLists(NamedTuple):
 
 
 class ListedOut(NamedTuple):
-    """Outputs of `find_listed`, (num_docs,) int64 each.
-
-    Attributes:
-        hits: entries that were found.
-        listed: words in them.
-        words: all words.
-    """
+    """Outputs of `find_listed`, (num_docs,) int64 each: entries that were found, words in them, and all words."""
 
     hits: Int64sOut
     listed: Int64sOut

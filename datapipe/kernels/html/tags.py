@@ -1,7 +1,7 @@
 """How large, deep and wide the tags of web pages are: a bound of what a parser will make of them, in one pass over the bytes.
 
 Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so pages
-are measured first. Tags, attributes, comments and elements of raw text are told apart as the HTML Standard's tokenizer does
+are measured first. Tags, attributes, comments and elements of raw text are distinguished as the HTML Standard's tokenizer does
 (https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's bytes for ASCII alone.
 
 The depth is not that of the tree, which takes a parser, but no tree is more than about twice as deep, as random tags show
@@ -252,15 +252,9 @@ def next_tag(data, at, stop):
 def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
-    """Measures every page: about how deep its elements lie, the most attributes of one of its tags, and what it costs to parse.
-
-    Attributes of all `<html>` and `<body>` are those of one tag, as a parser makes one element of them.
-
-    Args:
-        stack: (limit,) scratch: a depth above the limit is told as the limit.
-        depths, attributes: (num_docs,) int64.
-        costs: (num_docs,) int64, the sum of `cost_of` over the start tags.
-    """
+    """Measures every page: about how deep its elements lie, the most attributes of one of its tags
+    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`, (num_docs,) int64
+    each. `stack`: (limit,) scratch: a greater depth counts as the limit."""
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0

@@ -90,7 +90,6 @@ def tree_labels(
 
     Args:
         means, num_rows: from `embed`.
-        best: scratch, (k,).
         labels: (num_docs, k) int32, the best first; -1 where there are fewer.
         scores: (num_docs, k) float64, rounded; 0 where there are fewer.
     """

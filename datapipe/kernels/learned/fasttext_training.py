@@ -63,13 +63,8 @@ def list_grams(
     starts: Int64sOut,
     buckets: Int32sOut,
 ) -> None:
-    """Lists the buckets of the n-grams of words, whose spans are (num_words, 2).
-
-    Args:
-        spelled: scratch, longer than the longest word by 2.
-        starts: (num_words + 1,) int64, where the buckets of each word begin.
-        buckets: with room for all.
-    """
+    """Lists the buckets of the n-grams of words, whose spans are (num_words, 2), from `starts` on
+    for each word. `spelled`: scratch, longer than the longest word by 2."""
     magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
     for word in range(len(spans)):
         starts[word] = listed
@@ -148,14 +143,8 @@ class Plan(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one text: an output of kernels.
-
-    Attributes:
-        queue: int64, for the features of any text.
-        run_hashes: uint64, longer than the words of any text.
-        hidden, gradient: (dim,) float32.
-        chances: (num_labels,) float64.
-    """
+    """Room for one text, for its features (`queue`) and the hashes of its runs of words, and
+    hidden, gradient (dim,) float32, chances (num_labels,) float64: an output of kernels."""
 
     queue: Int64sOut
     run_hashes: UInt64sOut

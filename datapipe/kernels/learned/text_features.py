@@ -5,8 +5,8 @@
 
 The text is in the canonical caseless form of Unicode without invisible characters, so texts that Unicode holds to be equal have
 equal features. A word is a run of letters, marks and numbers; each character of scripts without spaces is a word of its own,
-and so is each sign, since punctuation tells prose from lists. N-grams of characters lie within runs that have no white space
-and no controls, with a blank before and after: " the ". They do not end at signs, so "f*ck" has them.
+and so is each sign, since punctuation distinguishes prose from lists. N-grams of characters lie within runs that have no white
+space and no controls, with a blank before and after: " the ". They do not end at signs, so "f*ck" has them.
 
 An n-gram is hashed by a polynomial over its items (hashes of words, or code points), and the upper bits are its slot, as in
 feature hashing (Weinberger et al. 2009) without signs. A feature counts as often as it occurs, up to a limit.
@@ -76,9 +76,7 @@ def room_for_counting(bits: int) -> Counting:
 @inline
 def count_words(data, start, stop, kinds, bits, slots, counts) -> Any:
     """Finds the words and pairs of words of a folded text; returns the number of slots that occur.
-
-    One loop nest: with its inner loop in a function it does three quarters of the speed.
-    """
+    One loop nest: with its inner loop in a function it does three quarters of the speed."""
     shift, num_slots, offset = np.uint64(64 - bits), np.int64(0), start
     last, is_second = np.uint64(0), np.int64(0)
     while offset < stop:

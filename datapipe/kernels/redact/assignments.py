@@ -1,4 +1,4 @@
-"""Values behind telling names: `DB_PASSWORD=…`, `"api_key": "…"`, `<token>…</token>`, `Authorization: Bearer …`.
+"""Values behind names of secrets: `DB_PASSWORD=…`, `"api_key": "…"`, `<token>…</token>`, `Authorization: Bearer …`.
 
     hits of names  ->  the sign behind the name  ->  a value (`values.py`)  ->  drawn by chance (`randomness.py`)
 

@@ -227,7 +227,7 @@ def _ssn_stop(data, begin, start, end):
 
 @inline
 def _is_taxpayer(data, begin, start, stop, end):
-    """Whether an area from 900 is that of a taxpayer number: beside a telling word, in the groups of these numbers."""
+    """Whether an area from 900 is that of a taxpayer number: beside a keyword, in the groups of these numbers."""
     first = stop - 6 if stop - start == 9 else stop - 7
     group = (np.int64(data[first]) - 0x30) * 10 + np.int64(data[first + 1]) - 0x30
     if group < 50 or 66 <= group <= 69 or group == 89:

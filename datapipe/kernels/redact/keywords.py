@@ -144,12 +144,8 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
     """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
-    first. Returns the number of hits.
-
-    Args:
-        start: `offsets[0]` at first, later what the call before left in `next_start`.
-        out: the search ends at the byte after which hits may no longer fit.
-    """
+    first. Returns the number of hits. The search ends at the byte after which hits may no longer
+    fit; `start` is then what the call before left in `next_start`."""
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
     children, ends = table.children, table.ends

@@ -1,6 +1,7 @@
 """Words that announce a phone number, in the languages of the web: tel, телефон, 電話, โทร.
 
-    the bytes before a number  ->  words, read backwards  ->  folded letters  ->  a hash  ->  in the table: telling, or a filler
+    the bytes before a number  ->  words, read backwards  ->  folded letters  ->  a hash  ->  in the table: a keyword, or a
+    filler
 
 Letters are folded: small, without accents and other nonspacing marks, fullwidth ones as ASCII, composed or not. In scripts
 with spaces a whole word counts, in those without the end of a run of letters (联系电话). The words are those of any language,
@@ -82,11 +83,11 @@ numara numarası numaramız numaralı nomor nombor nomer bimbit số máy liên 
 नंबर नम्बर नं सूत्र क्रमांक पर करें নম্বর নং எண் నంబర్ సంఖ్య ನಂಬರ್ നമ്പർ નંબર ਨੰਬਰ අංකය
 号码 號碼 番号 번호 代表 我们 หมายเลข ที่ เลขที่
 """
-"""Words that may stand between a telling word and the number."""
+"""Words that may stand between a keyword and the number."""
 SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"
 """Signs that announce a number like a word."""
 _PARTICLES = "は 는 은 번 번호 번호는 로 으로 番号 番号は 号码 號碼 号码是 是 为 為"
-"""What may join a telling word of a script without spaces."""
+"""What may join a keyword of a script without spaces."""
 _FOLDED_RANGES = ((0x80, 0xE80), (0x1E00, 0x2000), (0x3040, 0x3100), (0xFF00, 0xFFA0))
 _LETTERS_ALONE = str.maketrans("đðłøħı", "ddlohi")
 _LAST_MARK = 0x3100
@@ -180,7 +181,8 @@ def _sort_of(code) -> Any:
 
 @inline
 def _word_start(data, begin, low, stop) -> Any:
-    """The start of the word that stops at `stop`, and its sort; a telling end of a run of letters without spaces is a word."""
+    """The start of the word that stops at `stop`, and its sort; a keyword at the end of a run of
+    letters without spaces is a word."""
     j, hashed, first_sort = stop, np.uint64(0), 0
     while j > low:
         code, size = decode_before(data, j, begin)

@@ -28,7 +28,7 @@ from datapipe.kernels.redact.phone_words import follows_phone_word
 from datapipe.kernels.redact.pii import PHONE
 
 NATIONAL, ANNOUNCED = 9, 10
-"""Kinds of candidates without a `+`: known by their shape alone, and behind a telling word. With a `+` they are PHONE."""
+"""Kinds of candidates without a `+`: known by their shape alone, and behind a keyword. With a `+` they are PHONE."""
 AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32
 """Bits of `wanted` in `find_identifiers`."""
 _SPACE, _DASH, _DOT, _PLUS, _OPEN, _CLOSE, _BRACKET, _ZERO, _ONE, _TWO, _NINE = (ord(sign) for sign in " -.+()]0129")
@@ -48,10 +48,7 @@ def _begins_with_trunk(data, j, end):
 @inline
 def _phone_stop(data, first, end):
     """The stop of up to 15 digits with at most two separators between two digits, never inside a group; `first` below 7 digits.
-
-    After ten digits a parenthesis ends the number: "020 7946 0018 (24 hours)"; with a trunk prefix
-    so does another group with one: "0171 2345608 0171 2345618".
-    """
+    After ten digits a parenthesis ends the number; with a trunk prefix so does another group with one."""
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0
     while j < end and num_digits < _MAX_PHONE_DIGITS:
@@ -159,7 +156,7 @@ def _has_trunk_shape(data, first, stop):
 
 @inline
 def _national_stop(data, begin, start, first, end, wanted):
-    """Stop and kind of a number without `+` that has a telling shape or follows a telling word; stop is `first` for others."""
+    """Stop and kind of a number without `+` that has the shape of one or follows a keyword; stop is `first` for others."""
     stop = _american_stop(data, start, end) if wanted & AMERICAN_SHAPES else start
     is_american = stop > start and is_clear_after(data, _extension_stop(data, stop, end), end)
     stop = stop if is_american else _phone_stop(data, first, end)

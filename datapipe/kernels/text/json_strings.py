@@ -32,7 +32,7 @@ def measure_quoted(offsets: Int64s, data: UInt8s, out: Int64sOut) -> None:
 
 @kernel
 def write_quoted(offsets: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Writes the quoted texts one after the other; `out` has the room that `measure_quoted` tells."""
+    """Writes the quoted texts one after the other; `out` has the room that `measure_quoted` returns."""
     end = np.int64(0)
     for i in range(len(offsets) - 1):
         out[end] = 34

@@ -191,11 +191,9 @@ def find_values(
     value_starts: Int64sOut,
     value_stops: Int64sOut,
 ) -> None:
-    """The span of the value at a path in each line: (num_lines,) int64 starts and stops, -1 where it is absent.
-
-    The lines must be objects that a parser has accepted. Name p of the path, outermost first, is
-    names[parts[p]:parts[p + 1]]. Of two equal keys in one object the first counts.
-    """
+    """The span of the value at a path in each line, an object that a parser has accepted:
+    (num_lines,) int64 starts and stops, -1 where it is absent. Name p of the path, outermost first,
+    is names[parts[p]:parts[p + 1]]; of two equal keys the first counts."""
     for i in range(len(starts)):
         a, b = starts[i], stops[i]
         for p in range(len(parts) - 1):
@@ -207,10 +205,8 @@ def find_values(
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Copies values as texts: strings unescaped, others as written. Null and absent values (-1) are not valid.
-
-    valid (num_values,), offsets (num_values + 1,); `out` has room for all values as written.
-    """
+    """Copies values as texts: strings unescaped, others as written; `out` has room for all as
+    written. Null and absent values (-1) are not valid."""
     end = 0
     offsets[0] = 0
     for i in range(len(starts)):

@@ -47,14 +47,8 @@ def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
 
 @kernel
 def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, breaks: bool, marks: bool, out: UInt8sOut) -> None:
-    """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE.
-
-    Args:
-        actions: of `actions`.
-        stable: of `unicode_classes.stable_table`.
-        breaks: whether U+2028 and U+2029 become newlines.
-        marks: whether a byte order mark at the start is dropped.
-    """
+    """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE. With `breaks`
+    U+2028 and U+2029 become newlines, with `marks` a byte order mark at the start is dropped."""
     for doc in range(len(offsets) - 1):
         offset, stop = offsets[doc], offsets[doc + 1]
         action_bits, unstable = np.int64(0), np.int64(0)

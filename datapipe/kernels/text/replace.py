@@ -23,13 +23,7 @@ def replace_spans(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the texts with every span replaced.
-
-    Args:
-        starts, stops: (num_spans,) int64, ascending, in `data`; no span crosses a document.
-        rows, lengths: (num_spans, 32) uint8, the replacement of each span, and its bytes.
-        out: as long as the texts with the replacements.
-    """
+    """Writes the texts with every span [starts, stops) of `data`, ascending and within a document, replaced by its row."""
     num_written, span = 0, 0
     out_offsets[0] = 0
     for document in range(len(offsets) - 1):

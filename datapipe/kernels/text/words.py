@@ -9,7 +9,6 @@ Memory: 25 bytes per word and per line. Arrays are allocated once, from a cheap 
 the number of bytes: a document of 100 MB and 17 million words costs 425 MB while its batch lives.
 
 The words and lines of kept documents are copied from those of all, one run of memory per document.
-
 Any bytes are safe: a byte that belongs to no well-formed UTF-8 sequence counts as one character.
 """
 
@@ -243,14 +242,8 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, o
 
 
 def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: np.ndarray) -> Spans:
-    """The words or lines of the kept documents, equal to those found in the kept texts alone.
-
-    Args:
-        spans: of all documents.
-        keep: (num_docs,) bool.
-        offsets: (num_docs + 1,) int64, of all texts.
-        kept_offsets: (num_kept + 1,) int64, of the kept texts in their own buffer.
-    """
+    """The words or lines of the documents that `keep` (num_docs,) has, equal to those found in the
+    kept texts alone, whose offsets in their own buffer are `kept_offsets`."""
     num_spans = int(np.diff(spans.doc_offsets)[keep].sum())
     out = room_for_spans(len(kept_offsets), num_spans)
     select_spans(Words(*spans), keep, offsets, kept_offsets, out)
@@ -259,14 +252,8 @@ def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: 
 
 @kernel
 def select_spans(spans: Words, keep: Bools, offsets: Int64s, kept_offsets: Int64s, out: SpansOut) -> None:
-    """Fills `out`, which has exactly the room, with the words or lines of the documents where `keep` is true.
-
-    Args:
-        spans: of all documents, words or lines.
-        keep: (num_docs,) bool.
-        offsets: (num_docs + 1,) of all texts.
-        kept_offsets: (num_kept + 1,) of the kept texts.
-    """
+    """Fills `out`, which has exactly the room, with the words or lines of the documents where
+    `keep` is true; see `selected`."""
     doc_offsets, starts, lengths, hashes, chars, flags = spans
     out_doc_offsets, out_starts, out_lengths, out_hashes, out_chars, out_flags = out
     num_copied, kept = np.int64(0), np.int64(0)

@@ -1,6 +1,6 @@
 """The amounts of room that the open rows of a packer have: a binary tree that finds the nearest amount in O(log S).
 
-`tree` is (2 * leaves,) uint8, leaves a power of two above S. Leaf r tells whether some open row has
+`tree` is (2 * leaves,) uint8, leaves a power of two above S. Leaf r says whether some open row has
 room r, and every node whether a leaf below it does. Room 0 is never put in.
 """
 

@@ -115,7 +115,7 @@ class ArchiveReader(ContentReader):
                     if batch.is_full:
                         yield batch.take()
             except BrokenStreamError as error:
-                if split.start == 0:  # the other ranges of the file need not tell it again
+                if split.start == 0:  # the other ranges of the file need not report it again
                     batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
         yield batch.take()
 

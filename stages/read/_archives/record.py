@@ -25,7 +25,7 @@ class Record:
     Attributes:
         kind: as WARC names it: "response", "resource", "conversion", "warcinfo"; "unknown" for any other.
         body: all bytes of its block.
-        has_short_length: whether its head tells fewer bytes.
+        has_short_length: whether its head declares fewer bytes.
     """
 
     position: int

@@ -5,7 +5,7 @@
     message  [FF FF FF FF] [length of head] [head, a FlatBuffer] [body]; before version 0.15 without the four FF
 
 The messages of a file are those that its footer names. Where the footer is damaged, they are found one after the other, as in a
-stream, and the damage is told. One read of a few kilobytes finds a message. See "Serialization and Interprocess
+stream, and the damage is reported. One read of a few kilobytes finds a message. See "Serialization and Interprocess
 Communication (IPC)" of the specification of Arrow's columnar format, and Message.fbs, File.fbs beside it.
 """
 

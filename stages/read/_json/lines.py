@@ -202,7 +202,7 @@ def _without_lone_half(found: re.Match[bytes]) -> bytes:
     return found[0].removesuffix(found["low"]) + b"\\ufffd" if found["low"] else found[0]
 
 
-def told_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
+def with_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
     """The batch of a block. Where the file ends within the object on its last line, the reject of the line says so: it stands
     for all documents behind it that are lost. Lines that are too long keep their error, at whichever end they are rejected."""
     start = block.content.rfind(b"\n") + 1

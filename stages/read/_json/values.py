@@ -3,7 +3,7 @@
     texts, first bytes ─▶ strings, numbers, true and false: by Arrow ────────────────────────┬─▶ a column of the type
                        ─▶ lists and objects: Arrow's JSON parser, or Python where it refuses ┘   or the wider type
 
-A value that the type does not hold makes the batch tell a wider type and no values: the source is then read again with it
+A value that the type does not hold makes the batch ask for a wider type and no values: the source is then read again with it
 (`datapipe/stage/field_types.py`). So the columns of a batch do not depend on the batches before.
 """
 
@@ -144,7 +144,7 @@ def _text(text: str) -> pa.Scalar:
 
 
 def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:
-    """The values by Python's parser: where they tell a wider type, and for types that Arrow's parser cannot read."""
+    """The values by Python's parser: where they need a wider type, and for types that Arrow's parser cannot read."""
     try:
         values = [None if text is None else parsed_json(text) for text in texts.to_pylist()]
         found = reduce(json_joined, map(json_type, values), pa.null())

@@ -2,7 +2,8 @@
 
     blocks of 512 bytes ─▶ header ─┬─▶ member     name and size, by the GNU and PAX headers before it; its content on demand
                                    ├─▶ zeros      the end of an archive; another one may follow, as after `cat a.tar b.tar`
-                                   └─▶ damage     told once, then on to the next block that is a header with a right checksum
+                                   └─▶ damage     reported once, then on to the next block that is a header with a right
+                                   checksum
 
 The standard library's `TarInfo.frombuf` reads a header block. Its `TarFile` is not used: behind the first member it takes a
 damaged header, and the end of a file that is cut off, for the end of the archive, in silence. Memory is one name, and one
@@ -49,7 +50,7 @@ class TarMembers:
         self._stream = stream
         self._left = self._padding = 0  # bytes of the content that came last, and behind it
         self._global: dict[str, str] = {}
-        self._is_over = False  # whether the end of a file that is cut off is told
+        self._is_over = False  # whether the end of a file that is cut off is reported
 
     def content(self, member: Member) -> bytes | Rejected:
         """The content of the member that came last, or what is wrong with it."""

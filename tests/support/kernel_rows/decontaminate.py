@@ -74,34 +74,34 @@ def cut_around(case: Case) -> Steps:
     yield len(spans), [*columns(spans, 3), pieces]
 
 
-_WEIGHT, _ANCHOR, _LENGTHS = 12, 4 * search.ANCHOR_WORDS, (4, 6, 9)
-_GRAM_SALT, _ANCHOR_SALT, _QUESTION_SALT, _ANSWER_SALT = 1, 2, 3, 4
+_WEIGHT, _TAIL, _LENGTHS = 12, 4 * search.TAIL_WORDS, (4, 6, 9)
+_GRAM_SALT, _TAIL_SALT, _QUESTION_SALT, _ANSWER_SALT = 1, 2, 3, 4
 
 
 @row(search.find_grams)
 def find_grams(case: Case) -> Steps:
-    """Every third n-gram is listed; of every fifth place that may end a question its anchor, with the lengths; questions."""
+    """Every third n-gram is listed; of every fifth place that may end a question its tail, with the lengths; questions."""
     runs = [oracle.words(text) for text in case.texts]
-    grams, anchors, questions = dict[int, None](), dict[int, list[int]](), dict[int, None]()
+    grams, tails, questions = dict[int, None](), dict[int, list[int]](), dict[int, None]()
     for run in runs:
         for first, stop in oracle.window_ends(run[:300], _WEIGHT)[::3]:
             grams[oracle.key_of(run[first:stop], _GRAM_SALT)] = None
-        for first, stop in oracle.window_ends(run[:300], _ANCHOR)[::5]:
+        for first, stop in oracle.window_ends(run[:300], _TAIL)[::5]:
             lengths = [length for length in _LENGTHS if stop - first <= length <= stop]
             if lengths:
-                anchors.setdefault(oracle.key_of(run[first:stop], _ANCHOR_SALT), lengths)
+                tails.setdefault(oracle.key_of(run[first:stop], _TAIL_SALT), lengths)
                 questions[oracle.key_of(run[stop - lengths[0] : stop], _QUESTION_SALT)] = None
-    entries = [*grams, *anchors, *questions]
-    lengths = np.array([length for of_anchor in anchors.values() for length in of_anchor], np.int32)
-    record = input_record(search.Anchors, (len(grams) if anchors else -1, offsets_of(anchors.values()), lengths))
+    entries = [*grams, *tails, *questions]
+    lengths = np.array([length for of_tail in tails.values() for length in of_tail], np.int32)
+    record = input_record(search.Tails, (len(grams) if tails else -1, offsets_of(tails.values()), lengths))
     out = room_for(search.Matches, 2 * int(case.offsets[-1] - case.offsets[0]))
     yield [case.offsets, case.data, words_table(), gram_table(np.array(entries, np.uint64)), record, _WEIGHT], [out]
     entry_of, rows, before = {key: number for number, key in enumerate(entries)}, list[tuple[int, ...]](), 0
     for document, (run, offset) in enumerate(zip(runs, case.begins)):
-        ends, near = _by_stop(run, _WEIGHT), _by_stop(run, _ANCHOR)
+        ends, near = _by_stop(run, _WEIGHT), _by_stop(run, _TAIL)
         for stop in range(1, len(run) + 1):
             candidates = [(ends[stop], _GRAM_SALT)] if stop in ends else []
-            lengths_here = anchors.get(oracle.key_of(run[near[stop] : stop], _ANCHOR_SALT), []) if stop in near else []
+            lengths_here = tails.get(oracle.key_of(run[near[stop] : stop], _TAIL_SALT), []) if stop in near else []
             candidates += [(stop - length, _QUESTION_SALT) for length in lengths_here if length <= stop]
             for first, salt in candidates:
                 entry = entry_of.get(oracle.key_of(run[first:stop], salt), -1)

@@ -37,7 +37,7 @@ from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
 from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
-from datapipe.shards.manifest import Manifest
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import publications
 from datapipe.steps.compile import Plan
 from datapipe.steps.request import Request
@@ -291,7 +291,7 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
     """Runs to the end, with work/status.json, and a report that is kept with the snapshot. Returns what ended it early: the
     caller raises it when the report is kept. `state` sums up what is committed, for others too."""
 
-    def published(plan: Plan, snapshot: Manifest, warnings: Sequence[RunWarning]) -> bytes:
+    def published(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
         run.told = _report(run, plan, snapshot, None, warnings)
         return report_bytes(run.told)
 
@@ -332,7 +332,7 @@ def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | Non
 
 
 def _report(
-    run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
+    run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> dict[str, Any]:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     of_snapshot = [*of_snapshot, *run.new_tokenizer(snapshot)]
@@ -350,7 +350,7 @@ def _report(
     return report | {"provenance": provenance(run.mixture, plan, report, hours)}
 
 
-def _before(run: Run, snapshot: Manifest) -> str | None:
+def _before(run: Run, snapshot: Snapshot) -> str | None:
     """The fingerprint of the snapshot that was published before this one; None for the first."""
     if run.before is None or run.before.fingerprint != snapshot.fingerprint:
         return None if run.before is None else run.before.fingerprint

@@ -29,7 +29,7 @@ from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE, TOKENIZER
-from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
@@ -79,10 +79,10 @@ class Run:
     replaces: bool = False
     only: Only | None = None
     repacks: bool = False
-    before: Manifest | None = None
+    before: Snapshot | None = None
     request: Request | None = None
     plan: Plan | None = None
-    snapshot: Manifest | None = None
+    snapshot: Snapshot | None = None
     of_snapshot: Sequence[RunWarning] = ()
     told: Mapping[str, Any] | None = None
     figures: DriverFigures = field(default_factory=DriverFigures)
@@ -105,7 +105,7 @@ class Run:
         return step_costs(self.request, plan, self.kept_before)
 
     @no_exit()
-    def execute(self) -> Manifest:
+    def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.engine == "local" else []
         try:
@@ -119,7 +119,7 @@ class Run:
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
-    def _run_and_publish(self) -> Manifest:
+    def _run_and_publish(self) -> Snapshot:
         self.request = request = prepare(self.mixture, self.limit, self.observer.say, self.only)
         _check_output(self.root)
         with exclusive(self.root) as hold:
@@ -146,12 +146,12 @@ class Run:
             ledger.sweep(hold)
         return self.snapshot
 
-    def new_tokenizer(self, after: Manifest | None) -> list[RunWarning]:
+    def new_tokenizer(self, after: Snapshot | None) -> list[RunWarning]:
         """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
         before = self.before
-        if not (self.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
-            before.tokenizer.fingerprint == after.tokenizer.fingerprint
-        ):
+        if not self.repacks or before is None or after is None or not (before.has_tokens and after.has_tokens):
+            return []
+        if before.tokenizer.fingerprint == after.tokenizer.fingerprint:
             return []
         path = self.root.child_url(snapshot_file(self.root, before, TOKENIZER))
         text = (
@@ -242,7 +242,7 @@ class Run:
 
     def _guard_parts(self) -> None:
         """Raises UserError where a run of all files would pack anew what was added by and by."""
-        if self.repacks or not isinstance(self.before, Snapshot):
+        if self.repacks or self.before is None:
             return
         parts = ShardTable.of(self.before.shards).parts
         if len(parts) and parts.max():

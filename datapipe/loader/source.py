@@ -23,7 +23,7 @@ from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher, Successor
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_tokens
 from datapipe.storage.root import Root
 
 KERNELS = (
@@ -55,7 +55,7 @@ class FileSource:
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
         self._root, self._options = Root(output), options
-        self.snapshot = read_snapshot(self._root, options.snapshot)
+        self.snapshot = read_tokens(self._root, options.snapshot)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
         self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)
@@ -94,7 +94,7 @@ class FileSource:
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
         """The source of the same run in another snapshot, the newest for None; itself where it is there already."""
-        found = read_snapshot(self._root, snapshot).fingerprint
+        found = read_tokens(self._root, snapshot).fingerprint
         if found == self.snapshot.fingerprint:
             return self
         options = self._options.model_copy(update={"snapshot": found, "migrate": True})

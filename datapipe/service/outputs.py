@@ -31,7 +31,7 @@ from datapipe.loader.remote.protocol import (
     is_name,
 )
 from datapipe.loader.source import open_rows, plan_run, resumed
-from datapipe.shards.manifest import Snapshot, find_snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, find_snapshot, read_tokens
 from datapipe.shards.shard_table import ShardTable
 from datapipe.storage.root import Root, is_remote
 
@@ -78,10 +78,10 @@ class ServedOutput:
     def snapshot(self, fingerprint: str | None) -> Snapshot:
         """A snapshot; the newest for None. Raises SnapshotError."""
         if fingerprint is None:
-            newest = read_snapshot(self.root)
+            newest = read_tokens(self.root)
             return self._snapshots.get(newest.fingerprint, lambda: newest)
         whole = fingerprint if len(fingerprint) == 32 else find_snapshot(self.root, fingerprint)
-        return self._snapshots.get(whole, lambda: read_snapshot(self.root, whole))
+        return self._snapshots.get(whole, lambda: read_tokens(self.root, whole))
 
     def open(self, request: OpenRequest) -> tuple[BatchOrder, int]:
         """The order of a new or continued run, and its next step. Raises UserError or SnapshotError."""

@@ -4,20 +4,17 @@
     OUTPUT/snapshots/<fingerprint>/snapshot.json    every snapshot, beside its tokenizer.json and files.parquet
     OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
 
-    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
+    OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
+
+    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length, text_bytes
                   ── sources{}    weight, max_epochs, license, synthetic, homepage, collected
                   ── mixture      phases of integer weights over token positions
-                  ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
+                  ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
                   ── removed      removed.parquet: documents that were taken down, where there are any
 
-    OUTPUT/documents/web/part-00003-<digest>.parquet     in place of shards, where a run has no tokenizer
-
-    snapshot.json ── documents[]  path, source, documents, text_bytes, bytes, checksum
-                  ── sources{}    license, synthetic, homepage, collected
-
 The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
-same bytes write the same snapshot.
+same bytes write the same snapshot. Manifests of the version before are read: `_upgraded` gives them the fields of this version.
 """
 
 from __future__ import annotations
@@ -54,7 +51,8 @@ from datapipe.storage.root import Root
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _MOST_EPOCHS = 1 << 40
 _SHOWN_CHARACTERS = 300
-DOCUMENTS_FORMAT = "datapipe-documents"
+_NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
+"""Fields that a shard of text lacks in manifests before version 3."""
 
 
 def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:
@@ -144,36 +142,29 @@ class RemovedEntry(FileEntry):
     takedowns: tuple[ShortText, ...]
 
 
-class _Manifest(_Record):
-    """What manifests have in common: a fingerprint over every other field, and their form on disk."""
-
-    def sealed(self) -> Self:
-        """This manifest with its fingerprint filled in."""
-        return self.model_copy(update={"fingerprint": _digest(self.model_dump(mode="json"))})
-
-    def to_json(self) -> bytes:
-        return (self.model_dump_json(indent=1) + "\n").encode()
-
-
-class Snapshot(_Manifest):
+class Snapshot(_Record):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`.
 
     Attributes:
+        sequence_length: of the rows; 0 for shards of text.
+        tokenizer_entry: absent for shards of text; see `tokenizer`.
         exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
             continues with the other sources.
         window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
         removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+
     format: Literal["datapipe-snapshot"] = "datapipe-snapshot"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     name: ShortText
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
-    sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
-    shard_format: Literal["arrow", "parquet"]
-    tokenizer: TokenizerEntry
+    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    shard_format: Literal["arrow", "parquet", "jsonl.zst"]
+    tokenizer_entry: TokenizerEntry | None = Field(default=None, alias="tokenizer", exclude_if=lambda entry: entry is None)
     sources: dict[SourceName, SourceEntry]
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...] = ()
     total_tokens: Count | None = None
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: Count = 0
@@ -191,11 +182,33 @@ class Snapshot(_Manifest):
         for what, names in (("shards", listed), ("a weight", weighted)):
             if strangers := names - set(self.sources):
                 raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
+        other_form = "jsonl.zst" if self.has_tokens else "arrow"
+        if self.has_tokens != (self.sequence_length > 0) or self.shard_format == other_form:
+            raise ValueError("a tokenizer, a sequence length and a format of shards that do not go together")
         return self
+
+    def sealed(self) -> Self:
+        """This manifest with its fingerprint filled in."""
+        return self.model_copy(update={"fingerprint": _digest(self.model_dump(mode="json"))})
+
+    def to_json(self) -> bytes:
+        return (self.model_dump_json(indent=1) + "\n").encode()
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its shards are rows of tokens. The shards of a run without a tokenizer are documents."""
+        return self.tokenizer_entry is not None
+
+    @property
+    def tokenizer(self) -> TokenizerEntry:
+        """Of shards of tokens. Raises SnapshotError for others."""
+        if self.tokenizer_entry is None:
+            raise SnapshotError(f"snapshot {self.fingerprint} holds documents, not tokens")
+        return self.tokenizer_entry
 
     @property
     def form(self) -> RowForm:
-        """What its shards have in common."""
+        """What its rows have in common."""
         return RowForm(self.sequence_length, self.tokenizer.fingerprint, self.tokenizer.vocab_size)
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
@@ -203,62 +216,17 @@ class Snapshot(_Manifest):
         return tuple(ShardTable.of(self.shards).of_source(source, split))
 
     @property
-    def data_files(self) -> Sequence[ShardEntry]:
-        """The files that the snapshots of an output share."""
-        return self.shards
-
-    @property
     def own_files(self) -> dict[str, tuple[str, int | None]]:
         """By path, checksum and bytes of the other files that the manifest names."""
-        entries = {entry.path: (entry.checksum, entry.bytes) for entry in (self.files, self.removed) if entry is not None}
-        return {self.tokenizer.path: (self.tokenizer.fingerprint, None), **entries}
+        tokenizer = self.tokenizer_entry
+        files: dict[str, tuple[str, int | None]] = {} if tokenizer is None else {tokenizer.path: (tokenizer.fingerprint, None)}
+        entries = (entry for entry in (self.files, self.removed) if entry is not None)
+        return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
 
     @property
     def num_taken_down(self) -> int:
         """Documents in its list of takedowns. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents
-
-
-class DocumentsEntry(_Record):
-    """One file of documents; `text_bytes` are the UTF-8 bytes of their texts."""
-
-    path: InsidePath
-    source: SourceName
-    documents: Count
-    text_bytes: Count
-    bytes: Count
-    checksum: ShortText
-
-
-class DocumentsSnapshot(_Manifest):
-    """The manifest of a run without a tokenizer. Construct with `fingerprint=""` and call `sealed()`."""
-
-    format: Literal["datapipe-documents"] = DOCUMENTS_FORMAT
-    version: Literal[1] = 1
-    name: ShortText
-    document_format: Literal["parquet", "jsonl.zst"]
-    sources: dict[SourceName, Provenance]
-    files: FileEntry | None = None
-    documents: tuple[DocumentsEntry, ...]
-    fingerprint: str = ""
-
-    @property
-    def data_files(self) -> tuple[DocumentsEntry, ...]:
-        """The files that the snapshots of an output share."""
-        return self.documents
-
-    @property
-    def own_files(self) -> dict[str, tuple[str, int | None]]:
-        """By path, checksum and bytes of the other files that the manifest names."""
-        return {} if self.files is None else {self.files.path: (self.files.checksum, self.files.bytes)}
-
-    @property
-    def num_taken_down(self) -> int:
-        """Always 0: documents are removed from the input, and the mixture is run again."""
-        return 0
-
-
-Manifest = Snapshot | DocumentsSnapshot
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -272,7 +240,7 @@ def snapshot_folder(fingerprint: str) -> str:
     return f"{SNAPSHOTS}/{fingerprint}"
 
 
-def snapshot_file(root: Root, snapshot: Manifest, path: str) -> str:
+def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
     """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
 
     An export has no folders of snapshots.
@@ -307,23 +275,23 @@ def find_snapshot(root: Root, name: str) -> str:
     raise SnapshotError(f"{root.url}: {count} with '{name}'. There are: {there}. `datapipe snapshots` lists them.")
 
 
-def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
-    """A snapshot with tokens. Raises SnapshotError as `read_manifest`, and for documents.
+def read_tokens(root: Root, name: str | None = None) -> Snapshot:
+    """A snapshot with shards of tokens. Raises SnapshotError as `read_snapshot`, and for shards of text.
 
     Args:
         name: its fingerprint, or the first digits of it; by default the newest snapshot.
     """
-    snapshot = read_manifest(root, name)
-    if isinstance(snapshot, DocumentsSnapshot):
+    snapshot = read_snapshot(root, name)
+    if not snapshot.has_tokens:
         raise SnapshotError(
-            f"{root.url}: this output holds documents, not tokens: {snapshot.document_format} files, in "
+            f"{root.url}: this output holds documents, not tokens: {snapshot.shard_format} files, in "
             f"{root.child_url('documents')}. For tokens, add a tokenizer to the mixture and run it again: nothing is cleaned "
             f"again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
         )
     return snapshot
 
 
-def read_manifest(root: Root, name: str | None = None) -> Manifest:
+def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
 
     Args:
@@ -343,22 +311,19 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
         return intact(lambda: _parsed(root.read_bytes(path), f"{root.url}/{path}"))
 
 
-_read: WeakValueDictionary[bytes, Manifest] = WeakValueDictionary()
+_read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
 """The manifests in use, by digest of their text: a process that was forked reads none again."""
 
 
-def _parsed(content: bytes, url: str) -> Manifest:
+def _parsed(content: bytes, url: str) -> Snapshot:
     """The manifest in a text. Raises SnapshotError with the first entry that is wrong."""
     known = _read.get(key := xxhash.xxh3_128_digest(content))
     if known is not None:
         return known
-    kind = Snapshot
     try:
         with without_collection():
             data = from_json(content, allow_inf_nan=False, cache_strings="keys")
-            if isinstance(data, dict) and data.get("format") == DOCUMENTS_FORMAT:
-                kind = DocumentsSnapshot
-            snapshot, digest = kind.model_validate(data), _digest(data)
+            snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
             del data  # before Python looks for garbage in it
     except ValueError as error:
         message, place = str(error), ""
@@ -366,7 +331,7 @@ def _parsed(content: bytes, url: str) -> Manifest:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             message, place = first["msg"], ".".join(map(str, first["loc"]))
         if place == "version":
-            message = f"a manifest of another version, expected {kind.model_fields['version'].default},"
+            message = f"a manifest of another version, expected {Snapshot.model_fields['version'].default},"
         raise SnapshotError(
             f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
             f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. Run the mixture again to rewrite it."
@@ -377,3 +342,25 @@ def _parsed(content: bytes, url: str) -> Manifest:
             f"Run the mixture again to rewrite it."
         )
     return _read.setdefault(key, snapshot)
+
+
+def _upgraded(data: Any) -> Any:
+    """The content of a manifest of the version before with the fields of this version: tokens and documents had manifests of
+    two formats. Anything else as it is."""
+    match data:
+        case {"format": "datapipe-snapshot", "version": 2}:
+            return data | {"version": 3}
+        case {
+            "format": "datapipe-documents",
+            "version": 1,
+            "document_format": shard_format,
+            "documents": [*entries],
+            "sources": dict(sources),
+            **others,
+        }:
+            shards = [_NO_ROWS | entry if isinstance(entry, dict) else entry for entry in entries]
+            weighted = {name: {"weight": 0} | entry if isinstance(entry, dict) else entry for name, entry in sources.items()}
+            newer = {"version": 3, "seed": 0, "shard_format": shard_format, "sources": weighted, "shards": shards}
+            return others | {"format": "datapipe-snapshot"} | newer
+        case _:
+            return data

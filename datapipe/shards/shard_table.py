@@ -25,7 +25,8 @@ _HASH = pa.decimal128(20)
 _SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
-        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "piece_length", "stratum", "part")),
+        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "text_bytes")),
+        *((name, pa.int64()) for name in ("piece_length", "stratum", "part")),
         ("hashes", pa.list_(_HASH)),
     ]
 )
@@ -63,12 +64,13 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardEntry(BaseModel):
-    """One shard file.
+    """One shard file: rows of tokens, or documents with their text.
 
     Attributes:
         path, source: `Snapshot` checks them.
-        tokens: tokens of documents, without padding.
+        sequences, tokens: rows, and tokens of documents without padding; 0 for text.
         documents: documents that start in the shard.
+        text_bytes: UTF-8 bytes of the texts; 0, and absent in the file, for tokens.
         piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
         stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
         part: number of the addition to its source that it was packed with; absent for the rows that the source began with.
@@ -86,6 +88,7 @@ class ShardEntry(BaseModel):
     documents: Count
     bytes: Count
     checksum: ShortText
+    text_bytes: Count = Field(default=0, exclude_if=lambda count: not count)
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
     part: Count | None = absent()

@@ -89,7 +89,7 @@ def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], *
     make_snapshot(folder, {name: counts[0] for name, counts in sources.items()}, **options)
     root = Root(str(folder))
     first = read_snapshot(root)
-    assert isinstance(first, Snapshot)
+    assert first.has_tokens
     length, vocab_size = first.sequence_length, first.tokenizer.vocab_size
     shards, number, made = list(first.shards), sum(shard.sequences for shard in first.shards), [first]
     for part in range(1, max(map(len, sources.values()))):

@@ -26,7 +26,7 @@ from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler
-from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.manifest import read_tokens
 from datapipe.storage.root import Root
 
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
@@ -143,7 +143,7 @@ def files_of(output: str) -> str:
     if not where.files:
         return ""
     try:
-        found = read_snapshot(Root(where.files))
+        found = read_tokens(Root(where.files))
     except (OSError, SnapshotError):  # of another machine behind a tunnel, or of another user
         return ""
     return where.files if found.fingerprint == where.snapshot else ""

@@ -155,7 +155,7 @@ def _rename(content: dict[str, Any], name: str) -> None:
         (lambda content: content["sources"].pop("web"), "shards of 'web', which is not a source"),
         (lambda content: content["sources"].update(shards=[]), ""),
         (lambda content: content["phases"].append({"until_tokens": None, "weights": {"shards": []}}), ""),
-        (lambda content: content.update(version=3), "version"),
+        (lambda content: content.update(version=4), "version"),
         (lambda content: content["tokenizer"].update(path="a/../../t.json"), "does not lie inside"),
         (lambda content: content["shards"][0].update(path="../../etc/passwd"), "does not lie inside"),
         (lambda content: content["shards"][0].update(path="/etc/passwd"), "does not lie inside"),

@@ -230,7 +230,7 @@ def _run(hub: FakeHub, folder: Path, source: str, status: int = 0, **environment
 
 def _texts(folder: Path) -> list[str]:
     snapshot = json.loads((folder / "out" / "snapshot.json").read_text())
-    names = [entry["path"] for entry in snapshot["documents"]] if "documents" in snapshot else None
+    names = [entry["path"] for entry in snapshot["shards"]] if "tokenizer" not in snapshot else None
     paths = [folder / "out" / name for name in names] if names else (folder / "out").rglob("part-*.parquet")
     return sorted(text for path in paths for text in pq.read_table(path).column("text").to_pylist())
 

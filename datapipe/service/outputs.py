@@ -32,7 +32,6 @@ from datapipe.loader.remote.protocol import (
 )
 from datapipe.loader.source import open_rows, plan_run, resumed
 from datapipe.shards.manifest import Snapshot, find_snapshot, read_tokens
-from datapipe.shards.shard_table import ShardTable
 from datapipe.storage.root import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
@@ -125,7 +124,7 @@ class ServedOutput:
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
         return Opened(
-            snapshot=order.inventory.snapshot.model_copy(update={"shards": ShardTable.of(())}),
+            snapshot=order.inventory.snapshot,
             state=state_at(step, order).as_dict(),
             sources=order.sources,
             num_samples=order.sample_order.num_samples,

@@ -6,7 +6,7 @@
 
     OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
 
-    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length, text_bytes
+    snapshot.json ── lists[]      lists/<digest>.parquet: path, source, split, counts, bytes and checksum of every shard
                   ── sources{}    weight, max_epochs, license, synthetic, homepage, collected
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
@@ -32,7 +32,6 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
-    PlainSerializer,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -42,9 +41,10 @@ from pydantic_core import from_json
 
 from datapipe.errors import SnapshotError
 from datapipe.machine.memory import without_collection
-from datapipe.records.checksum import intact
+from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT, SNAPSHOTS
 from datapipe.shards.provenance import Provenance
+from datapipe.shards.shard_lists import list_files, read_lists
 from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
 from datapipe.storage.root import Root
 
@@ -101,10 +101,8 @@ class Phase(_Record):
     weights: dict[SourceName, int]
 
 
-ShardList = Annotated[
-    Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(lambda shards: [shard.model_dump() for shard in shards])
-]
-"""A `ShardTable`."""
+ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
+"""A `ShardTable`. Lists beside the manifest have it (`shard_lists.py`)."""
 
 
 class TokenizerEntry(_Record):
@@ -151,6 +149,7 @@ class Snapshot(_Record):
         exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
             continues with the other sources.
         window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
+        lists: the files that list its shards; empty until it is sealed.
         removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     """
 
@@ -170,11 +169,20 @@ class Snapshot(_Record):
     window_shards: Count = 0
     files: FileEntry | None = None
     removed: RemovedEntry | None = absent()
-    shards: ShardList
+    lists: tuple[FileEntry, ...] = ()
+    shards: ShardList = ()
     fingerprint: str = ""
 
     @model_validator(mode="after")
-    def _shards_once(self) -> Snapshot:
+    def _is_sound(self) -> Snapshot:
+        other_form = "jsonl.zst" if self.has_tokens else "arrow"
+        if self.has_tokens != (self.sequence_length > 0) or self.shard_format == other_form:
+            raise ValueError("a tokenizer, a sequence length and a format of shards that do not go together")
+        self.check_shards()
+        return self
+
+    def check_shards(self) -> None:
+        """Raises ValueError for a shard outside the output or listed twice, and for sources that are not listed."""
         shards = ShardTable.of(self.shards)
         shards.check_paths()
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()
@@ -182,17 +190,20 @@ class Snapshot(_Record):
         for what, names in (("shards", listed), ("a weight", weighted)):
             if strangers := names - set(self.sources):
                 raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
-        other_form = "jsonl.zst" if self.has_tokens else "arrow"
-        if self.has_tokens != (self.sequence_length > 0) or self.shard_format == other_form:
-            raise ValueError("a tokenizer, a sequence length and a format of shards that do not go together")
-        return self
 
     def sealed(self) -> Self:
-        """This manifest with its fingerprint filled in."""
-        return self.model_copy(update={"fingerprint": _digest(self.model_dump(mode="json"))})
+        """This manifest with its lists and its fingerprint filled in."""
+        files = list_files(ShardTable.of(self.shards))
+        lists = tuple(FileEntry(path=path, bytes=len(text), checksum=bytes_checksum(text)) for path, text in files.items())
+        listed = self.model_copy(update={"lists": lists})
+        return listed.model_copy(update={"fingerprint": _digest(listed.model_dump(mode="json"))})
 
     def to_json(self) -> bytes:
         return (self.model_dump_json(indent=1) + "\n").encode()
+
+    def to_files(self) -> dict[str, bytes]:
+        """By path in the output, the content of its lists, and last of the manifest."""
+        return {**list_files(ShardTable.of(self.shards)), SNAPSHOT: self.to_json()}
 
     @property
     def has_tokens(self) -> bool:
@@ -306,17 +317,18 @@ def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
             f"(a stopped run resumes) and give its output."
         ) from error
     try:
-        return _parsed(content, f"{root.url}/{path}")
+        return _parsed(root, path, content)
     except SnapshotError:
-        return intact(lambda: _parsed(root.read_bytes(path), f"{root.url}/{path}"))
+        return intact(lambda: _parsed(root, path, root.read_bytes(path)))
 
 
 _read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
 """The manifests in use, by digest of their text: a process that was forked reads none again."""
 
 
-def _parsed(content: bytes, url: str) -> Snapshot:
-    """The manifest in a text. Raises SnapshotError with the first entry that is wrong."""
+def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
+    """The manifest in a text, with the shards of its lists. Raises SnapshotError with the first entry that is wrong."""
+    url = f"{root.url}/{path}"
     known = _read.get(key := xxhash.xxh3_128_digest(content))
     if known is not None:
         return known
@@ -341,15 +353,30 @@ def _parsed(content: bytes, url: str) -> Snapshot:
             f"{url}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
-    return _read.setdefault(key, snapshot)
+    return _read.setdefault(key, _with_lists(root, snapshot))
+
+
+def _with_lists(root: Root, snapshot: Snapshot) -> Snapshot:
+    """The manifest with the shards of its lists. Raises SnapshotError."""
+    if not snapshot.lists:
+        return snapshot
+    shards = read_lists(root, {entry.path: entry.checksum for entry in snapshot.lists})
+    listed = snapshot.model_copy(update={"shards": shards})
+    try:
+        listed.check_shards()
+    except ValueError as error:
+        raise SnapshotError(f"{root.url}/{SNAPSHOT}: {error}. Run the mixture again to rewrite it.") from error
+    return listed
 
 
 def _upgraded(data: Any) -> Any:
     """The content of a manifest of the version before with the fields of this version: tokens and documents had manifests of
     two formats. Anything else as it is."""
     match data:
-        case {"format": "datapipe-snapshot", "version": 2}:
+        case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
             return data | {"version": 3}
+        case {"format": "datapipe-snapshot", "version": 3, "shards": _}:
+            raise ValueError("shards in the manifest, expected lists of them")
         case {
             "format": "datapipe-documents",
             "version": 1,

@@ -22,7 +22,7 @@ _ENTRIES_AT_ONCE = 4096
 _HASH = pa.decimal128(20)
 """A range of hashes may stop at 2^64, which no integer of Arrow holds."""
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
         *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "text_bytes")),
@@ -150,7 +150,7 @@ class ShardTable(Sequence[ShardEntry]):
     """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
 
     Args:
-        table: columns of `_SCHEMA`.
+        table: columns of `SCHEMA`.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -163,9 +163,9 @@ class ShardTable(Sequence[ShardEntry]):
         if isinstance(entries, ShardTable):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
-            return cls(pa.Table.from_batches([], _SCHEMA))
-        values = zip(*map(attrgetter(*_SCHEMA.names), entries))
-        return cls(pa.table(dict(zip(_SCHEMA.names, values)), _SCHEMA))
+            return cls(pa.Table.from_batches([], SCHEMA))
+        values = zip(*map(attrgetter(*SCHEMA.names), entries))
+        return cls(pa.table(dict(zip(SCHEMA.names, values)), SCHEMA))
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -199,8 +199,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
         rows = self._table.slice(start, stop - start)
-        for row in zip(*(rows.column(name).to_pylist() for name in _SCHEMA.names)):
-            yield ShardEntry(**dict(zip(_SCHEMA.names, row)))
+        for row in zip(*(rows.column(name).to_pylist() for name in SCHEMA.names)):
+            yield ShardEntry(**dict(zip(SCHEMA.names, row)))
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
@@ -253,6 +253,10 @@ class ShardTable(Sequence[ShardEntry]):
         """(num_shards,) int64: the number of each shard's source in `names`; -1 for a source that is not there."""
         known = pa.array(list(names), pa.string())
         return columns.numbers(compute.fill_null(compute.index_in(self.column("source"), known), _ABSENT)).astype(np.int64)
+
+    def of_part(self, part: int) -> pa.Table:
+        """The shards of a part, in their order, as columns of `SCHEMA`."""
+        return self._table.select(SCHEMA.names).filter(pa.array(self.parts == part))
 
     def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
         """(number, path) of the shards that `paths` name, each with or without the digest of its content."""

@@ -22,7 +22,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.records.names import SNAPSHOT, length_folders
+from datapipe.records.names import LISTS, SNAPSHOT, length_folders
 from datapipe.shards.manifest import Snapshot, find_snapshot, fingerprints, has_snapshot, read_snapshot, snapshot_folder
 from datapipe.storage.root import Root
 
@@ -36,10 +36,11 @@ _Note = TypeVar("_Note")
 DATA_PATH = re.compile(
     r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
     r"|documents/[^/]+/part-\d{5,}-[0-9a-f]{16}\.(parquet|jsonl\.zst)"
+    r"|lists/[0-9a-f]{32}\.parquet"
 )
-"""Paths of the shards and of the files of documents that runs write."""
+"""Paths of the shards, of the files of documents and of the lists of both that runs write."""
 
-DATA_FOLDERS = ("shards", "documents")
+DATA_FOLDERS = ("shards", "documents", LISTS)
 """The folders that hold them."""
 
 
@@ -142,12 +143,12 @@ def published_names(published: Iterable[Publication]) -> set[tuple[str, str]]:
 
 
 def files_needed(snapshots: Iterable[Snapshot]) -> dict[str, int]:
-    """By path, the bytes of every shard, and of every file of documents, that some snapshot has."""
-    return {entry.path: entry.bytes for snapshot in snapshots for entry in snapshot.shards}
+    """By path, the bytes of every shard that some snapshot has, and of every list of shards."""
+    return {entry.path: entry.bytes for snapshot in snapshots for entry in (*snapshot.lists, *snapshot.shards)}
 
 
 def data_files(root: Root) -> list[tuple[str, int]]:
-    """Path and bytes of all files among the shards and documents of an output."""
+    """Path and bytes of all files among the shards, documents and lists of an output."""
     return [file for folder in DATA_FOLDERS for file in root.list_files(folder)]
 
 

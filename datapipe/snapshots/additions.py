@@ -19,7 +19,7 @@ from datapipe.shards.snapshots import ADDITIONS, folder_of, published_additions,
 from datapipe.storage.root import Root
 
 _CHOICE = "files.json"
-_OF_TAKEDOWNS = {"removed", "fingerprint"}
+_OF_TAKEDOWNS = {"removed", "lists", "fingerprint"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,8 @@ def is_base(root: Root, base: str, newest: str) -> bool:
     if base == newest or not has_snapshot(root, base):
         return base == newest
     before, after = read_snapshot(root, base), read_snapshot(root, newest)
-    return before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
+    is_same = before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
+    return is_same and before.shards == after.shards
 
 
 def _read(root: Root, number: int) -> Addition | None:

@@ -184,11 +184,20 @@ def publish_files(
         about: of the other files of its folder.
         shown: those of `about` that the output itself has, too.
     """
-    target, content = hold.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
+    target, manifest = hold.root.within(folder), snapshot.to_files()
+    content = {**about, **needed, SNAPSHOT: manifest.pop(SNAPSHOT)}
     _keep_newest(target)
+    for path, text in manifest.items():
+        if not holds(target, path, text):
+            target.write_atomic(path, text)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
     hold.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
+
+
+def holds(root: Root, path: str, content: bytes) -> bool:
+    """Whether a file has this content."""
+    return root.exists(path) and root.read_bytes(path) == content
 
 
 def keep_tasks(root: Root, before: Snapshot, after: Snapshot) -> None:

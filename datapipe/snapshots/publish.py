@@ -26,7 +26,7 @@ from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_s
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
-from datapipe.snapshots.composed_manifest import file_entry, make_snapshot, provenance_of, publish_files
+from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, provenance_of, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
@@ -205,7 +205,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     root, target = hold.root, hold.root.within(folder)
     if _is_published(target, snapshot, needed):
         return
-    hold.check_condemned(below(folder, entry.path) for entry in snapshot.shards)
+    hold.check_condemned(below(folder, path) for path in files_needed([snapshot]))
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
@@ -258,8 +258,8 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     sizes = dict(data_files(root))
     if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
         return False
-    written = ((place, content) for path, content in needed.items() for place in (f"{own}/{path}", path))
-    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written)
+    written = {place: content for path, content in needed.items() for place in (f"{own}/{path}", path)}
+    return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
 def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:

@@ -52,6 +52,8 @@ def verify_snapshot(root: Root, snapshot: Snapshot) -> list[str]:
     problems: list[str] = []
     for path, (checksum, num_bytes) in snapshot.own_files.items():
         problems += file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
+    for entry in snapshot.lists:
+        problems += file_problems(root, entry.path, entry.checksum, entry.bytes)
     if snapshot.has_tokens:
         problems += _token_problems(root, snapshot, has_files=not problems)
     else:
@@ -109,7 +111,7 @@ def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[
 
 def _unlisted(root: Root, snapshot: Snapshot) -> list[str]:
     """Problems of the files among the shards and documents that no snapshot of the output lists."""
-    listed = {entry.path for entry in snapshot.shards}
+    listed = files_needed([snapshot])
     paths = [path for path, _ in data_files(root) if path not in listed]
     try:
         needed = files_needed(read_snapshot(root, name) for name in (fingerprints(root) if paths else ()))

@@ -18,7 +18,7 @@ from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
-    from datapipe.shards.manifest import Manifest
+    from datapipe.shards.manifest import Snapshot
     from datapipe.snapshots.export.export import ExportedSplit, ExportRequest
     from datapipe.storage.root import Root
 
@@ -133,7 +133,7 @@ def verify(
     from datapipe.quantities import counted
     from datapipe.records.names import SNAPSHOT, length_folders
     from datapipe.report.snapshot_list import amount
-    from datapipe.shards.manifest import Snapshot, fingerprints, read_manifest
+    from datapipe.shards.manifest import fingerprints, read_snapshot
     from datapipe.snapshots.verify import verify_snapshot
     from datapipe.storage.root import Root
 
@@ -144,7 +144,7 @@ def verify(
     names = ((each, list(fingerprints(each)) or [None] if all_ else [snapshot]) for each in folders)
     for folder, name in ((folder, name) for folder, listed in names for name in listed):
         try:
-            found = read_manifest(folder, name)
+            found = read_snapshot(folder, name)
         except SnapshotError as error:
             if folder is root:
                 raise
@@ -152,7 +152,7 @@ def verify(
             continue
         damaged = verify_snapshot(folder, found)
         if not damaged:
-            files = counted(len(found.data_files), "shard" if isinstance(found, Snapshot) else "file")
+            files = counted(len(found.shards), "shard" if found.has_tokens else "file")
             say(f"{masked(folder.url)}: {files}, {amount(found)}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
@@ -218,14 +218,14 @@ def export(
     An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
     is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
     """
-    from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot
+    from datapipe.shards.manifest import read_snapshot, read_tokens
     from datapipe.snapshots.export.export import ExportRequest
     from datapipe.storage.root import Root
 
     if split not in (None, "train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
     root, num_bytes = Root(output), None if target_bytes is None else size_of("--target-bytes", target_bytes)
-    manifest = read_manifest(root, snapshot)
+    manifest = read_snapshot(root, snapshot)
     if format is None and to is None and card:
         _write_card(root, manifest)
         return
@@ -244,26 +244,26 @@ def export(
         raise UserError(f"{what} requires --format parquet, jsonl or arrow: neither the hub nor the card knows {format}")
     if public and not is_hub:
         raise UserError("--public goes with --to hf://datasets/OWNER/NAME")
-    kind = "documents" if not isinstance(manifest, Snapshot) else "text" if text else "rows"
+    kind = "documents" if not manifest.has_tokens else "text" if text else "rows"
     wanted = ExportRequest(
         format=format, kind=kind, source=source, split=split, target_bytes=num_bytes, rows=rows, is_compressed=zstd
     )
     if format == "megatron" or wanted.is_snapshot:
-        manifest = read_snapshot(root, snapshot)
+        manifest = read_tokens(root, snapshot)
     if is_hub:
         _upload(root, manifest, to, wanted, not public)
     else:
         _export(root, manifest, Root(to), wanted, to.rstrip("/").rpartition("/")[2] if card else None)
 
 
-def _write_card(root: Root, manifest: Manifest) -> None:
+def _write_card(root: Root, manifest: Snapshot) -> None:
     from datapipe.report.card.write import report_of, write_card
 
     warning = write_card(root, manifest, report_of(root, manifest))
     say(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
 
 
-def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_private: bool) -> None:
+def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_private: bool) -> None:
     from dataclasses import asdict
 
     from datapipe.quantities import counted, size
@@ -279,11 +279,10 @@ def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_
     say(f'datasets.load_dataset("{target.name}", split="train")')
 
 
-def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
+def _export(root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
     """Writes an export, with the card where `card_for` names where a reader loads it from, and prints what it has."""
     from datapipe.report.card.data_files import data_files, exported_files
     from datapipe.report.card.write import card_maker
-    from datapipe.shards.manifest import Snapshot
     from datapipe.snapshots.export.export import export_snapshot
     from datapipe.snapshots.export.folder import is_whole
     from datapipe.snapshots.export.parts import parts_of_documents, parts_of_rows
@@ -292,11 +291,11 @@ def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest,
 
     make = None if card_for is None else card_maker(root, manifest, card_for, wanted.source)
     was_whole = is_whole(target)
-    if isinstance(manifest, Snapshot) and (wanted.format == "megatron" or wanted.is_snapshot):
+    if manifest.has_tokens and (wanted.format == "megatron" or wanted.is_snapshot):
         about = make and (lambda exported: make(exported, data_files(target, exported)))
         exported = export_snapshot(root, manifest, target, wanted, about)
     else:
-        if not isinstance(manifest, Snapshot):
+        if not manifest.has_tokens:
             parts = parts_of_documents(root, manifest, wanted.source, wanted.split)
         else:
             find = parts_of_text if wanted.kind == "text" else parts_of_rows

@@ -164,7 +164,6 @@ def _news(run: Run) -> list[str]:
     """What there is to tell of the new snapshot; nothing where there is none, and of an addition, which others publish."""
     from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
-    from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
     from datapipe.snapshots.clean import work_bytes
 
     if run.snapshot is None or run.is_addition:
@@ -172,21 +171,22 @@ def _news(run: Run) -> list[str]:
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []
     output, num_bytes = masked(run.root.url), work_bytes(run.root)
-    news = snapshot_news(output, newest, before, differences, num_bytes, loads_before=isinstance(run.before, Snapshot))
-    return [*news, *_documents(run)] if isinstance(run.snapshot, DocumentsSnapshot) else news
+    news = snapshot_news(
+        output, newest, before, differences, num_bytes, loads_before=run.before is not None and run.before.has_tokens
+    )
+    return [*news, *_documents(run)] if not run.snapshot.has_tokens else news
 
 
 def _documents(run: Run) -> list[str]:
     """Where the documents of each source are."""
     from datapipe.quantities import counted
-    from datapipe.shards.manifest import DocumentsSnapshot
 
-    assert isinstance(run.snapshot, DocumentsSnapshot)
+    assert run.snapshot is not None
     lines = ["", "documents:"]
     sources = list(run.snapshot.sources)
     for source in sources[:_SHOWN_SOURCES]:
-        num_files = sum(entry.source == source for entry in run.snapshot.documents)
-        files = f"{masked(run.root.child_url(f'documents/{source}'))}/*.{run.snapshot.document_format}"
+        num_files = sum(entry.source == source for entry in run.snapshot.shards)
+        files = f"{masked(run.root.child_url(f'documents/{source}'))}/*.{run.snapshot.shard_format}"
         lines.append(f"  {files}  {counted(num_files, 'file')}")
     if len(sources) > _SHOWN_SOURCES:
         lines.append(f"  and {counted(len(sources) - _SHOWN_SOURCES, 'more source')}")

@@ -77,7 +77,6 @@ def snapshots(
     from datapipe.report.funnel import wide_console
     from datapipe.report.layout import print_text
     from datapipe.report.snapshot_list import print_snapshots
-    from datapipe.shards.manifest import Snapshot
     from datapipe.shards.snapshots import pin_snapshot, publications, unpin_snapshot
     from datapipe.storage.root import Root
 
@@ -93,7 +92,7 @@ def snapshots(
     every = publications(root)
     console = wide_console()
     print_snapshots(root, every, console)
-    with_tokens = [each.fingerprint[:12] for each in every if isinstance(each.snapshot, Snapshot)]
+    with_tokens = [each.fingerprint[:12] for each in every if each.snapshot.has_tokens]
     place = json.dumps(masked(output), ensure_ascii=False)
     opens = f' `Loader({place}, snapshot="{with_tokens[0]}")` opens another.' if len(with_tokens) > 1 else ""
     print_text(f"\nThe last one is the newest.{opens}", console)

@@ -10,7 +10,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.engine.history import was_whole
 from datapipe.errors import UserError
 from datapipe.quantities import counted
-from datapipe.shards.manifest import Manifest, Snapshot
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardTable
 from datapipe.storage.root import Root
 
@@ -20,7 +20,7 @@ def check_is_folder(root: Root) -> None:
         raise UserError(f"output {root.url} is a file. Expected a folder, or a path where one can be made.")
 
 
-def check_same_mixture(root: Root, before: Manifest, mixture: Mixture) -> None:
+def check_same_mixture(root: Root, before: Snapshot, mixture: Mixture) -> None:
     """Refuses an output that holds the snapshot of another mixture: of another name, or without a common source."""
     way_out = (
         f"Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in {root.url}, and "
@@ -50,9 +50,9 @@ def check_not_whole(root: Root) -> None:
         )
 
 
-def check_one_part(root: Root, before: Manifest) -> None:
+def check_one_part(root: Root, before: Snapshot) -> None:
     """Refuses an output to which files were added by and by, which a run of all files would pack anew."""
-    parts = ShardTable.of(before.shards).parts if isinstance(before, Snapshot) else ()
+    parts = ShardTable.of(before.shards).parts
     if len(parts) and max(parts):
         raise UserError(
             f"{root.url} holds a snapshot to which files were added in {counted(int(max(parts)), 'part')}, and this run would "

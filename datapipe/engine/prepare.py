@@ -251,7 +251,7 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
         )
     is_local = not is_remote(mixture.output)
     home = os.path.realpath(root.path()) if is_local else root.path()
-    taken = re.compile(re.escape(home) + r"/(shards|documents|snapshots|additions|work|length-\d+)/")
+    taken = re.compile(re.escape(home) + r"/(shards|documents|lists|snapshots|additions|work|length-\d+)/")
     real_folder = lru_cache(maxsize=None)(os.path.realpath)  # links to folders are followed
     for url in urls:
         if is_remote(url) == is_local or is_http(url):

@@ -27,7 +27,7 @@ from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE
-from datapipe.shards.manifest import Manifest
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.publish import Report, publish
@@ -100,10 +100,10 @@ class Run:
     only: Only | None = None
     make_report: Report | None = None
     started_s: float = field(default_factory=perf_counter)
-    before: Manifest | None = None
+    before: Snapshot | None = None
     request: Request | None = None
     plan: Plan | None = None
-    snapshot: Manifest | None = None
+    snapshot: Snapshot | None = None
     of_snapshot: Sequence[RunWarning] = ()
 
     @property
@@ -125,7 +125,7 @@ class Run:
         self.emit(Said(line))
 
     @no_exit()
-    def execute(self) -> Manifest:
+    def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
@@ -139,7 +139,7 @@ class Run:
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
         self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
-    def _run_and_publish(self) -> Manifest:
+    def _run_and_publish(self) -> Snapshot:
         self.request = request = prepare(self.mixture, self.options.limit, self.say, self.only)
         check_is_folder(self.root)
         with exclusive(self.root) as lock:

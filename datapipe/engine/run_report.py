@@ -31,7 +31,7 @@ from datapipe.report.contamination import list_counts
 from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
 from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
-from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.compile import Plan
 from datapipe.steps.splits import file_hash
@@ -67,7 +67,7 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     """
     state, published = state or RunState(), dict[str, Any]()
 
-    def make_report(plan: Plan, snapshot: Manifest, warnings: Sequence[RunWarning]) -> bytes:
+    def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
         published.update(_report(run, plan, snapshot, None, warnings))
         return report_bytes(published)
 
@@ -117,7 +117,7 @@ def _kept_report(run: Run, problem: BaseException | None, published: Mapping[str
 
 
 def _report(
-    run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
+    run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> dict[str, Any]:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
@@ -135,12 +135,12 @@ def _report(
     return report | {"provenance": provenance(run.mixture, plan, report, hours)}
 
 
-def _new_tokenizer(run: Run, after: Manifest | None) -> list[RunWarning]:
+def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:
     """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
     before = run.before
-    if not (run.options.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
-        before.tokenizer.fingerprint == after.tokenizer.fingerprint
-    ):
+    if not run.options.repacks or before is None or after is None or not (before.has_tokens and after.has_tokens):
+        return []
+    if before.tokenizer.fingerprint == after.tokenizer.fingerprint:
         return []
     path = run.root.child_url(snapshot_file(run.root, before, TOKENIZER))
     text = (
@@ -150,7 +150,7 @@ def _new_tokenizer(run: Run, after: Manifest | None) -> list[RunWarning]:
     return [RunWarning(kind="new_tokenizer", text=text)]
 
 
-def _before(run: Run, snapshot: Manifest) -> str | None:
+def _before(run: Run, snapshot: Snapshot) -> str | None:
     """The fingerprint of the snapshot that was published before this one; None for the first."""
     if run.before is None or run.before.fingerprint != snapshot.fingerprint:
         return None if run.before is None else run.before.fingerprint

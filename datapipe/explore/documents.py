@@ -32,7 +32,7 @@ from datapipe.records.names import REPORT
 from datapipe.records.outputs import ShardFile, TableFile
 from datapipe.report.tables import MeasuredRule, measured_rules
 from datapipe.reserved_columns import OWN_COLUMNS
-from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.steps.compile import Step
@@ -84,10 +84,10 @@ class Inspector:
         return list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
 
     @cached_property
-    def snapshot(self) -> Manifest | None:
+    def snapshot(self) -> Snapshot | None:
         """The newest; None where none is published."""
         try:
-            return read_manifest(self.root)
+            return read_snapshot(self.root)
         except (DatapipeError, FileNotFoundError):
             return None
 
@@ -114,7 +114,7 @@ class Inspector:
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         snapshot = self.snapshot
-        published = {shard.checksum: shard.path for shard in snapshot.shards} if isinstance(snapshot, Snapshot) else {}
+        published = {} if snapshot is None else {shard.checksum: shard.path for shard in snapshot.shards}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
             for step in steps
@@ -169,7 +169,7 @@ class Inspector:
     def tokens_of(self, source: str) -> int | None:
         """Tokens of the kept documents of a source; None without a tokenizer."""
         entry = self.report.get("sources", {}).get(source, {})
-        return entry.get("tokens") if isinstance(self.snapshot, Snapshot) else None
+        return entry.get("tokens") if self.snapshot is not None and self.snapshot.has_tokens else None
 
     def rules(self, source: str) -> list[MeasuredRule]:
         """The measured rules of one source, or of all for "". Raises UserError for an unknown one."""

@@ -31,7 +31,6 @@ from datapipe.explore.search import SearchQuery, search_lines
 from datapipe.explore.server import Answer, PageServer, Request, RequestError
 from datapipe.explore.sweep import RuleOf, rule_of
 from datapipe.loader.trace import open_run
-from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
 
 M = TypeVar("M", bound=BaseModel)
@@ -155,7 +154,7 @@ def _told(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
 
 def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
     """The training steps that hold a document, for a batch size or a state of the loader."""
-    if not isinstance(output.snapshot, Snapshot):
+    if output.snapshot is None or not output.snapshot.has_tokens:
         raise UserError("This output has no tokens, so no training step reads it. Add a tokenizer to the mixture.")
     state = request.body.get("state") if isinstance(request.body, Mapping) else None
     if request.body is not None and not isinstance(state, Mapping):

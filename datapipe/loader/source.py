@@ -26,7 +26,7 @@ from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_tokens
 from datapipe.storage.root import Root
 
 KERNELS = (
@@ -101,7 +101,7 @@ class FileSource(BatchSource):
         compile_at_once(KERNELS)
         self._root, self._options = Root(output), options
         self.num_threads = 1 if self._root.local is not None else MAX_THREADS
-        self.snapshot = read_snapshot(self._root, options.snapshot)
+        self.snapshot = read_tokens(self._root, options.snapshot)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
         self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)
@@ -129,7 +129,7 @@ class FileSource(BatchSource):
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
-        fingerprint = read_snapshot(self._root, snapshot).fingerprint
+        fingerprint = read_tokens(self._root, snapshot).fingerprint
         if fingerprint == self.snapshot.fingerprint:
             return self
         options = self._options.model_copy(update={"snapshot": fingerprint, "migrate": True})

@@ -32,7 +32,7 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Mesh
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_tokens
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
@@ -175,14 +175,14 @@ def open_run(
         saved, lineage = read_state(state)
         if snapshot is None and has_snapshot(root, saved.snapshot):
             snapshot = saved.snapshot
-        found = read_snapshot(root, snapshot)
+        found = read_tokens(root, snapshot)
         return TracedRun(root, found, saved_order(saved, lineage, found), saved.step)
     if global_batch_size is None or global_batch_size < 1:
         given = "no global batch size" if global_batch_size is None else f"global batch size {global_batch_size}"
         raise UserError(
             f"{given}: give the rows of a step, at least 1 (--global-batch-size N), or the loader's state (--state FILE)."
         )
-    found = read_snapshot(root, snapshot)
+    found = read_tokens(root, snapshot)
     inventory = Inventory(found, split, found.seed if seed is None else seed, found.window_shards)
     return TracedRun(root, found, begin_run(inventory, recipe_of(found), global_batch_size, Skips()), None)
 

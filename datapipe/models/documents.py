@@ -35,7 +35,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.models.examples import Labelling
 from datapipe.models.labelled_files import LabelledBatch
 from datapipe.records.names import SNAPSHOT
-from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.snapshots.export.parts import parts_of_documents
 from datapipe.stage.global_stage import Global
 from datapipe.storage.root import Root
@@ -73,7 +73,7 @@ class RunDocuments:
     """The documents of a snapshot; each call begins a pass over their ids and texts, or other columns."""
 
     root: Root
-    snapshot: DocumentsSnapshot
+    snapshot: Snapshot
     source: str | None
 
     @property
@@ -101,8 +101,8 @@ def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocu
         root = Root(str(work))
     elif wanted.settings or wanted.options.limit or wanted.until:
         raise UserError(f"{wanted.paths[0]}: --set, --limit and --until go with a mixture; this is the output of a run")
-    snapshot = read_manifest(root)
-    if not isinstance(snapshot, DocumentsSnapshot):
+    snapshot = read_snapshot(root)
+    if snapshot.has_tokens:
         raise UserError(
             f"{root.url}: this output holds tokens. Expected one of a run with `tokenizer: none`, or the mixture itself"
         )
@@ -182,7 +182,7 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)
-    known = sorted({entry.source for entry in documents.snapshot.documents})
+    known = sorted({entry.source for entry in documents.snapshot.shards})
     _check(labelling, known)
     negatives = labelling.negatives or [source for source in known if source not in labelling.positives]
     labels = dict.fromkeys(negatives, NEGATIVE) | dict.fromkeys(labelling.positives, POSITIVE)

@@ -6,6 +6,7 @@ snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file 
 additions/NUMBER/                 each an output of its own, of new files
 additions/work/                   the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
 shards/SOURCE/part-….arrow        the shards of all of them
+lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 removed.parquet                   of the newest: documents that were taken down, where there are any
 length-N/                         the same for every further sequence length
@@ -35,6 +36,7 @@ from datapipe.storage.root import Root
 
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
+LISTS = "lists"
 TOKENIZER = "tokenizer.json"
 FILES = "files.parquet"
 REMOVED = "removed.parquet"

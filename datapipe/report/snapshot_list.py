@@ -15,7 +15,7 @@ from datapipe.credentials import masked
 from datapipe.quantities import counted, size
 from datapipe.records.names import MIXTURE
 from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
-from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
+from datapipe.shards.manifest import Snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.snapshots import Pin, Publication, files_needed, pins, published_names
 from datapipe.snapshots.clean import Cleaning
 from datapipe.steps.reasons import flat, stage_changes, value_changes
@@ -31,7 +31,7 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
     width = min(console.width, MOST_COLUMNS)
     pinned = pins(root)
-    before: Manifest | None = None
+    before: Snapshot | None = None
     for each, is_again in _history(every):
         shards = files_needed([each.snapshot])
         own = sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
@@ -63,11 +63,11 @@ def pin_line(pin: Pin) -> str:
     return f"{where}pinned on {day}{': ' if pin.why else ''}{pin.why}"
 
 
-def amount(snapshot: Manifest) -> str:
+def amount(snapshot: Snapshot) -> str:
     """How much a snapshot holds: "1,234 tokens"."""
-    if isinstance(snapshot, Snapshot):
+    if snapshot.has_tokens:
         return counted(sum(entry.tokens for entry in snapshot.shards), "token")
-    return counted(sum(entry.documents for entry in snapshot.documents), "document")
+    return counted(sum(entry.documents for entry in snapshot.shards), "document")
 
 
 def when(publication: Publication) -> str:
@@ -96,7 +96,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
 # ------------------------------------------------------------------------------------------------ what changed
 
 
-def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
+def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, stages, options, input files, shards."""
     options = option_changes(_mixture(root, before), _mixture(root, after))
     if len(options) > _LISTED_CHANGES:
@@ -105,13 +105,13 @@ def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
 
-def _taken_down(before: Manifest, after: Manifest) -> Iterator[str]:
+def _taken_down(before: Snapshot, after: Snapshot) -> Iterator[str]:
     earlier, now = before.num_taken_down, after.num_taken_down
     if earlier != now:
         yield f"{counted(abs(now - earlier), 'document')} {'taken down' if now > earlier else 'no longer taken down'}"
 
 
-def _source_changes(before: Manifest, after: Manifest) -> Iterator[str]:
+def _source_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     yield from (f"source {name} added" for name in sorted(after.sources.keys() - before.sources.keys()))
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
 
@@ -129,7 +129,7 @@ def option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
     return [*stage_changes(before, after), *value_changes(old, new, sorted(old.keys() | new.keys()))]
 
 
-def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
+def _mixture(root: Root, snapshot: Snapshot) -> Mapping[str, Any]:
     """The mixture of a snapshot; empty where it is not known, or no mixture."""
     try:
         content = parsed_yaml(root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}").decode())
@@ -139,7 +139,7 @@ def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
     return content if isinstance(sources, Mapping) and all(isinstance(each, Mapping) for each in sources.values()) else {}
 
 
-def _file_changes(root: Root, before: Manifest, after: Manifest) -> Iterator[str]:
+def _file_changes(root: Root, before: Snapshot, after: Snapshot) -> Iterator[str]:
     old, new = _files(root, before), _files(root, after)
     for source in sorted(before.sources.keys() & after.sources.keys()):
         added, removed = (len(one.get(source, set()) - other.get(source, set())) for one, other in ((new, old), (old, new)))
@@ -148,7 +148,7 @@ def _file_changes(root: Root, before: Manifest, after: Manifest) -> Iterator[str
             yield f"files of {source}: {', '.join(told)}"
 
 
-def _files(root: Root, snapshot: Manifest) -> dict[str, set[str]]:
+def _files(root: Root, snapshot: Snapshot) -> dict[str, set[str]]:
     """The input files of a snapshot, by source."""
     if snapshot.files is None:
         return {}
@@ -159,9 +159,9 @@ def _files(root: Root, snapshot: Manifest) -> dict[str, set[str]]:
     return found
 
 
-def _shard_changes(before: Manifest, after: Manifest) -> Iterator[str]:
+def _shard_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for source in sorted(after.sources):
-        old, new = ({entry.checksum for entry in each.data_files if entry.source == source} for each in (before, after))
+        old, new = ({entry.checksum for entry in each.shards if entry.source == source} for each in (before, after))
         if new - old:
-            noun = "shard" if isinstance(after, Snapshot) else "file"
+            noun = "shard" if after.has_tokens else "file"
             yield f"{len(new - old):,} of {counted(len(new), noun)} of {source}"

@@ -11,7 +11,7 @@ from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.records.names import REPORT
 from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
-from datapipe.shards.manifest import Manifest, Snapshot
+from datapipe.shards.manifest import Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts, thresholds
 from datapipe.steps.steps import EXCHANGES, Plan, Step
 from datapipe.steps.warnings import RunWarning
@@ -27,7 +27,7 @@ def summarize(
     name: str,
     plan: Plan,
     sources: Iterable[str],
-    snapshot: Manifest | None = None,
+    snapshot: Snapshot | None = None,
     warnings: Sequence[RunWarning] = (),
     before: str | None = None,
 ) -> dict[str, Any]:
@@ -41,7 +41,8 @@ def summarize(
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
     records = [record for step in plan.steps for record in step.records]
-    mixture = mixture_shares(snapshot) if isinstance(snapshot, Snapshot) and snapshot.shards else None
+    packed = snapshot if snapshot is not None and snapshot.has_tokens else None
+    mixture = mixture_shares(packed) if packed is not None and packed.shards else None
     told = [*warnings, *(epoch_warnings(mixture) if mixture else ())]
     return {
         "name": name,
@@ -49,7 +50,7 @@ def summarize(
         "problem": None,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(counts) for source, counts in counts_by_source.items()},
-        "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
+        "taken": {} if packed is None else taken_sources(packed, counts_by_source),
         "mixture": mixture,
         "tokenizer": None,
         "warnings": [warning.to_json() for warning in told],
@@ -74,12 +75,12 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
     )
 
 
-def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
+def shards_entry(snapshot: Snapshot, before: str | None) -> dict[str, Any]:
     """The entry `shards`."""
-    files, shards = snapshot.data_files, snapshot.shards if isinstance(snapshot, Snapshot) else ()
+    shards = snapshot.shards
     return {
-        "files": len(files),
-        "bytes": sum(file.bytes for file in files),
+        "files": len(shards),
+        "bytes": sum(shard.bytes for shard in shards),
         "fingerprint": snapshot.fingerprint,
         "before": before,
         "taken_down": snapshot.num_taken_down,

@@ -25,8 +25,7 @@ from datapipe.loader.order.state import check_batches, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import MOST_ROWS, Opened, OpenRequest, Ticket, is_name
 from datapipe.loader.source import open_rows, plan_run, resumed
-from datapipe.shards.manifest import Snapshot, find_snapshot, read_snapshot
-from datapipe.shards.shard_table import ShardTable
+from datapipe.shards.manifest import Snapshot, find_snapshot, read_tokens
 from datapipe.storage.root import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
@@ -72,10 +71,10 @@ class ServedOutput:
     def snapshot(self, fingerprint: str | None) -> Snapshot:
         """A snapshot; the newest for None. Raises SnapshotError."""
         if fingerprint is None:
-            newest = read_snapshot(self.root)
+            newest = read_tokens(self.root)
             return self._snapshots.get(newest.fingerprint, lambda: newest)
         whole = fingerprint if len(fingerprint) == 32 else find_snapshot(self.root, fingerprint)
-        return self._snapshots.get(whole, lambda: read_snapshot(self.root, whole))
+        return self._snapshots.get(whole, lambda: read_tokens(self.root, whole))
 
     def open(self, request: OpenRequest) -> tuple[BatchOrder, int]:
         """The order of a new or continued run, and its next step. Raises UserError or SnapshotError."""
@@ -119,7 +118,7 @@ class ServedOutput:
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
         return Opened(
-            snapshot=order.inventory.snapshot.model_copy(update={"shards": ShardTable.of(())}),
+            snapshot=order.inventory.snapshot,
             state=state_at(step, order).as_dict(),
             sources=order.sources,
             num_samples=order.sample_order.num_samples,

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 from datapipe.document_name import FORMS, InputFiles
 from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import bytes_checksum, intact
-from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.storage.root import Root, parquet_table
 
 
-def committed_file(root: Root, snapshot: Manifest, path: str, checksum: str) -> bytes:
+def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> bytes:
     """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
     path = snapshot_file(root, snapshot, path)
 
@@ -36,14 +36,14 @@ def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]
     return {file_hash: (source, path) for file_hash, source, path in files_with_hashes(root, snapshot)}
 
 
-def files_with_hashes(root: Root, snapshot: Manifest) -> list[tuple[int, str, str]]:
+def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, str]]:
     """(hash, source, path) of each input file. Sources that are taken from other snapshots may have the same ones."""
     if snapshot.files is None:
         return []
     return files_in(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum))
 
 
-def files_of(root: Root, snapshot: Manifest) -> set[tuple[str, str]]:
+def files_of(root: Root, snapshot: Snapshot) -> set[tuple[str, str]]:
     """Source and path of the files of a snapshot."""
     return {(source, path) for _, source, path in files_with_hashes(root, snapshot)}
 

@@ -4,20 +4,17 @@
     OUTPUT/snapshots/<fingerprint>/snapshot.json    every snapshot, beside its tokenizer.json and files.parquet
     OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
 
-    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
+    OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
+
+    snapshot.json ── lists[]      lists/<digest>.parquet: path, source, split, counts, bytes and checksum of every shard
                   ── sources{}    weight, max_epochs, license, synthetic, homepage, collected
                   ── mixture      phases of integer weights over token positions
-                  ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
+                  ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
                   ── removed      removed.parquet: documents that were taken down, where there are any
 
-    OUTPUT/documents/web/part-00003-<digest>.parquet     in place of shards, where a run has no tokenizer
-
-    snapshot.json ── documents[]  path, source, documents, text_bytes, bytes, checksum
-                  ── sources{}    license, synthetic, homepage, collected
-
 The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
-same bytes write the same snapshot.
+same bytes write the same snapshot. Manifests of the version before are read: `_upgraded` gives them the fields of this version.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
-    PlainSerializer,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -45,16 +41,18 @@ from pydantic_core import from_json
 
 from datapipe.errors import SnapshotError
 from datapipe.machine.memory import without_collection
-from datapipe.records.checksum import intact
+from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT, SNAPSHOTS
 from datapipe.shards.provenance import Provenance
+from datapipe.shards.shard_lists import list_files, read_lists
 from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
 from datapipe.storage.root import Root
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _MOST_EPOCHS = 1 << 40
 _SHOWN_CHARACTERS = 300
-DOCUMENTS_FORMAT = "datapipe-documents"
+_NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
+"""Fields that a shard of text lacks in manifests before version 3."""
 
 
 def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:
@@ -103,10 +101,8 @@ class Phase(_Record):
     weights: dict[SourceName, int]
 
 
-ShardList = Annotated[
-    Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(lambda shards: [shard.model_dump() for shard in shards])
-]
-"""A `ShardTable`."""
+ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
+"""A `ShardTable`. Lists beside the manifest have it (`shard_lists.py`)."""
 
 
 class TokenizerEntry(_Record):
@@ -144,46 +140,49 @@ class RemovedEntry(FileEntry):
     takedowns: tuple[ShortText, ...]
 
 
-class _Manifest(_Record):
-    """What manifests have in common: a fingerprint over every other field, and their form on disk."""
-
-    def sealed(self) -> Self:
-        """This manifest with its fingerprint filled in."""
-        return self.model_copy(update={"fingerprint": _digest(self.model_dump(mode="json"))})
-
-    def to_json(self) -> bytes:
-        return (self.model_dump_json(indent=1) + "\n").encode()
-
-
-class Snapshot(_Manifest):
+class Snapshot(_Record):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`.
 
     Attributes:
+        sequence_length: of the rows; 0 for shards of text.
+        tokenizer_entry: absent for shards of text; see `tokenizer`.
         exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
             continues with the other sources.
         window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
+        lists: the files that list its shards; empty until it is sealed.
         removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+
     format: Literal["datapipe-snapshot"] = "datapipe-snapshot"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     name: ShortText
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
-    sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
-    shard_format: Literal["arrow", "parquet"]
-    tokenizer: TokenizerEntry
+    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    shard_format: Literal["arrow", "parquet", "jsonl.zst"]
+    tokenizer_entry: TokenizerEntry | None = Field(default=None, alias="tokenizer", exclude_if=lambda entry: entry is None)
     sources: dict[SourceName, SourceEntry]
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...] = ()
     total_tokens: Count | None = None
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: Count = 0
     files: FileEntry | None = None
     removed: RemovedEntry | None = absent()
-    shards: ShardList
+    lists: tuple[FileEntry, ...] = ()
+    shards: ShardList = ()
     fingerprint: str = ""
 
     @model_validator(mode="after")
-    def _shards_once(self) -> Snapshot:
+    def _is_sound(self) -> Snapshot:
+        other_form = "jsonl.zst" if self.has_tokens else "arrow"
+        if self.has_tokens != (self.sequence_length > 0) or self.shard_format == other_form:
+            raise ValueError("a tokenizer, a sequence length and a format of shards that do not go together")
+        self.check_shards()
+        return self
+
+    def check_shards(self) -> None:
+        """Raises ValueError for a shard outside the output or listed twice, and for sources that are not listed."""
         shards = ShardTable.of(self.shards)
         shards.check_paths()
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()
@@ -191,11 +190,36 @@ class Snapshot(_Manifest):
         for what, names in (("shards", listed), ("a weight", weighted)):
             if strangers := names - set(self.sources):
                 raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
-        return self
+
+    def sealed(self) -> Self:
+        """This manifest with its lists and its fingerprint filled in."""
+        files = list_files(ShardTable.of(self.shards))
+        lists = tuple(FileEntry(path=path, bytes=len(text), checksum=bytes_checksum(text)) for path, text in files.items())
+        listed = self.model_copy(update={"lists": lists})
+        return listed.model_copy(update={"fingerprint": _digest(listed.model_dump(mode="json"))})
+
+    def to_json(self) -> bytes:
+        return (self.model_dump_json(indent=1) + "\n").encode()
+
+    def to_files(self) -> dict[str, bytes]:
+        """By path in the output, the content of its lists, and last of the manifest."""
+        return {**list_files(ShardTable.of(self.shards)), SNAPSHOT: self.to_json()}
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its shards are rows of tokens. The shards of a run without a tokenizer are documents."""
+        return self.tokenizer_entry is not None
+
+    @property
+    def tokenizer(self) -> TokenizerEntry:
+        """Of shards of tokens. Raises SnapshotError for others."""
+        if self.tokenizer_entry is None:
+            raise SnapshotError(f"snapshot {self.fingerprint} holds documents, not tokens")
+        return self.tokenizer_entry
 
     @property
     def form(self) -> RowForm:
-        """What its shards have in common."""
+        """What its rows have in common."""
         return RowForm(self.sequence_length, self.tokenizer.fingerprint, self.tokenizer.vocab_size)
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
@@ -203,62 +227,17 @@ class Snapshot(_Manifest):
         return tuple(ShardTable.of(self.shards).of_source(source, split))
 
     @property
-    def data_files(self) -> Sequence[ShardEntry]:
-        """The files that the snapshots of an output share."""
-        return self.shards
-
-    @property
     def own_files(self) -> dict[str, tuple[str, int | None]]:
         """By path, checksum and bytes of the other files that the manifest names."""
-        entries = {entry.path: (entry.checksum, entry.bytes) for entry in (self.files, self.removed) if entry is not None}
-        return {self.tokenizer.path: (self.tokenizer.fingerprint, None), **entries}
+        tokenizer = self.tokenizer_entry
+        files: dict[str, tuple[str, int | None]] = {} if tokenizer is None else {tokenizer.path: (tokenizer.fingerprint, None)}
+        entries = (entry for entry in (self.files, self.removed) if entry is not None)
+        return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
 
     @property
     def num_taken_down(self) -> int:
         """Documents in its list of takedowns. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents
-
-
-class DocumentsEntry(_Record):
-    """One file of documents; `text_bytes` are the UTF-8 bytes of their texts."""
-
-    path: InsidePath
-    source: SourceName
-    documents: Count
-    text_bytes: Count
-    bytes: Count
-    checksum: ShortText
-
-
-class DocumentsSnapshot(_Manifest):
-    """The manifest of a run without a tokenizer. Construct with `fingerprint=""` and call `sealed()`."""
-
-    format: Literal["datapipe-documents"] = DOCUMENTS_FORMAT
-    version: Literal[1] = 1
-    name: ShortText
-    document_format: Literal["parquet", "jsonl.zst"]
-    sources: dict[SourceName, Provenance]
-    files: FileEntry | None = None
-    documents: tuple[DocumentsEntry, ...]
-    fingerprint: str = ""
-
-    @property
-    def data_files(self) -> tuple[DocumentsEntry, ...]:
-        """The files that the snapshots of an output share."""
-        return self.documents
-
-    @property
-    def own_files(self) -> dict[str, tuple[str, int | None]]:
-        """By path, checksum and bytes of the other files that the manifest names."""
-        return {} if self.files is None else {self.files.path: (self.files.checksum, self.files.bytes)}
-
-    @property
-    def num_taken_down(self) -> int:
-        """Always 0: documents are removed from the input, and the mixture is run again."""
-        return 0
-
-
-Manifest = Snapshot | DocumentsSnapshot
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -272,7 +251,7 @@ def snapshot_folder(fingerprint: str) -> str:
     return f"{SNAPSHOTS}/{fingerprint}"
 
 
-def snapshot_file(root: Root, snapshot: Manifest, path: str) -> str:
+def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
     """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
 
     An export has no folders of snapshots.
@@ -307,23 +286,23 @@ def find_snapshot(root: Root, name: str) -> str:
     raise SnapshotError(f"{root.url}: {count} with '{name}'. There are: {there}. `datapipe snapshots` lists them.")
 
 
-def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
-    """A snapshot with tokens. Raises SnapshotError as `read_manifest`, and for documents.
+def read_tokens(root: Root, name: str | None = None) -> Snapshot:
+    """A snapshot with shards of tokens. Raises SnapshotError as `read_snapshot`, and for shards of text.
 
     Args:
         name: its fingerprint, or the first digits of it; by default the newest snapshot.
     """
-    snapshot = read_manifest(root, name)
-    if isinstance(snapshot, DocumentsSnapshot):
+    snapshot = read_snapshot(root, name)
+    if not snapshot.has_tokens:
         raise SnapshotError(
-            f"{root.url}: this output holds documents, not tokens: {snapshot.document_format} files, in "
+            f"{root.url}: this output holds documents, not tokens: {snapshot.shard_format} files, in "
             f"{root.child_url('documents')}. For tokens, add a tokenizer to the mixture and run it again: nothing is cleaned "
             f"again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
         )
     return snapshot
 
 
-def read_manifest(root: Root, name: str | None = None) -> Manifest:
+def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
 
     Args:
@@ -338,27 +317,25 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
             f"(a stopped run resumes) and give its output."
         ) from error
     try:
-        return _parsed(content, f"{root.url}/{path}")
+        return _parsed(root, path, content)
     except SnapshotError:
-        return intact(lambda: _parsed(root.read_bytes(path), f"{root.url}/{path}"))
+        return intact(lambda: _parsed(root, path, root.read_bytes(path)))
 
 
-_read: WeakValueDictionary[bytes, Manifest] = WeakValueDictionary()
+_read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
 """The manifests in use, by digest of their text: a process that was forked reads none again."""
 
 
-def _parsed(content: bytes, url: str) -> Manifest:
-    """The manifest in a text. Raises SnapshotError with the first entry that is wrong."""
+def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
+    """The manifest in a text, with the shards of its lists. Raises SnapshotError with the first entry that is wrong."""
+    url = f"{root.url}/{path}"
     known = _read.get(key := xxhash.xxh3_128_digest(content))
     if known is not None:
         return known
-    kind = Snapshot
     try:
         with without_collection():
             data = from_json(content, allow_inf_nan=False, cache_strings="keys")
-            if isinstance(data, dict) and data.get("format") == DOCUMENTS_FORMAT:
-                kind = DocumentsSnapshot
-            snapshot, digest = kind.model_validate(data), _digest(data)
+            snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
             del data  # before Python looks for garbage in it
     except ValueError as error:
         message, place = str(error), ""
@@ -366,7 +343,7 @@ def _parsed(content: bytes, url: str) -> Manifest:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             message, place = first["msg"], ".".join(map(str, first["loc"]))
         if place == "version":
-            message = f"a manifest of another version, expected {kind.model_fields['version'].default},"
+            message = f"a manifest of another version, expected {Snapshot.model_fields['version'].default},"
         raise SnapshotError(
             f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
             f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. Run the mixture again to rewrite it."
@@ -376,4 +353,41 @@ def _parsed(content: bytes, url: str) -> Manifest:
             f"{url}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
-    return _read.setdefault(key, snapshot)
+    return _read.setdefault(key, _with_lists(root, snapshot))
+
+
+def _with_lists(root: Root, snapshot: Snapshot) -> Snapshot:
+    """The manifest with the shards of its lists. Raises SnapshotError."""
+    if not snapshot.lists:
+        return snapshot
+    shards = read_lists(root, {entry.path: entry.checksum for entry in snapshot.lists})
+    listed = snapshot.model_copy(update={"shards": shards})
+    try:
+        listed.check_shards()
+    except ValueError as error:
+        raise SnapshotError(f"{root.url}/{SNAPSHOT}: {error}. Run the mixture again to rewrite it.") from error
+    return listed
+
+
+def _upgraded(data: Any) -> Any:
+    """The content of a manifest of the version before with the fields of this version: tokens and documents had manifests of
+    two formats. Anything else as it is."""
+    match data:
+        case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
+            return data | {"version": 3}
+        case {"format": "datapipe-snapshot", "version": 3, "shards": _}:
+            raise ValueError("shards in the manifest, expected lists of them")
+        case {
+            "format": "datapipe-documents",
+            "version": 1,
+            "document_format": shard_format,
+            "documents": [*entries],
+            "sources": dict(sources),
+            **others,
+        }:
+            shards = [_NO_ROWS | entry if isinstance(entry, dict) else entry for entry in entries]
+            weighted = {name: {"weight": 0} | entry if isinstance(entry, dict) else entry for name, entry in sources.items()}
+            newer = {"version": 3, "seed": 0, "shard_format": shard_format, "sources": weighted, "shards": shards}
+            return others | {"format": "datapipe-snapshot"} | newer
+        case _:
+            return data

@@ -24,7 +24,7 @@ from datapipe.columns import KEY_BYTES, KEY_TYPE
 from datapipe.errors import SnapshotError
 from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.document_files import committed_file
-from datapipe.shards.manifest import Manifest, RemovedEntry, Snapshot
+from datapipe.shards.manifest import RemovedEntry, Snapshot
 from datapipe.storage.root import Root, parquet_table
 
 _KEY = f"S{KEY_BYTES}"
@@ -136,10 +136,9 @@ def removed_entry(removed: Removed, path: str) -> tuple[RemovedEntry | None, dic
     return entry, {path: content}
 
 
-def read_removed(root: Root, snapshot: Manifest | None) -> Removed:
-    """The documents that were taken down from a snapshot; none without one, and of one of documents, which has no list. Raises
-    CorruptionError for a damaged list."""
-    if not isinstance(snapshot, Snapshot) or snapshot.removed is None:
+def read_removed(root: Root, snapshot: Snapshot | None) -> Removed:
+    """The documents that were taken down from a snapshot; none without one. Raises CorruptionError for a damaged list."""
+    if snapshot is None or snapshot.removed is None:
         return Removed.none()
     table = parquet_table(committed_file(root, snapshot, snapshot.removed.path, snapshot.removed.checksum))
     keys = columns.key_matrix(table.column("key").cast(KEY_TYPE))

@@ -22,10 +22,11 @@ _ENTRIES_AT_ONCE = 4096
 _HASH = pa.decimal128(20)
 """A range of hashes may stop at 2^64, which no integer of Arrow holds."""
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
-        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "piece_length", "stratum", "part")),
+        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "text_bytes")),
+        *((name, pa.int64()) for name in ("piece_length", "stratum", "part")),
         ("hashes", pa.list_(_HASH)),
     ]
 )
@@ -63,12 +64,13 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardEntry(BaseModel):
-    """One shard file.
+    """One shard file: rows of tokens, or documents with their text.
 
     Attributes:
         path, source: `Snapshot` checks them.
-        tokens: tokens of documents, without padding.
+        sequences, tokens: rows, and tokens of documents without padding; 0 for text.
         documents: documents that start in the shard.
+        text_bytes: UTF-8 bytes of the texts; 0, and absent in the file, for tokens.
         piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
         stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
         part: number of the addition to its source that it was packed with; absent for the rows that the source began with.
@@ -86,6 +88,7 @@ class ShardEntry(BaseModel):
     documents: Count
     bytes: Count
     checksum: ShortText
+    text_bytes: Count = Field(default=0, exclude_if=lambda count: not count)
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
     part: Count | None = absent()
@@ -147,7 +150,7 @@ class ShardTable(Sequence[ShardEntry]):
     """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
 
     Args:
-        table: columns of `_SCHEMA`.
+        table: columns of `SCHEMA`.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -160,9 +163,9 @@ class ShardTable(Sequence[ShardEntry]):
         if isinstance(entries, ShardTable):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
-            return cls(pa.Table.from_batches([], _SCHEMA))
-        values = zip(*map(attrgetter(*_SCHEMA.names), entries))
-        return cls(pa.table(dict(zip(_SCHEMA.names, values)), _SCHEMA))
+            return cls(pa.Table.from_batches([], SCHEMA))
+        values = zip(*map(attrgetter(*SCHEMA.names), entries))
+        return cls(pa.table(dict(zip(SCHEMA.names, values)), SCHEMA))
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -196,8 +199,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
         rows = self._table.slice(start, stop - start)
-        for row in zip(*(rows.column(name).to_pylist() for name in _SCHEMA.names)):
-            yield ShardEntry(**dict(zip(_SCHEMA.names, row)))
+        for row in zip(*(rows.column(name).to_pylist() for name in SCHEMA.names)):
+            yield ShardEntry(**dict(zip(SCHEMA.names, row)))
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
@@ -250,6 +253,10 @@ class ShardTable(Sequence[ShardEntry]):
         """(num_shards,) int64: the number of each shard's source in `names`; -1 for a source that is not there."""
         known = pa.array(list(names), pa.string())
         return columns.numbers(compute.fill_null(compute.index_in(self.column("source"), known), _ABSENT)).astype(np.int64)
+
+    def of_part(self, part: int) -> pa.Table:
+        """The shards of a part, in their order, as columns of `SCHEMA`."""
+        return self._table.select(SCHEMA.names).filter(pa.array(self.parts == part))
 
     def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
         """(number, path) of the shards that `paths` name, each with or without the digest of its content."""

@@ -22,8 +22,8 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.records.names import SNAPSHOT, length_folders
-from datapipe.shards.manifest import Manifest, find_snapshot, fingerprints, has_snapshot, read_manifest, snapshot_folder
+from datapipe.records.names import LISTS, SNAPSHOT, length_folders
+from datapipe.shards.manifest import Snapshot, find_snapshot, fingerprints, has_snapshot, read_snapshot, snapshot_folder
 from datapipe.storage.root import Root
 
 PUBLICATION = "publication.json"
@@ -36,10 +36,11 @@ _Note = TypeVar("_Note")
 DATA_PATH = re.compile(
     r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
     r"|documents/[^/]+/part-\d{5,}-[0-9a-f]{16}\.(parquet|jsonl\.zst)"
+    r"|lists/[0-9a-f]{32}\.parquet"
 )
-"""Paths of the shards and of the files of documents that runs write."""
+"""Paths of the shards, of the files of documents and of the lists of both that runs write."""
 
-DATA_FOLDERS = ("shards", "documents")
+DATA_FOLDERS = ("shards", "documents", LISTS)
 """The folders that hold them."""
 
 
@@ -84,11 +85,11 @@ def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
     """By folder, the fingerprint of the snapshot of a further sequence length that was published with a snapshot; of several,
     the newest one of its folder if that is among them."""
     _, noted = _read_note(root, fingerprint)
-    newest = {folder: read_manifest(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
+    newest = {folder: read_snapshot(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
     return {folder: newest[folder] if newest.get(folder) in names else min(names) for folder, names in noted.items() if names}
 
 
-def newest_manifest(root: Root) -> Manifest | None:
+def newest_manifest(root: Root) -> Snapshot | None:
     """The newest snapshot of an output; None where there is none that can be read.
 
     Where snapshot.json of the output is damaged, it is the last one among the folders of snapshots: that with the most
@@ -97,11 +98,11 @@ def newest_manifest(root: Root) -> Manifest | None:
     if not root.exists(SNAPSHOT):
         return None
     with suppress(SnapshotError):
-        return read_manifest(root)
-    intact: list[tuple[int, float, Manifest]] = []
+        return read_snapshot(root)
+    intact: list[tuple[int, float, Snapshot]] = []
     for name in fingerprints(root):
         with suppress(SnapshotError):
-            snapshot = read_manifest(root, name)
+            snapshot = read_snapshot(root, name)
             intact.append((snapshot.num_taken_down, _read_note(root, name)[0] or 0.0, snapshot))
     return max(intact, key=lambda one: one[:2])[2] if intact else None
 
@@ -116,7 +117,7 @@ class Publication:
         lengths: by folder, fingerprints of the snapshots that were published with it; its own in the folder "".
     """
 
-    snapshot: Manifest
+    snapshot: Snapshot
     published_at: float | None
     lengths: Mapping[str, Set[str]]
 
@@ -127,11 +128,11 @@ class Publication:
 
 def publications(root: Root) -> list[Publication]:
     """The snapshots of an output by time, the newest last. Raises SnapshotError where there is none."""
-    newest = read_manifest(root)
+    newest = read_snapshot(root)
     found: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:
         published_at, lengths = _read_note(root, name)
-        snapshot = newest if name == newest.fingerprint else read_manifest(root, name)
+        snapshot = newest if name == newest.fingerprint else read_snapshot(root, name)
         found.append(Publication(snapshot=snapshot, published_at=published_at, lengths={"": {name}, **lengths}))
     return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
 
@@ -141,13 +142,13 @@ def published_names(published: Iterable[Publication]) -> set[tuple[str, str]]:
     return {(folder, name) for each in published for folder, names in each.lengths.items() for name in names}
 
 
-def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:
-    """By path, the bytes of every shard, and of every file of documents, that some snapshot has."""
-    return {entry.path: entry.bytes for snapshot in snapshots for entry in snapshot.data_files}
+def files_needed(snapshots: Iterable[Snapshot]) -> dict[str, int]:
+    """By path, the bytes of every shard that some snapshot has, and of every list of shards."""
+    return {entry.path: entry.bytes for snapshot in snapshots for entry in (*snapshot.lists, *snapshot.shards)}
 
 
 def data_files(root: Root) -> list[tuple[str, int]]:
-    """Path and bytes of all files among the shards and documents of an output."""
+    """Path and bytes of all files among the shards, documents and lists of an output."""
     return [file for folder in DATA_FOLDERS for file in root.list_files(folder)]
 
 
@@ -242,7 +243,7 @@ def folder_of(path: str) -> str:
     return "/".join(path.split("/", 2)[:2])
 
 
-def published_additions(root: Root, snapshot: Manifest) -> list[str]:
+def published_additions(root: Root, snapshot: Snapshot) -> list[str]:
     """The folders of the additions that a snapshot is made of; none where nothing was added. Those that kept no document are
     among them, since their rows tell of what was dropped; those that were built and never published are not. Raises
     DatapipeError for a damaged list."""
@@ -258,4 +259,4 @@ def with_additions(url: str) -> list[str]:
         has_any = bool(root.within(ADDITIONS).folders())
     except OSError:  # no such bucket, or no answer: whoever reads it tells
         has_any = False
-    return [url, *map(root.child_url, published_additions(root, read_manifest(root)))] if has_any else [url]
+    return [url, *map(root.child_url, published_additions(root, read_snapshot(root)))] if has_any else [url]

@@ -14,12 +14,12 @@ from typing import Any
 
 from datapipe.errors import DatapipeError
 from datapipe.records.names import WORK
-from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.shards.snapshots import ADDITIONS, folder_of, published_additions, read_note
 from datapipe.storage.root import Root
 
 _CHOICE = "files.json"
-_OF_TAKEDOWNS = {"removed", "fingerprint"}
+_OF_TAKEDOWNS = {"removed", "lists", "fingerprint"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,9 @@ def is_base(root: Root, base: str, newest: str) -> bool:
     """Whether the snapshot that an addition was begun for is the newest one, or was until documents were taken down."""
     if base == newest or not has_snapshot(root, base):
         return base == newest
-    before, after = read_manifest(root, base), read_manifest(root, newest)
-    return before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
+    before, after = read_snapshot(root, base), read_snapshot(root, newest)
+    is_same = before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
+    return is_same and before.shards == after.shards
 
 
 def _read(root: Root, number: int) -> Addition | None:
@@ -85,7 +86,7 @@ def _last_number(root: Root) -> int:
     return next((int(PurePosixPath(folder).name) for folder in begun), 0)
 
 
-def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]]:
+def unneeded_files(root: Root, kept: Iterable[Snapshot]) -> list[tuple[str, int]]:
     """Path and bytes of the files of additions that no kept snapshot has, that no later addition is compared with, and that no
     run goes on with.
 
@@ -95,8 +96,8 @@ def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]
     files = [(path, size) for path, size in root.list_files(ADDITIONS) if not path.startswith(f"{ADDITIONS}/{WORK}/")]
     if not files:
         return []
-    newest = read_manifest(root)
+    newest = read_snapshot(root)
     begun = begun_addition(root, newest.fingerprint)
     needed = {*published_additions(root, newest), *([] if begun is None else [begun.folder])}
-    needed |= {folder_of(entry.path) for snapshot in kept for entry in snapshot.data_files}
+    needed |= {folder_of(entry.path) for snapshot in kept for entry in snapshot.shards}
     return [(path, size) for path, size in files if folder_of(path) not in needed]

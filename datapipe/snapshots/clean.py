@@ -29,7 +29,7 @@ from datapipe.records.names import (
     length_folders,
     published_tasks,
 )
-from datapipe.shards.manifest import folder_names, read_manifest, snapshot_folder
+from datapipe.shards.manifest import folder_names, read_snapshot, snapshot_folder
 from datapipe.shards.snapshots import (
     ADDITIONS,
     DATA_FOLDERS,
@@ -107,7 +107,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     for folder in length_folders(root):
         target, names = root.within(folder), {name for place, name in wanted if place == folder}
         if not is_noted and target.exists(SNAPSHOT):  # of a copy without notes: what was published together is written nowhere
-            names.add(read_manifest(target).fingerprint)
+            names.add(read_snapshot(target).fingerprint)
         for found, of_folder in zip((files, shards), _unneeded(target, names)):
             found += [(below(folder, path), size) for path, size in of_folder]
     tasks, work_files = _unneeded_work(root, kept)
@@ -167,8 +167,8 @@ def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], li
     files = [(path, size) for own in folders for path, size in target.list_files(own)]
     if not wanted:  # a sequence length that no kept snapshot has
         files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
-    snapshots = [read_manifest(target)] if wanted and target.exists(SNAPSHOT) else []  # its manifest names shards, too
-    snapshots += [read_manifest(target, name) for name in wanted - {snapshot.fingerprint for snapshot in snapshots}]
+    snapshots = [read_snapshot(target)] if wanted and target.exists(SNAPSHOT) else []  # its manifest names shards, too
+    snapshots += [read_snapshot(target, name) for name in wanted - {snapshot.fingerprint for snapshot in snapshots}]
     needed = files_needed(snapshots)
     return files, [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
 

@@ -17,14 +17,13 @@ from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER, below, pu
 from datapipe.records.outputs import TokenizerFile
 from datapipe.shards.manifest import (
     FileEntry,
-    Manifest,
     Phase,
     RemovedEntry,
     Snapshot,
     SourceEntry,
     Strata,
     TokenizerEntry,
-    read_manifest,
+    read_snapshot,
     snapshot_folder,
 )
 from datapipe.shards.provenance import SyntheticEntry
@@ -172,7 +171,7 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
 def publish_files(
     lock: OutputLock,
     folder: str,
-    snapshot: Manifest,
+    snapshot: Snapshot,
     needed: Mapping[str, bytes],
     about: Mapping[str, bytes],
     shown: Sequence[str] = (),
@@ -185,14 +184,23 @@ def publish_files(
         about: of the other files of its folder.
         shown: those of `about` that the output itself has, too.
     """
-    target, content = lock.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
+    target, manifest = lock.root.within(folder), snapshot.to_files()
+    content = {**about, **needed, SNAPSHOT: manifest.pop(SNAPSHOT)}
     _keep_newest(target)
+    for path, text in manifest.items():
+        if not holds(target, path, text):
+            target.write_atomic(path, text)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
     lock.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
 
 
-def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:
+def holds(root: Root, path: str, content: bytes) -> bool:
+    """Whether a file has this content."""
+    return root.exists(path) and root.read_bytes(path) == content
+
+
+def keep_tasks(root: Root, before: Snapshot, after: Snapshot) -> None:
     """Notes the tasks of a snapshot for a later one. Called before that is published: whoever publishes it may be killed."""
     tasks = published_tasks(before.fingerprint)
     if root.exists(tasks):
@@ -202,7 +210,7 @@ def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:
 def _keep_newest(target: Root) -> None:
     """Gives the newest snapshot a folder where it has none: that of an export lies in the output itself."""
     try:
-        newest = read_manifest(target)
+        newest = read_snapshot(target)
     except SnapshotError:
         return
     own = snapshot_folder(newest.fingerprint)

@@ -22,12 +22,11 @@ from datapipe.quantities import counted
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_parquet
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, has_snapshot, read_manifest, snapshot_folder
-from datapipe.shards.provenance import Provenance
+from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
-from datapipe.snapshots.composed_manifest import file_entry, make_snapshot, provenance_of, publish_files
+from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, provenance_of, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, write_index
@@ -44,13 +43,13 @@ from datapipe.storage.root import Root
 
 _REASONS = 5
 Say = Callable[[str], None]
-Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
+Report = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
 def publish(
     lock: OutputLock, request: Request, plan: Plan, report: Report | None, say: Say | None = None
-) -> tuple[Manifest, list[RunWarning]]:
+) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
 
     Args:
@@ -94,8 +93,8 @@ class _Unpublished:
         needed: content by path of the other files that the manifest names.
     """
 
-    snapshot: Manifest
-    data: Sequence[tuple[ShardEntry | DocumentsEntry, OutputFile]]
+    snapshot: Snapshot
+    data: Sequence[tuple[ShardEntry, OutputFile]]
     needed: Mapping[str, bytes]
     taken: Sequence[TakenShard] = ()
 
@@ -163,12 +162,13 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
 def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
     """The snapshot of documents, and warnings."""
     mixture, data = request.mixture, _document_files(plan)
-    snapshot = DocumentsSnapshot(
+    snapshot = Snapshot(
         name=mixture.name,
-        document_format=mixture.documents.format,
-        sources={name: Provenance(**provenance_of(source)) for name, source in mixture.sources.items()},
+        seed=mixture.seed,
+        shard_format=mixture.documents.format,
+        sources={name: SourceEntry(weight=0, **provenance_of(source)) for name, source in mixture.sources.items()},
         files=file_entry(files),
-        documents=tuple(entry for entry, _ in data),
+        shards=tuple(entry for entry, _ in data),
     ).sealed()
     empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
     nothing = "kept no document."
@@ -177,18 +177,21 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
     return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
 
 
-def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
+def _document_files(plan: Plan) -> list[tuple[ShardEntry, DocumentsFile]]:
     """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
     seems to be missing where a document is larger than a file."""
-    found: list[tuple[DocumentsEntry, DocumentsFile]] = []
+    found: list[tuple[ShardEntry, DocumentsFile]] = []
     for step in plan.of_kind("write"):
         written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
         for number, output in enumerate(written):
             ending = output.path.rpartition("/")[2].partition(".")[2]
             path = with_digest(f"documents/{step.source}/part-{number:05d}.{ending}", output.checksum)
-            entry = DocumentsEntry(
+            entry = ShardEntry(
                 path=path,
                 source=step.source,
+                split="train",
+                sequences=0,
+                tokens=0,
                 documents=output.rows,
                 text_bytes=output.text_bytes,
                 bytes=output.bytes,
@@ -210,7 +213,7 @@ def _publish_snapshot(
     root, target = lock.root, lock.root.within(folder)
     if _is_published(target, snapshot, needed):
         return
-    lock.check_pending_deletions(below(folder, entry.path) for entry in snapshot.data_files)
+    lock.check_pending_deletions(below(folder, path) for path in files_needed([snapshot]))
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
@@ -224,7 +227,7 @@ def _publish_snapshot(
     publish_files(lock, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
 
 
-def _other_files(root: Root, folder: str, snapshot: Manifest) -> list[RunWarning]:
+def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning]:
     """Warnings about files among the shards and documents that no run writes, and about documents of earlier snapshots beside
     those of the newest: a pattern reads them all."""
     paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
@@ -232,7 +235,7 @@ def _other_files(root: Root, folder: str, snapshot: Manifest) -> list[RunWarning
     reason = "is no file of a run. It stays, but nothing else belongs there."
     warnings = [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in strange]
     older = [path for path in paths if path.startswith("documents/") and path not in own and DATA_PATH.fullmatch(path)]
-    if older and isinstance(snapshot, DocumentsSnapshot):
+    if older and not snapshot.has_tokens:
         text = (
             f"documents/ also has {counted(len(older), 'file')} of earlier snapshots, such as {older[0]}. A pattern such as "
             f"documents/*/* reads them too. `datapipe clean` deletes them; snapshot.json lists the files of the newest."
@@ -252,19 +255,19 @@ def _same_file(target: Root, published: str, root: Root, committed: str) -> bool
     return (target.local / published).samefile(root.local / committed)
 
 
-def _is_published(root: Root, snapshot: Manifest, needed: Mapping[str, bytes]) -> bool:
+def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
     """Whether this snapshot is the newest and has a folder, with shards or documents of the right sizes and equal files."""
     own = snapshot_folder(snapshot.fingerprint)
     try:
-        if {read_manifest(root).fingerprint, read_manifest(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
+        if {read_snapshot(root).fingerprint, read_snapshot(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
             return False
     except SnapshotError:
         return False
     sizes = dict(data_files(root))
-    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.data_files):
+    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
         return False
-    written = ((place, content) for path, content in needed.items() for place in (f"{own}/{path}", path))
-    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written)
+    written = {place: content for path, content in needed.items() for place in (f"{own}/{path}", path)}
+    return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
 def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:

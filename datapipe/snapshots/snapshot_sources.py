@@ -19,7 +19,7 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
-from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_tokens, snapshot_file
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import length_snapshots
 from datapipe.stage.licenses import UNKNOWN, is_allowed
@@ -95,10 +95,10 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
     if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
         raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
     try:
-        first = read_snapshot(root, source.version)
+        first = read_tokens(root, source.version)
         found = {first.sequence_length: (root, first)}
         for folder, fingerprint in length_snapshots(root, first.fingerprint).items():
-            snapshot = read_snapshot(root.within(folder), fingerprint)
+            snapshot = read_tokens(root.within(folder), fingerprint)
             found[snapshot.sequence_length] = (root.within(folder), snapshot)
     except OSError as error:
         raise input_error(error, where, "cannot read the snapshot of", url) from error

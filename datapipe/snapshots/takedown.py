@@ -25,7 +25,7 @@ from datapipe.quantities import counted
 from datapipe.records.names import CARD, CROISSANT, REMOVED, REPORT, SNAPSHOT, WORK
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
@@ -61,8 +61,8 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
         The newest snapshot of the output, and what was done.
     """
     with exclusive(root) as lock:
-        before = read_manifest(root)
-        if not isinstance(before, Snapshot):
+        before = read_snapshot(root)
+        if not before.has_tokens:
             raise UserError(
                 f"{root.url}: this output holds documents, not tokens. Remove them from the input, and run the mixture again."
             )
@@ -91,7 +91,7 @@ def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
     lengths: dict[str, str] = {}
     for folder, fingerprint in {**length_snapshots(lock.root, before.fingerprint), "": before.fingerprint}.items():
         target = lock.root.within(folder)
-        old = read_snapshot(target, fingerprint) if folder else before
+        old = read_tokens(target, fingerprint) if folder else before
         new = old.model_copy(update={"removed": entry}).sealed()
         note_publication(target, new.fingerprint, {} if folder else lengths)
         about = _files_about(target, old, new)
@@ -99,7 +99,7 @@ def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
             keep_tasks(target, before, new)
         publish_files(lock, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
         lengths[folder] = new.fingerprint
-    return read_snapshot(lock.root)
+    return read_tokens(lock.root)
 
 
 def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
@@ -107,8 +107,8 @@ def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -
     documents."""
     for folder in published_additions(root, snapshot) if len(removed) else ():
         target = root.within(folder)
-        before = read_manifest(target)
-        if not isinstance(before, Snapshot):
+        before = read_snapshot(target)
+        if not before.has_tokens:
             continue
         files = np.array([number for number, _, _ in files_with_hashes(target, before)], np.uint64)
         held = read_removed(target, before)

@@ -30,16 +30,7 @@ from datapipe.records.checksum import file_checksum
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.documents.reader import count_documents
-from datapipe.shards.manifest import (
-    DocumentsEntry,
-    DocumentsSnapshot,
-    Manifest,
-    Snapshot,
-    fingerprints,
-    has_snapshot,
-    read_manifest,
-    snapshot_file,
-)
+from datapipe.shards.manifest import Snapshot, fingerprints, has_snapshot, read_snapshot, snapshot_file
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
@@ -56,29 +47,31 @@ class _Cuts:
     difference: int = 0
 
 
-def verify_snapshot(root: Root, snapshot: Manifest) -> list[str]:
+def verify_snapshot(root: Root, snapshot: Snapshot) -> list[str]:
     """One line for each problem: the file, the value, the expected value. An empty list if there is none."""
     problems: list[str] = []
     for path, (checksum, num_bytes) in snapshot.own_files.items():
         problems += file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
-    if isinstance(snapshot, Snapshot):
+    for entry in snapshot.lists:
+        problems += file_problems(root, entry.path, entry.checksum, entry.bytes)
+    if snapshot.has_tokens:
         problems += _token_problems(root, snapshot, has_files=not problems)
     else:
-        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry)]
+        problems += [line for entry in snapshot.shards for line in _documents_problems(root, snapshot, entry)]
     return problems + _copy_problems(root, snapshot) + _unlisted(root, snapshot)
 
 
-def _copy_problems(root: Root, snapshot: Manifest) -> list[str]:
+def _copy_problems(root: Root, snapshot: Snapshot) -> list[str]:
     """Problems of the files that the output itself has of its newest snapshot, beside those in the snapshot's folder, and of
     the manifest in that folder."""
     problems: list[str] = []
     try:
         if has_snapshot(root, snapshot.fingerprint):
-            read_manifest(root, snapshot.fingerprint)
+            read_snapshot(root, snapshot.fingerprint)
     except SnapshotError as error:
         problems.append(str(error))
     try:
-        is_newest = read_manifest(root).fingerprint == snapshot.fingerprint
+        is_newest = read_snapshot(root).fingerprint == snapshot.fingerprint
     except SnapshotError:  # `snapshot` was read by its name
         return []
     for path, (checksum, num_bytes) in snapshot.own_files.items() if is_newest else ():
@@ -87,15 +80,15 @@ def _copy_problems(root: Root, snapshot: Manifest) -> list[str]:
     return problems
 
 
-def _documents_problems(root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry) -> list[str]:
+def _documents_problems(root: Root, snapshot: Snapshot, entry: ShardEntry) -> list[str]:
     """The problems of a file of documents."""
     problems = file_problems(root, entry.path, entry.checksum, entry.bytes)
     if problems:
         return problems
     try:
-        counts = count_documents(root, entry.path, snapshot.document_format)
+        counts = count_documents(root, entry.path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        return [f"{entry.path}: {error}; expected valid {snapshot.document_format}"]
+        return [f"{entry.path}: {error}; expected valid {snapshot.shard_format}"]
     return _count_problems(entry.path, counts, {"documents": entry.documents, "bytes of text": entry.text_bytes})
 
 
@@ -116,12 +109,12 @@ def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[
     return problems or [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
 
 
-def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
+def _unlisted(root: Root, snapshot: Snapshot) -> list[str]:
     """Problems of the files among the shards and documents that no snapshot of the output lists."""
-    listed = {entry.path for entry in snapshot.data_files}
+    listed = files_needed([snapshot])
     paths = [path for path, _ in data_files(root) if path not in listed]
     try:
-        needed = files_needed(read_manifest(root, name) for name in (fingerprints(root) if paths else ()))
+        needed = files_needed(read_snapshot(root, name) for name in (fingerprints(root) if paths else ()))
     except SnapshotError as error:
         return [str(error)]
     return [

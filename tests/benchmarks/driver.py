@@ -32,7 +32,7 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.additions import begin_addition
 from datapipe.steps.splits import weight
 from datapipe.steps.work import MapTask, Task, WriteTask
@@ -190,7 +190,7 @@ def _added(folder: Path, num_additions: int, counts: Sequence[int]) -> np.ndarra
         new = counts[number % len(counts)]
         corpora.write_jsonl(folder / f"in/{number:03}.jsonl", corpora.documents(number, new))
         snapshot = read_snapshot(root)
-        assert isinstance(snapshot, Snapshot)
+        assert snapshot.has_tokens
         started = time.perf_counter()
         addition = begin_addition(root, snapshot.fingerprint, {"web": (f"{number:03}.jsonl",)})
         _run(mixture_of(mixture, root, addition), addition.files)

@@ -28,7 +28,6 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
-from datapipe.records.names import SNAPSHOT
 from datapipe.records.outputs import ShardFile
 from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.shard_table import ShardEntry
@@ -127,7 +126,8 @@ def _write_snapshot(root: Root, names: Sequence[str], shards: Sequence[ShardEntr
         phases=(Phase(until_tokens=None, weights=dict.fromkeys(names, 1)),),
         shards=tuple(shards),
     )
-    root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    for path, content in snapshot.sealed().to_files().items():
+        root.write_atomic(path, content)
 
 
 def _written(root: Root, source: str, ids: np.ndarray) -> tuple[ShardFile, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from datapipe import columns
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.schemas import token_type
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_lists import list_files
+from datapipe.shards.shard_table import ShardEntry, ShardTable
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import Method, assemble, pack
@@ -76,7 +78,7 @@ def make_snapshot(
     pq.write_table(pa.table({"hash": hashes, "source": names[0], "path": names[1]}), folder / "files.parquet")
     checksum, size = file_checksum(Root(str(folder)), "files.parquet")
     tokens = batch.schema.field("tokens").type
-    return Snapshot(
+    snapshot = Snapshot(
         name="packed",
         seed=1,
         sequence_length=tokens.list_size,
@@ -87,6 +89,10 @@ def make_snapshot(
         files=FileEntry(path="files.parquet", bytes=size, checksum=checksum),
         shards=tuple(entries),
     ).sealed()
+    shutil.rmtree(folder / "lists", ignore_errors=True)
+    for path, content in list_files(ShardTable.of(entries)).items():
+        Root(str(folder)).write_atomic(path, content)
+    return snapshot
 
 
 def digest_of(manifest: dict[str, Any]) -> str:

@@ -75,8 +75,14 @@ def make_snapshot(
         files=_write_files(root, tuple(sources)),
         shards=tuple(shards),
     )
-    root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    write_manifest(root, snapshot.sealed())
     return folder
+
+
+def write_manifest(root: Root, snapshot: Snapshot) -> None:
+    """Makes a snapshot the newest of an output."""
+    for path, content in snapshot.to_files().items():
+        root.write_atomic(path, content)
 
 
 def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], **options: Any) -> list[str]:
@@ -89,7 +95,7 @@ def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], *
     make_snapshot(folder, {name: counts[0] for name, counts in sources.items()}, **options)
     root = Root(str(folder))
     first = read_snapshot(root)
-    assert isinstance(first, Snapshot)
+    assert first.has_tokens
     length, vocab_size = first.sequence_length, first.tokenizer.vocab_size
     shards, number, made = list(first.shards), sum(shard.sequences for shard in first.shards), [first]
     for part in range(1, max(map(len, sources.values()))):
@@ -102,8 +108,8 @@ def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], *
                 shards += _write_shards(root, prefix, first.shard_format, batch, options.get("rows_per_shard", 7), entry)
         made.append(first.model_copy(update={"shards": tuple(shards), "fingerprint": ""}).sealed())
     for snapshot in made:
-        for path in (SNAPSHOT, f"{snapshot_folder(snapshot.fingerprint)}/{SNAPSHOT}"):
-            root.write_atomic(path, snapshot.to_json())
+        write_manifest(root, snapshot)
+        root.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{SNAPSHOT}", snapshot.to_json())
     return [snapshot.fingerprint for snapshot in made]
 
 

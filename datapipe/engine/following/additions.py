@@ -26,7 +26,7 @@ from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.records.names import FILES, MIXTURE, REMOVED, REPORT, SNAPSHOT, TOKENIZER, WORK
 from datapipe.report.card.write import whole_report
 from datapipe.shards.document_files import files_in, files_of, files_parquet, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_manifest, snapshot_file, snapshot_folder
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import ADDED, newest_manifest, note_publication, published_additions
@@ -46,7 +46,7 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
 
     What is learnt is read in the folder of the newest snapshot: a run that failed since has left its own in the output.
     """
-    newest = read_manifest(root)
+    newest = read_snapshot(root)
     earlier = [root.url, *map(root.child_url, published_additions(root, newest))]
     learnt = root.child_url(snapshot_folder(newest.fingerprint)) if has_snapshot(root, newest.fingerprint) else root.url
     added = {name: source for name, source in mixture.sources.items() if name in addition.files}
@@ -89,7 +89,7 @@ def check_can_follow(mixture: Mixture) -> None:
 def check_is_as_before(mixture: Mixture, root: Root) -> None:
     """Raises UserError where the mixture has another tokenizer, sequence length, shard format or seed than the newest snapshot:
     what was learnt and how rows look is frozen while it is followed."""
-    path = f"{snapshot_folder(read_manifest(root).fingerprint)}/{MIXTURE}"
+    path = f"{snapshot_folder(read_snapshot(root).fingerprint)}/{MIXTURE}"
     if not root.exists(path):
         return
     before, now = parsed_yaml(root.read_bytes(path).decode()), parsed_yaml(mixture.resolved_yaml())
@@ -144,12 +144,8 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
     Raises DatapipeError where the newest snapshot is another one than the addition was begun for.
     """
     with exclusive(root) as lock:
-        before, added = read_manifest(root), read_manifest(root.within(addition.folder))
-        if (
-            not isinstance(before, Snapshot)
-            or not isinstance(added, Snapshot)
-            or not is_base(root, addition.base, before.fingerprint)
-        ):
+        before, added = read_snapshot(root), read_snapshot(root.within(addition.folder))
+        if not before.has_tokens or not added.has_tokens or not is_base(root, addition.base, before.fingerprint):
             raise DatapipeError(
                 f"{root.url}: another run has published a snapshot since the addition {addition.folder} was begun. Follow "
                 f"again: what is new is then chosen anew."
@@ -189,7 +185,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
 def restore_newest(root: Root) -> bool:
     """Whether snapshot.json of an output was damaged, and is restored with its files from the folder of the newest snapshot."""
     with suppress(SnapshotError):
-        read_manifest(root)
+        read_snapshot(root)
         return False
     with exclusive(root) as lock:
         newest = newest_manifest(root)
@@ -206,7 +202,7 @@ def check_is_published(root: Root) -> None:
     files that the newest snapshot has not, or has as additions, and what is new would be compared with those."""
     if not root.exists(f"{WORK}/{INDEX}"):
         return
-    newest = read_manifest(root)
+    newest = read_snapshot(root)
     added = [files_in(root.read_bytes(f"{folder}/{FILES}")) for folder in published_additions(root, newest)]
     whole = files_of(root, newest) - {(source, path) for files in added for _, source, path in files}
     strange = sorted({(file.source, file.path) for file in open_index(root.url).files} - whole)

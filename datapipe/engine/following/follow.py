@@ -36,7 +36,7 @@ from datapipe.quantities import counted, size
 from datapipe.records.names import FOLLOWER
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_manifest
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.snapshots import ADDITIONS, newest_manifest, publications
 from datapipe.snapshots.additions import Addition, begin_addition, begun_addition
 from datapipe.snapshots.takedown import named_in, take_down
@@ -94,8 +94,8 @@ class Follower:
         check_is_as_before(self.mixture, root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
-            snapshot = read_manifest(root)
-            if not isinstance(snapshot, Snapshot):
+            snapshot = read_snapshot(root)
+            if not snapshot.has_tokens:
                 raise UserError(f"--follow: {root.url} holds documents, not tokens. Give the run another output.")
             try:
                 if self._takes_down(root, snapshot):
@@ -174,7 +174,7 @@ class Follower:
         try:
             self.run_one(mixture_of(self.mixture, root, addition), addition.files)
         except DatapipeError as error:
-            if read_manifest(root).fingerprint == snapshot.fingerprint:
+            if read_snapshot(root).fingerprint == snapshot.fingerprint:
                 raise
             self.say(f"documents were taken down meanwhile, so it is built again. {error}")
             return

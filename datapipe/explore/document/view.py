@@ -20,7 +20,6 @@ from datapipe.explore.document.replay import Replayed, Replayer, entry, recorded
 from datapipe.explore.documents import OWN_VALUES, plain
 from datapipe.explore.redaction import MARGIN, RedactionError, shown
 from datapipe.explore.rows import Rows
-from datapipe.shards.manifest import Snapshot
 from datapipe.stage.decoding import EXCERPT_BYTES
 
 MOST_TEXT_CHARS = 1 << 20
@@ -156,7 +155,7 @@ class DocumentView:
         snapshot = self.output.snapshot
         if row["fate"] != "kept" or snapshot is None:
             return [read, *steps]
-        if not isinstance(snapshot, Snapshot):
+        if not snapshot.has_tokens:
             return [read, *steps, entry("write", "write documents", "kept", "written as text")]
         packed = f"sequences of {snapshot.sequence_length:,} tokens"
         return [read, *steps, entry("tokenize", "tokenize", "tokenized"), entry("pack", "pack", "packed", packed)]

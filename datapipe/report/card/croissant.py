@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from datapipe.report.card.data_files import Configuration, DataFiles
 from datapipe.report.card.escaping import plain
-from datapipe.shards.manifest import Manifest
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.licenses import UNKNOWN, named, single_licenses
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -32,7 +32,7 @@ _MEDIA_TYPES = {
 }
 
 
-def croissant(report: Mapping[str, Any], manifest: Manifest, data: DataFiles, front: Mapping[str, Any]) -> bytes:
+def croissant(report: Mapping[str, Any], manifest: Snapshot, data: DataFiles, front: Mapping[str, Any]) -> bytes:
     """The content of croissant.json.
 
     Args:
@@ -93,7 +93,7 @@ def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     return entity
 
 
-def _activity(report: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
+def _activity(report: Mapping[str, Any], manifest: Snapshot) -> dict[str, Any]:
     """The run that made the data set."""
     return {
         "@type": "prov:Activity",

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from datapipe.shards import schemas
 from datapipe.shards.documents.reader import json_schema, parquet_schema
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, Snapshot
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.snapshots.export.export import SPLITS, ExportedSplit
 from datapipe.storage.root import Root
 
@@ -75,11 +76,9 @@ class DataFiles:
         return sum(split.rows for configuration in self.configurations for split in configuration.splits)
 
 
-def data_files(root: Root, manifest: Manifest) -> DataFiles:
+def data_files(root: Root, manifest: Snapshot) -> DataFiles:
     """The data files of a snapshot in its output. Reads the columns of one file of each source."""
-    if isinstance(manifest, DocumentsSnapshot):
-        return _of_documents(root, manifest)
-    return _of_rows(manifest)
+    return _of_rows(manifest) if manifest.has_tokens else _of_documents(root, manifest)
 
 
 def _of_rows(snapshot: Snapshot) -> DataFiles:
@@ -98,12 +97,12 @@ def _of_rows(snapshot: Snapshot) -> DataFiles:
     return DataFiles(format=snapshot.shard_format, is_packed=True, configurations=(configuration,))
 
 
-def _of_documents(root: Root, snapshot: DocumentsSnapshot) -> DataFiles:
-    by_source: dict[str, list[DocumentsEntry]] = {}
-    for entry in snapshot.documents:
+def _of_documents(root: Root, snapshot: Snapshot) -> DataFiles:
+    by_source: dict[str, list[ShardEntry]] = {}
+    for entry in snapshot.shards:
         by_source.setdefault(entry.source, []).append(entry)
     columns = {source: _columns(root, snapshot, entries[0].path) for source, entries in by_source.items()}
-    ending = snapshot.document_format
+    ending = snapshot.shard_format
     known = [schema for schema in columns.values() if schema is not None]
     if len(known) == len(columns) and all(schema.equals(known[0]) for schema in known):
         whole = _split([entry for entries in by_source.values() for entry in entries], f"documents/*/*.{ending}")
@@ -116,15 +115,15 @@ def _of_documents(root: Root, snapshot: DocumentsSnapshot) -> DataFiles:
     return DataFiles(format=ending, is_packed=False, configurations=tuple(configurations))
 
 
-def _columns(root: Root, snapshot: DocumentsSnapshot, path: str) -> pa.Schema | None:
+def _columns(root: Root, snapshot: Snapshot, path: str) -> pa.Schema | None:
     """The columns of a file; None where it is gone or damaged, which `datapipe verify` tells."""
     try:
-        return parquet_schema(root, path) if snapshot.document_format == "parquet" else json_schema(root, path)
+        return parquet_schema(root, path) if snapshot.shard_format == "parquet" else json_schema(root, path)
     except (OSError, pa.ArrowException):
         return None
 
 
-def _split(entries: Sequence[DocumentsEntry], pattern: str) -> SplitFiles:
+def _split(entries: Sequence[ShardEntry], pattern: str) -> SplitFiles:
     return SplitFiles(
         split="train",
         paths=_paths([entry.path for entry in entries], pattern),

@@ -24,7 +24,7 @@ from datapipe.report.tables import (
     measured_rules,
     mixture_table,
 )
-from datapipe.shards.manifest import Manifest, Snapshot
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.storage.root import is_remote
 
@@ -35,7 +35,7 @@ Rows = list[list[Cell]]
 
 
 def gathered(
-    report: Mapping[str, Any], manifest: Manifest, mixture: str, files: DataFiles, place: str | None
+    report: Mapping[str, Any], manifest: Snapshot, mixture: str, files: DataFiles, place: str | None
 ) -> dict[str, Any]:
     """The facts of a snapshot, as the template takes them. Each row holds cells as `escaping.shown` does.
 
@@ -54,7 +54,7 @@ def gathered(
         "name": manifest.name,
         "report": report,
         "manifest": manifest,
-        "snapshot": manifest if isinstance(manifest, Snapshot) else None,
+        "snapshot": manifest if manifest.has_tokens else None,
         "num_rows": files.rows,
         "pages": {
             name: _pages(origin, (said.get("sources") or {}).get(name, {})) for name, origin in provenance["sources"].items()

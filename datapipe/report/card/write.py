@@ -32,7 +32,7 @@ from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
 from datapipe.report.tables import Bytes
-from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.snapshots import published_additions
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.warnings import RunWarning
@@ -41,7 +41,7 @@ from datapipe.storage.root import Root
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
 
 
-def write_card(root: Root, manifest: Manifest, report: Mapping[str, Any]) -> str | None:
+def write_card(root: Root, manifest: Snapshot, report: Mapping[str, Any]) -> str | None:
     """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
     mixture = mixture_text(root, manifest)
@@ -49,7 +49,7 @@ def write_card(root: Root, manifest: Manifest, report: Mapping[str, Any]) -> str
     for name, content in files.items():
         if not root.exists(f"{own}/{name}"):
             root.write_atomic(f"{own}/{name}", content)
-    if read_manifest(root).fingerprint != manifest.fingerprint:
+    if read_snapshot(root).fingerprint != manifest.fingerprint:
         return None
     is_other = root.exists(CARD) and not is_unedited(root.read_bytes(CARD))
     for name, content in files.items():
@@ -70,7 +70,7 @@ def is_unedited(content: bytes) -> bool:
     return bool(mark) and digest == f"{xxhash.xxh3_64_hexdigest(text)}{_MARK_END}".encode()
 
 
-def report_of(root: Root, manifest: Manifest) -> dict[str, Any]:
+def report_of(root: Root, manifest: Snapshot) -> dict[str, Any]:
     """The report of a snapshot. Raises UserError where there is none that this version reads."""
     for path in (f"{snapshot_folder(manifest.fingerprint)}/{REPORT}", REPORT):
         with suppress(FileNotFoundError, ValueError):
@@ -81,7 +81,7 @@ def report_of(root: Root, manifest: Manifest) -> dict[str, Any]:
     )
 
 
-def mixture_text(root: Root, manifest: Manifest) -> str:
+def mixture_text(root: Root, manifest: Snapshot) -> str:
     """mixture.yaml of a snapshot; empty where it is gone."""
     for path in (f"{snapshot_folder(manifest.fingerprint)}/{MIXTURE}", MIXTURE):
         with suppress(FileNotFoundError):
@@ -90,8 +90,8 @@ def mixture_text(root: Root, manifest: Manifest) -> str:
 
 
 def card_maker(
-    root: Root, manifest: Manifest, place: str, source: str | None = None
-) -> Callable[[Manifest, DataFiles], dict[str, bytes]]:
+    root: Root, manifest: Snapshot, place: str, source: str | None = None
+) -> Callable[[Snapshot, DataFiles], dict[str, bytes]]:
     """What makes the card of an export, and the other files about it, from its manifest and data files.
 
     Args:
@@ -102,7 +102,7 @@ def card_maker(
     whole, mixture = report_of(root, manifest), mixture_text(root, manifest)
     report = whole if source is None else _of_source(whole, source)
 
-    def make(exported: Manifest, files: DataFiles) -> dict[str, bytes]:
+    def make(exported: Snapshot, files: DataFiles) -> dict[str, bytes]:
         about = {MIXTURE: mixture.encode()} if mixture else {}
         return {**about, **signed(card_files(report, exported, mixture, files, place))}
 
@@ -139,7 +139,7 @@ def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def card_files(
     report: Mapping[str, Any],
-    manifest: Manifest,
+    manifest: Snapshot,
     mixture: str,
     files: DataFiles,
     place: str | None = None,
@@ -202,8 +202,8 @@ def complete_about(root: Root, snapshot: Snapshot) -> str | None:
         target = root.within(folder)
         with suppress(FileNotFoundError, ValueError):
             shards = parse_report(target.read_bytes(REPORT))["shards"]
-            newest = read_manifest(target)
-            if isinstance(newest, Snapshot) and shards and shards["fingerprint"] == newest.fingerprint:
+            newest = read_snapshot(target)
+            if newest.has_tokens and shards and shards["fingerprint"] == newest.fingerprint:
                 told = write_about(target, newest)
     return told
 

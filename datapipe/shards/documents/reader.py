@@ -10,7 +10,6 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string, text_lengths
-from datapipe.shards.documents.writer import DocumentFormat
 from datapipe.storage.root import Root
 
 _CHUNK_BYTES = 1 << 20
@@ -89,9 +88,9 @@ def _whole_lines(root: Root, path: str) -> Iterator[bytes]:
         yield lines
 
 
-def count_documents(root: Root, path: str, format: DocumentFormat) -> tuple[int, int | None]:
+def count_documents(root: Root, path: str) -> tuple[int, int | None]:
     """How many documents a file has, and the bytes of their texts; None where counting them means parsing JSON."""
-    if format == "jsonl.zst":
+    if path.endswith(".jsonl.zst"):
         return sum(chunk.count(b"\n") for chunk in json_chunks(root, path)), None
     num_docs = num_bytes = 0
     for batch in parquet_batches(root, path, ["text"]):

@@ -31,7 +31,6 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.errors import UserError, suggest
 from datapipe.machine.files import sync
-from datapipe.records.names import SNAPSHOT
 from datapipe.shards import schemas
 from datapipe.shards.document_files import committed_file
 from datapipe.shards.manifest import Phase, Snapshot
@@ -289,4 +288,4 @@ def _manifest_files(
     made = snapshot.model_copy(update=content).sealed()
     patterns = {"train": "shards/*/part-*.parquet", "validation": "shards/*/validation-*.parquet"}
     plain = {"README.md": dataset_card(snapshot.name, patterns, exported)} if wanted.format == "parquet" else {}
-    return {**named, **(plain if about is None else about(made)), SNAPSHOT: made.to_json()}
+    return {**named, **(plain if about is None else about(made)), **made.to_files()}

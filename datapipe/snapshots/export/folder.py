@@ -33,7 +33,7 @@ _ABOUT = re.compile(
 _DATA = re.compile(
     r"data/(train|validation)-\d+\.(parquet|jsonl\.zst)"
     r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
-    r"|shards/[^/]+/[\w.-]+\.(arrow|parquet)"
+    r"|shards/[^/]+/[\w.-]+\.(arrow|parquet)|lists/[0-9a-f]{32}\.parquet"
     r"|[^/]+/(train|validation)(-\d+)?\.(bin|idx)"
 )
 

@@ -18,7 +18,8 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards import schemas
 from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Snapshot
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.snapshots.verify import file_problems
 from datapipe.stage.field_types import joined
@@ -53,13 +54,13 @@ def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(found, schema=schema)
 
 
-def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | None, split: Split | None) -> list[Part]:
+def parts_of_documents(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The documents of a run without a tokenizer, which holds none out. Raises UserError, CorruptionError."""
     if split == "validation":
         raise UserError("a run without a tokenizer holds no documents out: it has no validation split. Leave out --split")
     parts: list[Part] = []
     for name in wanted_sources(snapshot.sources, source):
-        entries = [entry for entry in snapshot.documents if entry.source == name and entry.documents]
+        entries = [entry for entry in snapshot.shards if entry.source == name and entry.documents]
         if entries:
             schema = _schema_of(root, snapshot, entries)
             parts.append(
@@ -68,11 +69,11 @@ def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | No
     return parts
 
 
-def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry]) -> pa.Schema:
+def _schema_of(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) -> pa.Schema:
     for entry in entries:
         for problem in file_problems(root, entry.path, entry.checksum, entry.bytes):
             raise CorruptionError(f"{problem}. Delete the file and run the mixture again to restore it")
-    schema_of = parquet_schema if snapshot.document_format == "parquet" else json_schema
+    schema_of = parquet_schema if snapshot.shard_format == "parquet" else json_schema
     return joined_schema({entry.path: schema_of(root, entry.path) for entry in entries})
 
 
@@ -94,11 +95,9 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])
 
 
-def _batches(
-    root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _batches(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for entry in entries:
-        is_parquet = snapshot.document_format == "parquet"
+        is_parquet = snapshot.shard_format == "parquet"
         yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datapipe.errors import UserError
 from datapipe.shards.documents.writer import DocumentFormat, DocumentWriter, row_bytes
-from datapipe.shards.manifest import Manifest
+from datapipe.shards.manifest import Snapshot
 from datapipe.snapshots.export.card import dataset_card
 from datapipe.snapshots.export.export import SPLITS, ExportedSplit, ExportRequest, Split, write_export
 from datapipe.snapshots.export.mds import MOST_BYTES, MdsWriter
@@ -31,7 +31,7 @@ About = Callable[[pa.Schema, Sequence[ExportedSplit]], Mapping[str, bytes]]
 
 
 def write_dataset(
-    root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, parts: Sequence[Part], about: About | None = None
+    root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, parts: Sequence[Part], about: About | None = None
 ) -> list[ExportedSplit]:
     """Writes the parts. Raises UserError for a folder with other files, or where there is nothing to write.
 

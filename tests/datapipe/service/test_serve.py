@@ -293,6 +293,7 @@ def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path:
         first = there.snapshot.fingerprint
         taken = [next(there)["input_ids"] for _ in range(3)]
         assert there.advance() == first
+        shutil.copytree(rewritten / "lists", folder / "lists", dirs_exist_ok=True)
         (rewritten / "snapshot.json").replace(folder / "snapshot.json")
         assert there.advance() != first
         taken += [next(there)["input_ids"] for _ in range(3)]

@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 
@@ -22,13 +24,15 @@ from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.remote.protocol import OpenRequest
+from datapipe.records.checksum import bytes_checksum
 from datapipe.records.names import SNAPSHOT
 from datapipe.service.outputs import ServedOutput
 from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry, read_snapshot
-from datapipe.shards.shard_table import ShardEntry, ShardTable, numbered_path
+from datapipe.shards.shard_table import SCHEMA, ShardEntry, ShardTable, numbered_path
 from datapipe.storage.root import Root
 from tests.support import packed_shards
 from tests.support.command_line import datapipe
+from tests.support.snapshots import make_growing_snapshots, write_manifest
 
 pytestmark = pytest.mark.medium
 
@@ -50,7 +54,7 @@ MIXED = (
 
 
 def manifest(shards: tuple[ShardEntry, ...]) -> dict[str, Any]:
-    """The content of a manifest, without its fingerprint."""
+    """The content of a manifest of the version before, without its fingerprint: it has the shards itself."""
     names = sorted({shard.source for shard in shards})
     snapshot = Snapshot(
         name="mixed",
@@ -62,7 +66,8 @@ def manifest(shards: tuple[ShardEntry, ...]) -> dict[str, Any]:
         phases=(Phase(until_tokens=None, weights=dict.fromkeys(names, 1)),),
         shards=shards,
     )
-    return {name: value for name, value in snapshot.model_dump(mode="json").items() if name != "fingerprint"}
+    content = snapshot.model_dump(mode="json", exclude={"lists", "fingerprint"})
+    return {**content, "version": 2, "shards": [shard.model_dump(mode="json") for shard in shards]}
 
 
 def write(folder: Path, content: dict[str, Any], indent: int | None = 1) -> None:
@@ -118,7 +123,9 @@ def test_manifest_reads_and_writes_every_entry_in_any_layout(tmp_path: Path) -> 
     snapshot, other = outcome(tmp_path, content), outcome(tmp_path, content, None)
     assert isinstance(snapshot, Snapshot) and isinstance(other, Snapshot)
     assert snapshot == other and tuple(snapshot.shards) == MIXED
-    assert snapshot.sealed() == snapshot == Snapshot.model_validate_json(snapshot.to_json())
+    newer = snapshot.sealed()
+    write_manifest(Root(str(tmp_path)), newer)
+    assert read_snapshot(Root(str(tmp_path))) == newer and tuple(newer.shards) == MIXED
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot
 
 
@@ -155,7 +162,7 @@ def _rename(content: dict[str, Any], name: str) -> None:
         (lambda content: content["sources"].pop("web"), "shards of 'web', which is not a source"),
         (lambda content: content["sources"].update(shards=[]), ""),
         (lambda content: content["phases"].append({"until_tokens": None, "weights": {"shards": []}}), ""),
-        (lambda content: content.update(version=3), "version"),
+        (lambda content: content.update(version=4), "version"),
         (lambda content: content["tokenizer"].update(path="a/../../t.json"), "does not lie inside"),
         (lambda content: content["shards"][0].update(path="../../etc/passwd"), "does not lie inside"),
         (lambda content: content["shards"][0].update(path="/etc/passwd"), "does not lie inside"),
@@ -184,6 +191,39 @@ def test_manifest_with_damaged_bytes_is_refused_or_says_the_same(tmp_path: Path)
             assert read_snapshot(Root(str(tmp_path))) == expected
         except SnapshotError:
             continue
+
+
+def test_snapshot_that_grew_has_the_lists_of_the_one_before_and_one_more(tmp_path: Path) -> None:
+    root, names = Root(str(tmp_path)), make_growing_snapshots(tmp_path, {"a": [20, 10], "b": [15]})
+    first, second = (read_snapshot(root, name) for name in names)
+    assert (len(first.lists), second.lists[:1], len(second.lists)) == (1, first.lists, 2)
+    assert second.shards[: len(first.shards)] == tuple(first.shards)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("path", ["../../etc/passwd"] * 2, "does not lie inside"),
+        ("path", ["shards/web/a.arrow"] * 2, "listed twice"),
+        ("path", [None, "a"], "without path"),
+        ("source", ["b", "web"], "'b', which is not a source"),
+        ("split", ["test", "train"], "neither train nor validation"),
+        ("checksum", ["a" * 5000, "b"], "checksum that is out of range"),
+        ("tokens", [-1, 1], "tokens that is out of range"),
+        ("part", [1 << 62, None], "part that is out of range"),
+        ("hashes", [[1], None], "no pair"),
+        ("hashes", [[0, (1 << 64) + 1], None], "hashes that is out of range"),
+        ("another", [1, 2], "columns"),
+    ],
+)
+def test_list_with_values_that_no_run_writes_is_refused(tmp_path: Path, name: str, values: list[Any], reason: str) -> None:
+    rows = [{"text_bytes": 0, **shard.model_dump(), name: value} for shard, value in zip((entry(1), entry(2)), values)]
+    schema = SCHEMA if name in SCHEMA.names else pa.schema([*SCHEMA, (name, pa.int64())])
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "list.parquet")
+    content = (tmp_path / "list.parquet").read_bytes()
+    listed = {"path": "list.parquet", "bytes": len(content), "checksum": bytes_checksum(content)}
+    found = {key: value for key, value in manifest((entry(1),)).items() if key != "shards"}
+    assert reason in str(outcome(tmp_path, found | {"version": 3, "lists": [listed]}))
 
 
 def test_manifest_of_many_shards_is_read_and_laid_out_without_an_object_for_each(tmp_path: Path) -> None:
@@ -316,10 +356,10 @@ def _open(what: str, opener: Callable[[Path], object], output: Path) -> None:
 @pytest.mark.parametrize(
     "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir], ids=["pipe", "endless", "folder"]
 )
-@pytest.mark.parametrize("name", ["snapshot.json", "tokenizer.json", "files.parquet", "shards"])
+@pytest.mark.parametrize("name", ["snapshot.json", "tokenizer.json", "files.parquet", "shards", "lists"])
 def test_pipe_device_or_folder_in_the_place_of_a_file_is_told_and_not_waited_for(output, tmp_path, name, put):
-    manifest = json.loads((output / "snapshot.json").read_bytes())
-    path = output / (manifest["shards"][0]["path"] if name == "shards" else name)
+    snapshot = read_snapshot(Root(str(output)))
+    path = output / {"shards": snapshot.shards[0].path, "lists": snapshot.lists[0].path}.get(name, name)
     path.rename(tmp_path / "sound")
     try:
         put(path)

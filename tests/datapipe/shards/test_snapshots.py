@@ -28,6 +28,7 @@ from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.killed_changes import is_killed
+from tests.support.snapshots import write_manifest
 
 pytestmark = pytest.mark.medium
 
@@ -202,11 +203,11 @@ def test_output_of_the_version_before_is_read_and_stays_when_a_new_one_is_publis
     snapshot = read_snapshot(root)
     for entry in snapshot.shards:
         os.rename(root.path(entry.path), root.path(entry.numbered_path))
-    for folder in ("snapshots", "work/published"):
+    for folder in ("snapshots", "work/published", "lists"):
         shutil.rmtree(root.path(folder))
     entries = tuple(entry.model_copy(update={"path": entry.numbered_path}) for entry in snapshot.shards)
     old = snapshot.model_copy(update={"shards": entries}).sealed()
-    root.write_atomic(SNAPSHOT, old.to_json())
+    write_manifest(root, old)
     assert verify_snapshot(root, old) == []
     options = {"skip_shards": [old.shards_of("web", "train")[0].path]}
     expected = _batches(root, **options)

@@ -80,7 +80,7 @@ def _finished(path: Path, **options: Any) -> Run:
 
 def _run(path: Path, **options: Any) -> Snapshot:
     snapshot = _finished(path, **options).snapshot
-    assert isinstance(snapshot, Snapshot)
+    assert snapshot.has_tokens
     return snapshot
 
 

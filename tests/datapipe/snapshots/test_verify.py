@@ -147,7 +147,7 @@ def test_verify_shards_that_are_not_as_the_manifest_says_are_found(output):
     for field in ("tokens", "documents", "sequences"):
         wrong = first.model_copy(update={field: getattr(first, field) + 1})
         assert problems(root, snapshot.model_copy(update={"shards": (wrong, *others)})) == [first.path]
-    small = snapshot.model_copy(update={"tokenizer": snapshot.tokenizer.model_copy(update={"vocab_size": 100})})
+    small = snapshot.model_copy(update={"tokenizer_entry": snapshot.tokenizer.model_copy(update={"vocab_size": 100})})
     assert problems(root, small) == [shard.path for shard in snapshot.shards]
     sound = schema_of(packed_batch(1, LENGTH))
     schema = sound.with_metadata({**sound.metadata, b"datapipe.tokenizer": b"another"})

@@ -15,7 +15,6 @@ from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import sweep
 from datapipe.report.distributions import distributions
 from datapipe.report.summary import write_report
-from datapipe.shards.manifest import DocumentsSnapshot
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -55,8 +54,8 @@ def _run(folder: Path, options: str = "", stages: str = "", source: str = "web",
 
 
 def _written(run: runs.Finished) -> list[Row]:
-    assert isinstance(run.snapshot, DocumentsSnapshot)
-    return [row for file in run.snapshot.documents for row in pq.read_table(Path(run.mixture.output, file.path)).to_pylist()]
+    assert not run.snapshot.has_tokens
+    return [row for file in run.snapshot.shards for row in pq.read_table(Path(run.mixture.output, file.path)).to_pylist()]
 
 
 def _kept(run: runs.Finished) -> list[str]:

@@ -16,7 +16,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.records.outputs import TableFile
-from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
+from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.clean import clean
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.splits import LEAST_DOCUMENT_BYTES
@@ -53,8 +53,8 @@ def written(tmp_path_factory, corpus) -> runs.Finished:
 
 
 def _checksums(run: runs.Finished) -> dict[str, str]:
-    assert isinstance(run.snapshot, DocumentsSnapshot)
-    return {entry.path: entry.checksum for entry in run.snapshot.documents}
+    assert not run.snapshot.has_tokens
+    return {entry.path: entry.checksum for entry in run.snapshot.shards}
 
 
 def _kept(run: runs.Finished, source: str) -> list[dict]:
@@ -72,7 +72,7 @@ def _rows(path: Path) -> list[dict]:
 
 def _files(run: runs.Finished, source: str) -> list[list[dict]]:
     """The documents of each file of a source."""
-    entries = [entry for entry in run.snapshot.documents if entry.source == source]
+    entries = [entry for entry in run.snapshot.shards if entry.source == source]
     found = [_rows(Path(run.mixture.output, entry.path)) for entry in entries]
     texts = [[row["text"].encode() for row in rows] for rows in found]
     assert [(entry.documents, entry.text_bytes) for entry in entries] == [(len(t), sum(map(len, t))) for t in texts]
@@ -105,7 +105,7 @@ def test_documents_have_ids_source_and_text_and_then_the_kept_columns(tmp_path):
 def test_mixture_without_a_tokenizer_needs_no_weights_and_tells_of_keys_that_are_not_used(tmp_path, corpus):
     tail = TEXT + "validation: 1%\npack: {sequence_length: 64}\nmixture: {tokens: 1B}\n"
     run = _run(tmp_path, corpus, "sources.web.weight=0", "sources.books.weight=0", "stages=[]", tail=tail)
-    assert isinstance(run.snapshot, DocumentsSnapshot)
+    assert not run.snapshot.has_tokens
     assert any("not used" in line and "validation, pack, mixture" in line for line in run.told)
     listed = json.loads(datapipe(["plan", str(tmp_path / "mixture.yaml"), "--json"]).stdout)
     assert listed["sources"]["web"]["share"] is None
@@ -115,7 +115,7 @@ def test_mixture_without_a_tokenizer_needs_no_weights_and_tells_of_keys_that_are
 
 def test_commands_about_an_output_read_documents_or_refuse_them(written):
     output = written.mixture.output
-    count = sum(entry.documents for entry in written.snapshot.documents)
+    count = sum(entry.documents for entry in written.snapshot.shards)
     assert all(f"{count:,} documents" in datapipe([command, output]).stdout for command in ("verify", "snapshots"))
     assert datapipe(["clean", output]).returncode == datapipe(["inspect", output, "-n", "1"]).returncode == 0
     refused = datapipe(["export", output, "--format", "megatron", "--to", f"{output}-export"])
@@ -190,11 +190,11 @@ def test_a_tokenizer_that_is_added_cleans_nothing_again(tmp_path, corpus, tokeni
     assert {step.rpartition("/")[2] for step in tokens.watcher.steps} == {"sample", "train", "tokenize", "pack"}
     assert tokens.snapshot == tokenized.snapshot
     root = Root(tokens.mixture.output)
-    assert read_manifest(root, text.snapshot.fingerprint) == text.snapshot
+    assert read_snapshot(root, text.snapshot.fingerprint) == text.snapshot
     assert not verify_snapshot(root, text.snapshot)
     assert not verify_snapshot(root, tokens.snapshot)
     assert _run(tmp_path, corpus).watcher.steps == []
-    assert read_manifest(root) == text.snapshot
+    assert read_snapshot(root) == text.snapshot
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_verify_tells_damage_and_strangers_and_cleaning_deletes_earlier_files(tm
     first = _run(tmp_path, corpus)
     root = Root(first.mixture.output)
     assert verify_snapshot(root, first.snapshot) == []
-    damaged = next(entry.path for entry in first.snapshot.documents if entry.source == "web")
+    damaged = next(entry.path for entry in first.snapshot.shards if entry.source == "web")
     path = Path(root.path(damaged))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -221,7 +221,7 @@ def test_verify_tells_damage_and_strangers_and_cleaning_deletes_earlier_files(tm
 
 @pytest.mark.parametrize("format", ["parquet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jsonl", "mds"))])
 def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, tokenized, written, format):
-    count = sum(entry.documents for entry in written.snapshot.documents)
+    count = sum(entry.documents for entry in written.snapshot.shards)
     for run, name, options in ((tokenized, "x", ["--text"]), (written, "y", [])):
         command = ["export", run.mixture.output, "--format", format, "--to", f"{tmp_path}/{name}", "--target-bytes", "16KiB"]
         told = datapipe([*command, *options])

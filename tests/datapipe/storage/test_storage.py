@@ -18,6 +18,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.records.checksum import bytes_checksum, file_checksum
+from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.local import local_files
 from datapipe.storage.outages import outage_of
 from datapipe.storage.root import Root, current_state, open_input, resolve
@@ -229,9 +230,7 @@ def _run(hub: FakeHub, folder: Path, source: str, status: int = 0, **environment
 
 
 def _texts(folder: Path) -> list[str]:
-    snapshot = json.loads((folder / "out" / "snapshot.json").read_text())
-    names = [entry["path"] for entry in snapshot["documents"]] if "documents" in snapshot else None
-    paths = [folder / "out" / name for name in names] if names else (folder / "out").rglob("part-*.parquet")
+    paths = [folder / "out" / shard.path for shard in read_snapshot(Root(str(folder / "out"))).shards]
     return sorted(text for path in paths for text in pq.read_table(path).column("text").to_pylist())
 
 

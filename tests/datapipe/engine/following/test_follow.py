@@ -94,7 +94,7 @@ class Corpus:
     @property
     def snapshot(self) -> Snapshot:
         snapshot = read_snapshot(self.root)
-        assert isinstance(snapshot, Snapshot)
+        assert snapshot.has_tokens
         return snapshot
 
     @property

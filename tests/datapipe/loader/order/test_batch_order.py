@@ -29,12 +29,11 @@ from datapipe.loader.order.sample_order import Inventory, SampleOrder
 from datapipe.loader.order.saved_lineage import lineage_json, read_lineage
 from datapipe.loader.order.state import sealed
 from datapipe.loader.trace import trace_document, trace_step
-from datapipe.records.names import SNAPSHOT
 from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, Strata, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
 from tests.support.loader_rows import assert_joined, assert_no_row_early, resumed, rows_by_source
-from tests.support.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot, write_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
@@ -241,7 +240,7 @@ def publish(folder: Path, rows: dict[str, int], *, edition: dict[str, int] | Non
         exhausted="redistribute",
         shards=tuple(shards),
     )
-    Root(str(folder)).write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    write_manifest(Root(str(folder)), snapshot.sealed())
     return folder
 
 

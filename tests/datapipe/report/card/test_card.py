@@ -21,8 +21,7 @@ from datapipe.report.card.data_files import DataFiles
 from datapipe.report.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.report.card.front_matter import size_category
 from datapipe.report.card.write import card_files, is_unedited, signed, write_card
-from datapipe.shards.manifest import DocumentsSnapshot, Manifest, read_manifest, snapshot_folder
-from datapipe.shards.provenance import Provenance
+from datapipe.shards.manifest import Snapshot, SourceEntry, read_snapshot, snapshot_folder
 from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.command_line import datapipe
@@ -155,7 +154,7 @@ def test_mlcroissant_validates_and_reads_the_documents(outputs: dict[str, _Carde
 def test_a_card_that_somebody_edited_stays(outputs: dict[str, _Carded], tmp_path: Path) -> None:
     copytree(outputs["documents"].folder, tmp_path / "out")
     root, report = Root(str(tmp_path / "out")), outputs["documents"].report
-    snapshot: Manifest = read_manifest(root)
+    snapshot = read_snapshot(root)
     first = root.read_bytes("README.md")
     assert is_unedited(first)
     assert root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/README.md") == first
@@ -178,7 +177,8 @@ def _limits(**more: Any) -> str:
     provenance = {"sources": {"web": origin}, "licenses": {}, "synthetic": {}, "cost": {}} | more.pop("provenance", {})
     empty |= {"mixture": None, "tokenizer": None, "provenance": provenance, "run": {"datapipe": "0.1.0"}}
     empty |= {name: {} for name in ("taken", "measured", "clusters")}
-    manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": Provenance()}, documents=()).sealed()
+    sources = {"web": SourceEntry(weight=0)}
+    manifest = Snapshot(name="m", seed=1, shard_format="parquet", sources=sources, shards=()).sealed()
     files = DataFiles(format="parquet", is_packed=False, configurations=())
     written = {"total": entry, "sources": {"web": entry}, **empty, **more}
     return card_files(written, manifest, "", files)["README.md"].decode().partition("## Known limits")[2]

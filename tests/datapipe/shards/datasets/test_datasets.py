@@ -19,8 +19,8 @@ from ruamel.yaml import YAML
 from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.documents.writer import DocumentWriter
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot
-from datapipe.shards.provenance import Provenance
+from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.snapshots.export.export import ExportRequest
 from datapipe.snapshots.export.folder import MARK, RECORD
 from datapipe.snapshots.export.parts import Part, joined_schema, parts_of_documents, parts_of_rows
@@ -227,7 +227,7 @@ def test_packed_rows_come_back_once_in_the_order_of_the_shards(tmp_path, vocab_s
     assert read_back(tmp_path / "new", format, "train") == rows
 
 
-def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
+def documents_snapshot(folder: Path, format) -> tuple[Root, Snapshot]:
     root, entries = Root(str(folder)), []
     for part in (parts()[0], parts()[2]):
         for number, rows in enumerate(part.batches()):
@@ -236,9 +236,10 @@ def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
             done = writer.finish()
             sizes = {"documents": done.rows, "text_bytes": done.text_bytes, "bytes": done.bytes}
             checksum = file_checksum(root, done.path)[0]
-            entries.append(DocumentsEntry(path=done.path, source=part.source, checksum=checksum, **sizes))
-    sources = {"books": Provenance(), "web": Provenance()}
-    snapshot = DocumentsSnapshot(name="texts", document_format=format, sources=sources, documents=tuple(entries)).sealed()
+            no_rows = {"split": "train", "sequences": 0, "tokens": 0}
+            entries.append(ShardEntry(path=done.path, source=part.source, checksum=checksum, **no_rows, **sizes))
+    sources = dict.fromkeys(("books", "web"), SourceEntry(weight=0))
+    snapshot = Snapshot(name="texts", seed=1, shard_format=format, sources=sources, shards=tuple(entries)).sealed()
     return root, snapshot
 
 
@@ -253,13 +254,13 @@ def test_documents_of_a_run_without_a_tokenizer_come_back_in_every_format(tmp_pa
 @pytest.mark.parametrize("damage", ["flip", "lose"])
 def test_a_damaged_file_of_documents_is_told_before_anything_is_written(tmp_path, damage):
     root, snapshot = documents_snapshot(tmp_path / "out", "parquet")
-    path = tmp_path / "out" / snapshot.documents[3].path
+    path = tmp_path / "out" / snapshot.shards[3].path
     found = bytearray(path.read_bytes())
     found[len(found) // 2] ^= 1
     path.unlink()
     if damage == "flip":
         path.write_bytes(found)
-    with pytest.raises(CorruptionError, match=snapshot.documents[3].path):
+    with pytest.raises(CorruptionError, match=snapshot.shards[3].path):
         parts_of_documents(root, snapshot, None, None)
 
 

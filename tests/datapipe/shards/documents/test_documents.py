@@ -49,7 +49,7 @@ def test_bytes_do_not_depend_on_the_batches_in_which_rows_arrive(tmp_path, monke
     for number in range(5):
         borders = sorted(rng.choices(range(301), k=number * 7))
         assert _write(tmp_path / str(number), rows, borders, format) == whole
-    assert count_documents(Root(str(tmp_path / "whole")), whole.path, format)[0] == 300
+    assert count_documents(Root(str(tmp_path / "whole")), whole.path)[0] == 300
 
 
 def test_row_groups_are_bounded_by_all_columns(tmp_path, monkeypatch):

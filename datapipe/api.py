@@ -39,7 +39,7 @@ from datapipe.report.plan_view import plan_json
 from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning, run_warnings

@@ -10,7 +10,7 @@
     stall            its batch one by one ─▶ the run fails, and names the document
 
 Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
-learned. What is learned travels with the task (`work.Care`). A crash on no document (reading, rows) is named by its work.
+learned. What is learned travels with the task (`Care`). A crash on no document (reading, rows) is named by its work.
 
 SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
 strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
@@ -35,7 +35,9 @@ from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.quantities import counted, size
-from datapipe.steps.work import MapTask, RangeTask, Task
+from datapipe.steps.hash_range import RangeTask
+from datapipe.steps.kind import Task
+from datapipe.steps.map import MapTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0

@@ -37,8 +37,10 @@ from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.index.write import index_of_run, write_index
 from datapipe.snapshots.publish import Report, publish
 from datapipe.snapshots.takedown import delete_from_indexes
-from datapipe.steps.compile import Plan, compile_plan
-from datapipe.steps.estimate import KeptShares, StepCost, step_costs
+from datapipe.steps.costs import StepCost
+from datapipe.steps.estimate import KeptShares, step_costs
+from datapipe.steps.kind import Plan
+from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.hold import LeaseLostError

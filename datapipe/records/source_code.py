@@ -39,7 +39,7 @@ from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, read_check
 MACHINERY = tuple(
     f"datapipe.{name}"
     for name in (
-        "credentials", "errors", "machine", "quantities", "steps.fingerprint", "storage",
+        "credentials", "errors", "machine", "quantities", "storage",
         *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip

@@ -23,6 +23,9 @@ from datapipe.storage.root import Root
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.proof import Choice
 
+ENCODERS = ("fastokens", "tokenizers")
+"""The libraries whose versions decide ids."""
+
 
 def choice_of(file: TokenizerFile) -> Choice:
     """Which library encodes with a committed tokenizer."""

@@ -34,8 +34,9 @@ from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.snapshots.additions import begin_addition
-from datapipe.steps.splits import weight
-from datapipe.steps.work import MapTask, Task, WriteTask
+from datapipe.steps.kind import Task
+from datapipe.steps.map import MapTask
+from datapipe.steps.write import WriteTask, weight
 from datapipe.storage.hold import Hold
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root

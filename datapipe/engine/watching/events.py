@@ -28,8 +28,7 @@ from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan
-from datapipe.steps.work import Task
+from datapipe.steps.kind import Plan, Task
 
 
 def _short(fingerprint: str) -> str:

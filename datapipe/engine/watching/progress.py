@@ -26,8 +26,7 @@ from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, duration
 from datapipe.records.record import Record
 from datapipe.report.layout import fitting, print_text
-from datapipe.steps.steps import Plan
-from datapipe.steps.work import Task
+from datapipe.steps.kind import Plan, Task
 
 _PLAIN_EVERY_S = 10.0
 

@@ -18,10 +18,9 @@ from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.metrics import DocumentCounts
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, Step
-from datapipe.steps.estimate import StepCost
-from datapipe.steps.steps import EXCHANGES
-from datapipe.steps.work import Task
+from datapipe.steps.costs import StepCost
+from datapipe.steps.kind import Plan, Step, Task
+from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
 
 _LAST_LINES = 20
 
@@ -42,7 +41,7 @@ class Sums(Figures):
             metrics = record.metrics
             self["task_seconds", step.id] += metrics.seconds
             self.observe("task_duration_seconds", step.kind, value=metrics.seconds)
-            self["tokens", step.source] += metrics.tokens if step.kind == "tokenize" else 0
+            self["tokens", step.source] += metrics.of(TokenizeMetrics).tokens if step.work is TokenizeTask else 0
             if metrics.second_attempt:
                 self["second_attempts", metrics.second_attempt] += 1
             self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)
@@ -245,7 +244,7 @@ def step_json(step: StepState) -> dict[str, Any]:
         "seconds": step.seconds,
         "slowest": {"task": step.slowest, "seconds": step.slowest_s},
         "kept": step.kept,
-        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.kind in EXCHANGES else None,
+        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.work.is_exchange else None,
         "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
         "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
     }

@@ -23,7 +23,7 @@ from datapipe.errors import UserError, exit_status_of
 from datapipe.records.names import FOLLOWER, REPORT, STATUS
 from datapipe.report.summary import parse_report
 from datapipe.shards.snapshots import ADDITIONS
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.storage.lock import LEASE, LEASE_S, LOCK
 from datapipe.storage.root import Root
 

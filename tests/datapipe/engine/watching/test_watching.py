@@ -25,10 +25,12 @@ from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, Step
-from datapipe.steps.estimate import StepCost
-from datapipe.steps.steps import lay_out
-from datapipe.steps.work import MapTask, TrainTask
+from datapipe.steps.costs import StepCost
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.map import MapTask
+from datapipe.steps.pack import PackTask
+from datapipe.steps.pipeline import lay_out
+from datapipe.steps.train import TrainTask
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
 OTHER = replace(TASK, fingerprint="fedcba9876543210")
@@ -120,7 +122,7 @@ class _Scraped(tuple[Record, ...]):
 
 
 def _plan(records: tuple[Record, ...]) -> Plan:
-    step = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS, records=records)
+    step = Step(id="web/read", work=MapTask, label="read", source="web", tasks=TASKS, records=records)
     return Plan(pipeline=lay_out({"web": []}), steps=[step])
 
 
@@ -142,7 +144,7 @@ def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
     return StepCost(seconds=seconds, unknown=("a stage",) if is_least else ())
 
 
-_STEP, _TRAIN = (Step(id=kind, kind=kind, label=kind, source="web") for kind in ("map", "train"))
+_STEP, _TRAIN = (Step(id=kind.kind, work=kind, label=kind.kind, source="web") for kind in (MapTask, TrainTask))
 
 
 def _step(planned: int | None, **known: Any) -> StepState:
@@ -281,8 +283,8 @@ def _displayed(terminal: bool) -> str:
     stream, state = io.StringIO(), _Timed()
     with Progress(Console(file=stream, force_terminal=terminal, width=100), state) as progress:
         observers = Observers([state, progress])
-        first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
-        last = Step(id="web/pack", kind="pack", label="pack", source="web")
+        first = Step(id="web/read", work=MapTask, label="read", source="web", tasks=TASKS[:2])
+        last = Step(id="web/pack", work=PackTask, label="pack", source="web")
         observers.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
         observers.committed(RECORDS[0])
         observers.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
@@ -310,7 +312,7 @@ def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are
 
 def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
     task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
-    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    step = Step(id="tokenizer/train", work=TrainTask, label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
     stream, state = io.StringIO(), RunState()
     with Progress(Console(file=stream, force_terminal=True, width=80), state):

@@ -5,7 +5,7 @@ exchanges (`reduce.py`) ─▶ drops, cuts, sizes ─▶ gather, one task a rang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -63,11 +63,11 @@ def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
 # ---------------------------------------------------------------------------------------------------- planning
 
 
-def decisions(planning: Planning, global_step: GlobalStep, emitting: Sequence[Step]) -> Decisions | None:
+def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[Step]) -> Decisions | None:
     """The decisions of a global stage, or None while they are not committed.
 
     Args:
-        emitting: the steps that emit its rows.
+        emitting: the steps that emit its rows; they are gone through once, while the decisions are not planned.
     """
     step_id = f"{global_step.id}/decisions"
     step = planning.known.get(step_id) or _gather(planning, step_id, global_step, emitting)
@@ -86,10 +86,11 @@ def decisions(planning: Planning, global_step: GlobalStep, emitting: Sequence[St
     )
 
 
-def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting: Sequence[Step]) -> Step:
+def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting: Iterable[Step]) -> Step:
     """The exchanges of a global stage one after the other, and its decisions by document."""
     stage = cast(Global, global_step.stage.stage)
     tables: Tables | None = None
+    emitting = list(emitting)
     if all(step.is_committed for step in emitting):
         reference_rows = planning.request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {})
         tables = {name: files_with_rows(emitting, f"emitted.{name}") + reference_rows.get(name, ()) for name in stage.emits()}

@@ -329,7 +329,14 @@ class Planning:
 
     def cleaned(self, source: str) -> Step:
         """The step of the last segment of a source."""
-        return self.plan.of_kind("map", source)[-1]
+        pipeline = self.plan.pipeline
+        return self.known[pipeline.map_step(source, len(pipeline.segments[source]) - 1)]
+
+    @property
+    def tokenizer(self) -> TokenizerFile | None:
+        """As `Plan.tokenizer`, which goes through all steps."""
+        step = self.known.get("tokenizer/load") or self.known.get("tokenizer/train")
+        return None if step is None else next(iter(step.outputs("tokenizer", TokenizerFile)), None)
 
 
 def documents_of(record: Record) -> Fields:

@@ -276,7 +276,7 @@ def _segment(planning: Planning, name: str, number: int) -> Step:
     if isinstance(ending, RankingStep):
         known: Decisions | BoundStage | None = find_cut(planning, name, ending, before)
     else:
-        known = decisions(planning, ending, [_segment(planning, *emitting) for emitting in ending.sources])
+        known = decisions(planning, ending, (_segment(planning, *emitting) for emitting in ending.sources))
     later = None
     if before.is_committed and known is not None:
         later = _of_later_segment(name, planning.plan.inputs[name], before.records, known)

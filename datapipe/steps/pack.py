@@ -114,7 +114,7 @@ class PackTask(Task):
     @classmethod
     def _plan_length(cls, planning: Planning, source: str, sequence_length: int) -> None:
         """Packs rows of one length: `web/pack` for the first, which the output itself holds, `web/pack-8192` for another."""
-        (tokenized,), tokenizer = planning.plan.of_kind("tokenize", source), planning.plan.tokenizer
+        tokenized, tokenizer = planning.known[f"{source}/tokenize"], planning.tokenizer
         pack, shards, strata = planning.mixture.pack, planning.mixture.shards, planning.mixture.sources[source].strata
         is_first = sequence_length == pack.sequence_length[0]
         step_id = f"{source}/pack" + ("" if is_first else f"-{sequence_length}")

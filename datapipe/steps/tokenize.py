@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +43,10 @@ from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.train import is_validation
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName, Fertility
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.fertility import Meter
+
+if TYPE_CHECKING:
+    from datapipe.tokens.encoder import Encoder
+    from datapipe.tokens.fertility import Meter
 
 LEAST_DOCUMENT_BYTES = 64
 """What a document counts at least in the size of a pack task. The task holds as much of a document beside its ids: key, offset,
@@ -103,14 +105,15 @@ class TokenizeTask(Task):
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
-        own = TokenizeMetrics()
-        metrics = TaskMetrics(own=own)
+        from datapipe.tokens.fertility import Meter
+
+        metrics = TaskMetrics(own=TokenizeMetrics())
         with metrics.timed("load tokenizer"):
             encoder = encoder_of(self.tokenizer, root.url)
         id_type = schemas.token_type(encoder.vocab_size)
         meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
         writers = TableWriters(root, folder, {**dict.fromkeys(_parts(self), schemas.tokens(id_type)), **_HASHES})
-        counts = metrics.document_counts
+        counts, own = metrics.document_counts, metrics.of(TokenizeMetrics)
         quarantine = Quarantine(root, folder, self.source, counts)
         for documents in read_documents(root, self.documents, metrics):
             counts.read += documents.num_docs
@@ -147,7 +150,7 @@ class TokenizeTask(Task):
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
-        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.plan.tokenizer
+        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.tokenizer
         planning.add(
             cls,
             f"{source}/tokenize",

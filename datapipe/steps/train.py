@@ -39,9 +39,6 @@ from datapipe.steps.kind import (
 )
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.training import check_training, train_on_words
-from datapipe.tokens.word_counts import WordCounts, counted_words
 
 _ROWS = 1 << 16
 """Of a batch of counted words."""
@@ -76,6 +73,8 @@ class SampleTask(Task):
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Counts the words of a keyed sample of the training documents; `steps/weighting.py` computes its fraction."""
+        from datapipe.tokens.word_counts import WordCounts, counted_words
+
         metrics, words = TaskMetrics(), WordCounts()
         seed = seed_for(self.seed, "tokenizer", "sample")
         for batch in read_documents(root, self.documents, metrics):
@@ -131,6 +130,8 @@ class TrainTask(Task):
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Trains a tokenizer, or writes the user's in its canonical form."""
+        from datapipe.tokens.encoder import Encoder
+
         metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
         with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in self.samples)):
             encoder = Encoder(self.content or _train(self, root), eos=self.eos, bos=self.bos)
@@ -175,6 +176,9 @@ class TrainTask(Task):
 
 
 def _train(task: TrainTask, root: Root) -> bytes:
+    from datapipe.tokens.training import check_training, train_on_words
+    from datapipe.tokens.word_counts import WordCounts
+
     assert task.eos is not None
     check_training(task.vocab_size, task.eos, task.pattern)
     words = WordCounts()

@@ -108,7 +108,7 @@ def test_kind_that_is_added_runs_and_is_estimated_and_explained_as_the_others_ar
 
 
 def _is_resumed_after_kills(toy: ModuleType, mixture: Path, make_engine: Callable[..., Any]) -> None:
-    """A worker is killed in a task of the kind, then the run is stopped between two of them, and goes on."""
+    """A worker is killed in a task of the kind, then the run is stopped between two tasks, and goes on."""
     expected = _counted(runs.run_mixture(mixture, output=mixture.parent / "expected", make_engine=runs.InProcess), toy)
     mixture.parent.joinpath("out.crash").touch()
     committed: list[str] = []
@@ -116,14 +116,13 @@ def _is_resumed_after_kills(toy: ModuleType, mixture: Path, make_engine: Callabl
     def note(record: Record) -> None:
         if record.step == "web/count-words":
             committed.append(record.fingerprint)
-            if len(committed) == 2:
+            if len(committed) > 1 and watcher.retries:  # at the latest with the task whose worker was killed
                 raise KeyboardInterrupt
 
     watcher = runs.Watcher(on_commit=note)
     with pytest.raises(KeyboardInterrupt):
         runs.run_mixture(mixture, make_engine=make_engine, watcher=watcher)
     assert not mixture.parent.joinpath("out.crash").exists()
-    assert any(failure.cause == "SIGKILL" for _, failure in watcher.retries)
     again = runs.Watcher()
     finished = runs.run_mixture(mixture, make_engine=make_engine, watcher=again)
     assert _counted(finished, toy) == expected

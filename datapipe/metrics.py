@@ -2,7 +2,7 @@
 reports the same.
 
 per task and source:   read = kept + Σ dropped by reason + quarantined            (`DocumentCounts.check`)
-along a source:        kept of one step = read of the next                        (`plan.counts`)
+along a source:        kept of one step = read of the next                        (`steps.counts`)
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pydantic import TypeAdapter
 
 from datapipe.errors import DatapipeError
 from datapipe.machine.activity import doing, work_clock
-from datapipe.token_counts import CountsByName, Fertility, Sums
+from datapipe.token_counts import Sums
 
 MAX_QUARANTINE_REASONS = 20
 Item = TypeVar("Item")
+Own = TypeVar("Own")
 Name = TypeVar("Name", str, int)
 Numbers = TypeVar("Numbers", bound=Sums)
 _REASON_CHARS = 120
@@ -136,19 +137,8 @@ class TaskMetrics:
     Attributes:
         document_counts: documents in and out; empty for tasks on rows.
         work: by name, in the order of the data.
-        tokens, sequences: that tokenizing or packing wrote.
-        empty: documents without text, or of white space alone; of tokenize and write tasks.
-        packing: by sequence length; of pack tasks.
-        fertility: tokens by language; of tokenize tasks.
-        licenses: tokens by the licences of documents; of tokenize and write tasks of sources with a `license_field`.
-        unreadable_files: in the order of the input, one for each damage; of map tasks.
-        unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
-            no outputs and no counts, and the plan reads these files whole instead (`steps/request.py`).
-        wider_types: by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`). Such a task
-            has no outputs and no counts, and the plan reads the source with wider types instead.
-        cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
-        searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
-        field_values: by kept field, documents that were read and have a value; of tasks that read input.
+        own: the numbers of its kind of work, a dataclass of the kind; as JSON in a record that was read from the ledger, until
+            `of` is asked for it. None where the kind has none.
         second_attempt: of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others.
         rereads: blocks and files that were read again because their checksum was wrong; see `shards.checksum.intact`.
         seconds: wall time of the whole task.
@@ -157,22 +147,17 @@ class TaskMetrics:
 
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     work: dict[str, Work] = field(default_factory=dict)
-    tokens: int = 0
-    sequences: int = 0
-    empty: int = 0
-    packing: dict[int, Packing] = field(default_factory=dict)
-    fertility: Fertility = field(default_factory=Fertility)
-    licenses: CountsByName = field(default_factory=CountsByName)
-    unreadable_files: list[UnreadableFile] = field(default_factory=list)
-    unsplittable_files: list[str] = field(default_factory=list)
-    wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
-    cut: dict[str, Any] = field(default_factory=dict)
-    searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    field_values: dict[str, int] = field(default_factory=dict)
+    own: Any = field(default=None, compare=False)  # it has one of two forms
     second_attempt: str = ""
     rereads: int = 0
     seconds: float = 0.0
     peak_bytes: int = 0
+
+    def of(self, kind: type[Own]) -> Own:
+        """The numbers of its kind of work."""
+        if not isinstance(self.own, kind):
+            self.own = _adapter(kind).validate_python(self.own or {})
+        return self.own
 
     def spent(self, name: str, seconds: float, num_bytes: int = 0, num_docs: int = 0) -> None:
         """Adds work that was timed elsewhere."""
@@ -202,16 +187,21 @@ class TaskMetrics:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers that are not the defaults."""
-        return _adapter().dump_python(self, mode="json", exclude_defaults=True)
+        numbers = _adapter(TaskMetrics).dump_python(self, mode="json", exclude={"own"}, exclude_defaults=True)
+        if self.own is not None:
+            is_json = isinstance(self.own, dict)
+            own = self.own if is_json else _adapter(type(self.own)).dump_python(self.own, mode="json", exclude_defaults=True)
+            numbers |= {"own": own} if own else {}
+        return numbers
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
-        return _adapter().validate_python(data)
+        return _adapter(TaskMetrics).validate_python(data)
 
 
-@lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[TaskMetrics]:
-    return TypeAdapter(TaskMetrics)
+@lru_cache(maxsize=32)
+def _adapter(kind: type[Own]) -> TypeAdapter[Own]:
+    return TypeAdapter(kind)
 
 
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:

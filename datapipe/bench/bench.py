@@ -35,11 +35,12 @@ from datapipe.machine.memory import peak_bytes
 from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.records.record import Record
 from datapipe.stage.global_stage import Global
-from datapipe.steps.compile import Plan, compile_plan
 from datapipe.steps.counts import source_counts
+from datapipe.steps.kind import Plan, Task
+from datapipe.steps.kinds import compile_plan
+from datapipe.steps.map import MapTask
 from datapipe.steps.request import Request
 from datapipe.steps.run_task import run_task
-from datapipe.steps.work import MapTask, Task
 from datapipe.storage.root import Root
 
 VERSION = 1

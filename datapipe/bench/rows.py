@@ -13,7 +13,7 @@ from statistics import median
 from datapipe.metrics import total_by_name
 from datapipe.quantities import rate_mb_per_s
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, Step
+from datapipe.steps.kind import Plan, Step
 
 OTHER = "other"
 """Time outside of any named work: opening and closing files, writing drops, joining batches."""

@@ -13,26 +13,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Started
 from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.records.commit_files import MOST_RECORDS
-from datapipe.records.outputs import OutputFile
 from datapipe.records.record import Record
-from datapipe.steps.work import (
-    HASH_SPACE,
-    MapTask,
-    PackTask,
-    RangeTask,
-    SampleTask,
-    Task,
-    TokenizeTask,
-    TrainTask,
-    WriteTask,
-)
+from datapipe.steps.kind import Task
 
 SILENCE_S = 45.0
 """Silence of an attempt that the user is told of, and after which a second one may start."""
@@ -240,25 +229,4 @@ def largest_first(tasks: Sequence[Task]) -> list[Task]:
 
 def input_bytes(task: Task) -> float:
     """About how many bytes a task reads; at least 1. For comparisons with tasks of the same step."""
-    return max(1.0, _input_bytes(task))
-
-
-def _input_bytes(task: Task) -> float:
-    match task:
-        case MapTask():
-            return sum(split.file.text_bytes * split.share for split in task.splits) + _file_bytes(task.documents)
-        case RangeTask():
-            files = (file for table in task.tables.values() for file in table)
-            return _file_bytes(files) * (task.stop - task.start) / HASH_SPACE
-        case PackTask():
-            return _file_bytes(task.files) * (task.stop - task.start) / HASH_SPACE
-        case TrainTask():
-            return _file_bytes(task.samples)
-        case SampleTask() | TokenizeTask() | WriteTask():
-            return _file_bytes(task.documents)
-        case _:
-            return 0
-
-
-def _file_bytes(files: Iterable[OutputFile]) -> int:
-    return sum(file.bytes for file in files)
+    return max(1.0, task.input_bytes)

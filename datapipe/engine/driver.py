@@ -33,7 +33,6 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import FAILURE
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, compile_plan
 from datapipe.steps.counts import (
     FirstTasks,
     SourceCounts,
@@ -46,9 +45,10 @@ from datapipe.steps.counts import (
     unreadable_text,
 )
 from datapipe.steps.estimate import KeptShares, step_costs
+from datapipe.steps.kind import Plan, Task
+from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
-from datapipe.steps.work import Task
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.quantities import counted
-from datapipe.steps.compile import Plan
 from datapipe.steps.estimate import StepCost
+from datapipe.steps.kind import Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ A field may be rare, so a field is missing only where none of `MOST_SPLITS` spli
 them. A record that has the field with the value null counts. What could not be read is left to the run. With `check_fields:
 false` of the source a missing field is a warning, whatever decides by it: records that were not looked at may have it.
 
-When a source is read, the driver knows exactly which kept fields never had a value (`plan.counts.fields_without_value`).
+When a source is read, the driver knows exactly which kept fields never had a value (`steps.counts.fields_without_value`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from datapipe.stage.base import PHONE_REGIONS, Filter
 from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import joined_types
 from datapipe.steps.warnings import RunWarning
-from datapipe.steps.work import BoundStage
 from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16

@@ -32,8 +32,9 @@ from datapipe.records.ledger import RECORD_VERSION, Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.steps.compile import Plan, Step
 from datapipe.steps.estimate import Estimate, KeptShares, estimate, kept_shares
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.kinds import kind_named
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
@@ -190,7 +191,7 @@ def read_history(root: Root) -> RunHistory:
         lost[entry["id"]] = [path for path in map(ledger.lost_output, entry["tasks"]) if path is not None]
         records = [ledger.look_up(fingerprint) for fingerprint in entry["tasks"]]
         committed = tuple(record for record in records if record is not None)
-        known = {name: entry[name] for name in ("id", "kind", "source")}
+        known = {"id": entry["id"], "work": kind_named(entry["kind"]), "source": entry["source"]}
         steps.append(Step(**known, label="", tasks=None if records else (), records=committed))
     return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from datapipe.config import Mixture, catalogue
 from datapipe.errors import UserError
 from datapipe.kernels import kernels_named
+from datapipe.records.source_code import code_of_class
 from datapipe.stage.base import Stage
-from datapipe.steps.fingerprint import KINDS, KINDS_OF_TOKENS, code_of
+from datapipe.steps.kinds import kinds_of
 
 COMPILED_WHEN_CALLED = frozenset(
     f"datapipe.kernels.{name}"
@@ -40,9 +41,8 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
-    unused = KINDS_OF_TOKENS if mixture.tokenizer.is_none else ("write",)
     wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
-    reached = {kernel for kind in KINDS if kind not in unused for kernel in code_of(kind).kernels}
+    reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
     reached.update(kernel for stage in stages for kernel in kernels_of_stage(stage))
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
     return sorted(name for name in names - (COMPILED_WHEN_CALLED - wanted) if not name.startswith(_OF_LOADERS))

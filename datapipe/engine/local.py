@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.engine.workers.process import WorkerProcess
-from datapipe.steps.work import Task
+from datapipe.steps.kind import Task
 
 _SINGLE_THREADED = {
     "OMP_NUM_THREADS": "1",

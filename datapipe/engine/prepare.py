@@ -37,6 +37,7 @@ from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
+from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import PlannedSource, Request
 from datapipe.steps.splits import check_hashes, group_splits
 from datapipe.steps.stage_order import order_warnings
@@ -47,7 +48,6 @@ from datapipe.steps.warnings import (
     same_file_warning,
     unreadable_warning,
 )
-from datapipe.steps.work import BoundStage
 from datapipe.storage.http import is_http
 from datapipe.storage.root import Root, is_remote, resolve
 from datapipe.weights import changes_in_words

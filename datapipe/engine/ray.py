@@ -40,8 +40,8 @@ from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_
 from datapipe.engine.workers.process import LONGEST_STEP_S
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
 from datapipe.errors import UserError
+from datapipe.steps.kind import Task
 from datapipe.steps.request import Request
-from datapipe.steps.work import Task
 from datapipe.storage.root import Root
 
 _PLACEMENT_EVERY_S = 2.0

@@ -10,7 +10,7 @@
     stall            its batch one by one ─▶ the run fails, and names the document
 
 Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
-learned. What is learned travels with the task (`work.Care`). A crash on no document (reading, rows) is named by its work.
+learned. What is learned travels with the task (`Care`). A crash on no document (reading, rows) is named by its work.
 
 SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
 strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
@@ -36,7 +36,9 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
-from datapipe.steps.work import MapTask, RangeTask, Task
+from datapipe.steps.hash_range import RangeTask
+from datapipe.steps.kind import Task
+from datapipe.steps.map import MapTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)

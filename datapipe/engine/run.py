@@ -31,7 +31,8 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.publish import Report, publish
-from datapipe.steps.compile import Plan, compile_plan
+from datapipe.steps.kind import Plan
+from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, exclusive

@@ -33,7 +33,7 @@ from datapipe.report.html.page import write_page
 from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError

@@ -32,6 +32,9 @@ from datapipe.exchange.files import (
 from datapipe.records.outputs import ExchangeFile
 from datapipe.storage.root import Root
 
+HASH_SPACE = 1 << 64
+"""The number of 64-bit hashes: the end of the last range."""
+
 SLICE_BYTES = 8 << 20
 """About the size of a slice: small beside a bucket, and large beside the cost of a call on it."""
 

@@ -35,7 +35,7 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.steps.compile import Step
+from datapipe.steps.kind import Step
 from datapipe.storage.root import Root
 
 Fate = Literal["kept", "dropped", "quarantined"]

@@ -29,7 +29,7 @@ from datapipe.records.outputs import Outputs, output_from_json, output_to_json
 from datapipe.records.record import Record
 from datapipe.storage.root import Root
 
-RECORD_VERSION = 4
+RECORD_VERSION = 5
 """Of records. Version 3 had a file for each record, FINGERPRINT.json. No earlier version is read."""
 
 MOST_RECORDS = 1000

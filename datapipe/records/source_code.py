@@ -34,7 +34,7 @@ from datapipe.machine.cache import cache_home, cached
 MACHINERY = tuple(
     f"datapipe.{name}"
     for name in (
-        "credentials", "errors", "machine", "quantities", "steps.fingerprint", "storage",
+        "credentials", "errors", "machine", "quantities", "storage",
         *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from datapipe.exchange.partitions import read_table
 from datapipe.records.outputs import TableFile
-from datapipe.steps.steps import Step
+from datapipe.steps.input_source import MapMetrics
+from datapipe.steps.kind import Step
 from datapipe.storage.root import Root
 
 Entry = tuple[str, str, str]
@@ -22,8 +23,8 @@ def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
     are contaminated where some document holds them, undetectable where they cannot be found, and clean otherwise."""
     known = [step for step in steps if step.kind == "map"]
     searched: dict[str, dict[str, list[int]]] = {}
-    for record in (record for step in known for record in step.records):
-        for stage, lists in record.metrics.searched.items():
+    for own in (own for step in known for own in step.numbers(MapMetrics)):
+        for stage, lists in own.searched.items():
             searched.setdefault(stage, {}).update(lists)
     files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
     found = {entry for file in files for rows in read_table(root, file) for entry in entries_of(rows)}

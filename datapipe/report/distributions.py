@@ -22,7 +22,7 @@ from datapipe.columns import numbers
 from datapipe.exchange.partitions import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.records.outputs import TableFile
-from datapipe.steps.compile import Step
+from datapipe.steps.kind import Step
 from datapipe.steps.measuring.clusters import ClusterSample, read_samples
 from datapipe.steps.measuring.distributions import LENGTH, rules_of
 from datapipe.storage.root import Root

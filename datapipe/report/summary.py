@@ -13,7 +13,8 @@ from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts, thresholds
-from datapipe.steps.steps import EXCHANGES, Plan, Step
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 from datapipe.token_counts import Fertility
@@ -117,7 +118,7 @@ def _tasks(step: Step) -> dict[str, Any]:
     }
     outputs = [output for record in step.records for files in record.outputs.values() for output in files]
     written = {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
-    return counts | written if step.kind in EXCHANGES else counts
+    return counts | written if step.work.is_exchange else counts
 
 
 def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
@@ -210,8 +211,8 @@ def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
     total = Fertility()
     for step in steps:
         fertility = sources.setdefault(step.source, Fertility())
-        for record in step.records:
-            fertility.add(record.metrics.fertility)
+        for own in step.numbers(TokenizeMetrics):
+            fertility.add(own.fertility)
         total.add(fertility)
     unused = None
     if all(step.is_committed for step in steps):

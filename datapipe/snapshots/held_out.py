@@ -15,15 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from datapipe.columns import key_matrix, numbers
-from datapipe.exchange.ranges import read_blocks
+from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.quantities import counted
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
 from datapipe.steps.warnings import RunWarning
-from datapipe.steps.work import HASH_SPACE
 from datapipe.storage.root import Root
 
 MOST_TEXTS = 1 << 23

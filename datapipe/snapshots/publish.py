@@ -31,13 +31,13 @@ from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, take
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, write_index
 from datapipe.snapshots.takedown import delete_from_indexes, documents_with_rows, named_in, removed_documents, takedown_warnings
-from datapipe.steps.compile import Plan
 from datapipe.steps.counts import source_counts
+from datapipe.steps.kind import Plan
 from datapipe.steps.losses import why_nothing_is_left
+from datapipe.steps.pack import PackTask
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning
-from datapipe.steps.work import PackTask
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 

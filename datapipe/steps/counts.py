@@ -18,8 +18,13 @@ from datapipe.records.record import Record
 from datapipe.stage.base import Filter
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.cut import Cut
-from datapipe.steps.rank_plan import filter_of, found_of
-from datapipe.steps.steps import GlobalStep, Plan, Step
+from datapipe.steps.input_source import MapMetrics
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.pack import PackMetrics
+from datapipe.steps.pipeline import GlobalStep
+from datapipe.steps.rank import filter_of, found_of
+from datapipe.steps.tokenize import TokenizeMetrics
+from datapipe.steps.write import WriteMetrics
 
 
 @dataclass(slots=True)
@@ -65,12 +70,13 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
     tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
     counts = SourceCounts(
         document_counts=total,
-        tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
-        empty=sum(record.metrics.empty for step in (*tokenized, *written) for record in step.records),
-        sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
-        packing=total_by_name(record.metrics.packing for step in packed for record in step.records),
+        tokens=sum(own.tokens for step in tokenized for own in step.numbers(TokenizeMetrics)),
+        empty=sum(own.empty for step in tokenized for own in step.numbers(TokenizeMetrics))
+        + sum(own.empty for step in written for own in step.numbers(WriteMetrics)),
+        sequences=sum(own.sequences for step in packed[:1] for own in step.numbers(PackMetrics)),
+        packing=total_by_name(own.packing for step in packed for own in step.numbers(PackMetrics)),
         work=total_by_name(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
-        unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
+        unreadable_files=by_file(file for own in steps[0].numbers(MapMetrics) for file in own.unreadable_files),
         is_complete=all(step.is_committed for step in (*steps, *packed, *written)),
     )
     if counts.is_complete:
@@ -92,7 +98,7 @@ def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[
         if num_read != num_kept:
             raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
     for step in packed:
-        packing = total_by_name(record.metrics.packing for record in step.records).values()
+        packing = total_by_name(own.packing for own in step.numbers(PackMetrics)).values()
         in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)
         if in_shards + dropped != counts.tokens:
             raise _mismatch(step.id, f"{counts.tokens} tokens were encoded, {in_shards} are in shards, {dropped} were dropped")
@@ -206,8 +212,8 @@ def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
 def fields_without_value(step: Step) -> list[str]:
     """The kept fields that are null in every document that a source's first step read, where it read any."""
     values: Counter[str] = Counter()
-    for record in step.records:
-        values.update(record.metrics.field_values)
+    for own in step.numbers(MapMetrics):
+        values.update(own.field_values)
     counts = total_counts(record.metrics.document_counts for record in step.records)
     has_documents = step.is_committed and counts.read > counts.quarantined
     return [name for name, count in values.items() if count == 0] if has_documents else []
@@ -230,7 +236,7 @@ class FirstTasks:
     def add(self, record: Record) -> None:
         counts = record.metrics.document_counts
         self._read += counts.read
-        self._damages += len(record.metrics.unreadable_files)
+        self._damages += len(record.metrics.of(MapMetrics).unreadable_files)
         self._has_documents = self._has_documents or counts.read != counts.quarantined
         self.records = [] if self._has_documents else self.records
         if not self._has_documents:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,14 @@ from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.files import Block, open_rows, read_block, read_index
 from datapipe.kernels.text import replace
 from datapipe.metrics import DocumentCounts
-from datapipe.records.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.shards import schemas
+from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
+from datapipe.steps.hash_range import table_checksums
 from datapipe.steps.measuring.clusters import SurvivorWriter
-from datapipe.steps.work import Decisions
+from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
 TOO_MUCH_REMOVED = "too_much_removed"
@@ -43,12 +45,45 @@ HELD_BLOCKS = 8
 """Blocks of about a MiB that are kept for the next batch."""
 
 
-class DropWriter(FactWriter):
-    """Writes the documents that a task drops, rows of `schemas.DROPS`, and counts them by stage and rule in `counts`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decisions:
+    """The decisions of a global stage on the documents of a task.
 
-    def __init__(self, root: Root, path: str, source: str, counts: DocumentCounts) -> None:
-        super().__init__(root, path, source=source, fate="dropped")
-        self.counts = counts
+    Attributes:
+        name: of the stage in the run.
+        rule: the reason of its drops.
+        tables: "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files alone.
+        size_column, cluster_column: the columns for sizes and names of clusters; None: not written.
+        removed_share: a document of which a greater share is cut is dropped.
+    """
+
+    name: str
+    rule: str
+    tables: Tables
+    size_column: str | None = None
+    cluster_column: str | None = None
+    removed_share: float = 1.0
+
+    def identity(self) -> dict[str, Any]:
+        own = {declared.name: getattr(self, declared.name) for declared in fields(self)}
+        return own | {"tables": table_checksums(self.tables)}
+
+
+class Drops:
+    """The documents that a task drops: rows of `schemas.DROPS`, counted by stage and rule in `counts`."""
+
+    def __init__(self, root: Root, folder: str, source: str, counts: DocumentCounts) -> None:
+        self._writer, self.counts = FactWriter(root, f"{folder}/drops.parquet", source=source, fate="dropped"), counts
+
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
+        """Adds the documents that a filter drops."""
+        rows = np.flatnonzero(~result.keep)
+        if not len(rows):
+            return
+        rules, numbers = cast(Filter, bound.stage).rules(), result.rule[rows].astype(np.int64)
+        names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(numbers))
+        limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
+        self.drop(batch, rows, bound.name, names, result.value[rows], pa.array(limits))
 
     def drop(
         self,
@@ -66,7 +101,10 @@ class DropWriter(FactWriter):
         keys, ids = (column.take(pa.array(rows)) for column in (batch.keys, batch.record.column("id")))
         survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type) if survivors is None else survivors
         arrays = [keys, ids, pa.repeat(stage, len(rows)), rules, pa.array(values), limits, survivors]
-        self.add(pa.record_batch(arrays, schema=schemas.DROPS))
+        self._writer.add(pa.record_batch(arrays, schema=schemas.DROPS))
+
+    def finish(self) -> Outputs:
+        return {"drops": self._writer.finish()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +119,7 @@ class DecisionApplier:
 
     decisions: Decisions
     rows: Mapping[str, KeyedRows]
-    drops: DropWriter
+    drops: Drops
     survivors: SurvivorWriter
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:

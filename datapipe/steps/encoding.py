@@ -3,13 +3,14 @@
     batch ── Encoder.encode ──▶ ids, offsets
                └─ EncodingError ─▶ halves ─▶ … ─▶ the document, alone ─▶ quarantine
 
-A worker keeps the tokenizer from task to task: loading one of 50,000 ids takes half a second, encoding 100 MB about one.
+A worker keeps the tokenizer from task to task: loading one of 50,000 ids takes half a second, encoding 100 MB about one. The
+libraries are imported when a task runs: who reads a plan or a record needs none of them.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +21,27 @@ from datapipe.records.outputs import TokenizerFile
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.contract.guard import Failed
 from datapipe.storage.root import Root
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.proof import Choice
+
+if TYPE_CHECKING:
+    from datapipe.tokens.encoder import Encoder
+    from datapipe.tokens.proof import Choice
+
+ENCODERS = ("fastokens", "tokenizers")
+"""The libraries whose versions decide ids."""
 
 
 def choice_of(file: TokenizerFile) -> Choice:
     """Which library encodes with a committed tokenizer."""
+    from datapipe.tokens.proof import Choice
+
     return Choice(library=file.library, version=file.library_version, battery=file.battery, reason=file.fallback_reason)
 
 
 @lru_cache(maxsize=1)
 def encoder_of(file: TokenizerFile, url: str) -> Encoder:
     """The encoder of a tokenizer in an output. Raises UserError where its library has another version here."""
+    from datapipe.tokens.encoder import Encoder
+
     content = committed_bytes(Root(url), file)
     encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file))
     encoder.load()

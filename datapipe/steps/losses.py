@@ -16,7 +16,7 @@ from datapipe.quantities import counted
 from datapipe.stage.base import BELOW_SHARE, Filter
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, quarantine_text
-from datapipe.steps.work import BoundStage
+from datapipe.steps.pipeline import BoundStage
 
 MOST_LOST = 0.9
 """Share of the documents that reach a stage above which its loss is told."""

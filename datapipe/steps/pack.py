@@ -14,46 +14,141 @@ is the range; the rows of the range are released as they are copied to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
-from datapipe.exchange.ranges import read_slices
+from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.metrics import Packing, TaskMetrics
-from datapipe.records.outputs import Outputs, ShardFile
+from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, train_rows
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
-from datapipe.steps.work import PackTask
+from datapipe.steps.hash_range import hash_ranges
+from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
+_Part = tuple[Literal["train", "validation"], int | None]
+"""Split and stratum: rows that are packed together."""
 
-def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Packs one range into shards below `folder`, named as they will be published."""
-    metrics = TaskMetrics()
-    writers = _Writers(task, root, folder)
-    num_docs = 0
-    try:
-        read = read_slices(root, task.files, (task.start,), (task.stop,))
-        slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
-        for number, pool in enumerate(_pools(task, slices)):
-            num_docs += pool.num_docs
-            _write_pool(task, pool, number, writers, metrics)
-        with metrics.timed("write shards", num_docs=num_docs):
-            shards = writers.finish()
-        with metrics.timed("write facts"):
-            packed = writers.facts.finish()
-    except BaseException:
-        writers.abort()
-        raise
-    metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
-    metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
-    return {"shards": shards, "packed": packed}, metrics
+
+@dataclass(slots=True)
+class PackMetrics:
+    """The numbers of a pack task: how it packed, by sequence length."""
+
+    packing: dict[int, Packing] = field(default_factory=dict)
+
+    @property
+    def sequences(self) -> int:
+        return sum(packing.rows for packing in self.packing.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackTask(Task):
+    """Packs one hash range of a source's token rows, of one split and stratum, into shards.
+
+    Attributes:
+        bucket: number of the range among those of its split and stratum; part of the names of its shards.
+        max_padding: share of padding above which best_fit splits documents.
+    """
+
+    kind, version, of_tokens = "pack", 1, True
+    mb_per_s = 150.0
+    options = (
+        *("seed", "pack", "shards"),
+        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+    )
+
+    files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
+    start: int
+    stop: int
+    bucket: int
+    split: Literal["train", "validation"]
+    stratum: int | None
+    tokenizer_fingerprint: str
+    vocab_size: int
+    eos_id: int
+    sequence_length: int
+    method: Literal["best_fit", "concat", "buckets"]
+    pool_documents: int
+    max_padding: float
+    min_piece: int
+    format: Literal["arrow", "parquet"]
+    target_bytes: int
+
+    @property
+    def input_bytes(self) -> float:
+        return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Packs one range into shards below `folder`, named as they will be published."""
+        metrics = TaskMetrics(own=PackMetrics())
+        writers = _Writers(self, root, folder)
+        num_docs = 0
+        try:
+            read = read_slices(root, self.files, (self.start,), (self.stop,))
+            slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
+            for number, pool in enumerate(_pools(self, slices)):
+                num_docs += pool.num_docs
+                _write_pool(self, pool, number, writers, metrics)
+            with metrics.timed("write shards", num_docs=num_docs):
+                shards = writers.finish()
+            with metrics.timed("write facts"):
+                packed = writers.facts.finish()
+        except BaseException:
+            writers.abort()
+            raise
+        return {"shards": shards, "packed": packed}, metrics
+
+    @classmethod
+    def plan_source(cls, planning: Planning, source: str) -> None:
+        for length in planning.mixture.pack.sequence_length:
+            cls._plan_length(planning, source, length)
+
+    @classmethod
+    def _plan_length(cls, planning: Planning, source: str, sequence_length: int) -> None:
+        """Packs rows of one length: `web/pack` for the first, which the output itself holds, `web/pack-8192` for another."""
+        tokenized, tokenizer = planning.known[f"{source}/tokenize"], planning.tokenizer
+        pack, shards, strata = planning.mixture.pack, planning.mixture.shards, planning.mixture.sources[source].strata
+        is_first = sequence_length == pack.sequence_length[0]
+        step_id = f"{source}/pack" + ("" if is_first else f"-{sequence_length}")
+        label = f"pack into rows of {sequence_length}"
+        if tokenizer is None or not tokenized.is_committed:
+            planning.add(cls, step_id, label, None, source=source)
+            return
+        rows: dict[_Part, Sequence[ExchangeFile]] = {
+            ("train", stratum): tokenized.outputs(train_rows(stratum), ExchangeFile)
+            for stratum in ([None] if strata is None else range(strata.count))
+        }
+        rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
+        planning.add(
+            cls,
+            step_id,
+            label,
+            _ranges(rows, shards.target_bytes),
+            ["pack"],
+            source=source,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eos_id=tokenizer.eos_id,
+            sequence_length=sequence_length,
+            **pack.model_dump(exclude={"sequence_length"}),
+            **shards.model_dump(),
+        )
+
+
+def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> Iterator[Fields]:
+    """One task per hash range of each part; a range is about one shard of `target_bytes`."""
+    for (split, stratum), files in rows.items():
+        of_part = {"files": tuple(files), "split": split, "stratum": stratum}
+        for bucket, (start, stop) in enumerate(hash_ranges(sum(file.row_bytes for file in files), target_bytes)):
+            yield {**of_part, "start": start, "stop": stop, "bucket": bucket}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +212,9 @@ def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, met
     with metrics.timed("pack", pool.num_bytes, pool.num_docs):
         lengths = np.diff(pool.offsets)
         packed = pack(lengths, task.sequence_length, task.method, task.min_piece, task.max_padding)
-        metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
+        metrics.of(PackMetrics).packing.setdefault(task.sequence_length, Packing()).add(
+            count(packed, lengths, task.sequence_length)
+        )
     rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * pool.ids.itemsize))
     for piece_length, order in _groups(task, packed, number):
         for first in range(0, len(order), rows_per_batch):

@@ -21,7 +21,7 @@ from datapipe.document_name import document_name, with_own_id
 from datapipe.exchange.facts import FactWriter
 from datapipe.metrics import DocumentCounts
 from datapipe.records.names import INPUTS
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import Outputs
 from datapipe.shards import schemas
 from datapipe.stage.decoding import EXCERPT_BYTES
 from datapipe.stage.documents import DocumentBatch
@@ -101,9 +101,9 @@ class Quarantine:
     def _add(self, rows: list[dict[str, Any]]) -> None:
         self._writer.add(pa.RecordBatch.from_pylist(rows, schema=schemas.QUARANTINE))
 
-    def finish(self) -> tuple[TableFile, ...]:
+    def finish(self) -> Outputs:
         """The file; none where nothing was added."""
-        return self._writer.finish()
+        return {"quarantine": self._writer.finish()}
 
 
 def _excerpt(document: DocumentBatch) -> bytes:

@@ -9,35 +9,22 @@ Fingerprints decide what runs; this module only explains. Where no record tells 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.errors import UserError
-from datapipe.steps.fingerprint import KINDS, code_digest
-from datapipe.steps.rank_plan import filter_of
+from datapipe.steps.kind import Plan, Step, code_of
+from datapipe.steps.kinds import KINDS
+from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import Request
-from datapipe.steps.steps import EXCHANGES, Plan, Step
-from datapipe.steps.work import BoundStage
 
 NEW = "new"
 BEFORE = "a step before it runs"
 _OTHER_OUTPUT = "a step before it gave another output"
 
-_OPTIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
-    "map": ("execution.split_bytes",),
-    "sample": ("seed", "tokenizer", "mixture", "sources.*.weight"),
-    "train": ("tokenizer",),
-    "tokenize": ("seed", "validation", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "execution.bucket_bytes"),
-    "pack": ("seed", "pack", "shards", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
-    "write": ("seed", "documents"),
-    **dict.fromkeys(EXCHANGES, ("execution.bucket_bytes",)),
-}
-"""The keys of the mixture that tasks of a kind depend on, beside stages and inputs; with all keys below them."""
-
-_OPTIONS_OF_READING = tuple(f"sources.SOURCE.{name}" for name in ("format", "text", "id", "keep"))
 _SHOWN_OPTIONS = 4
 _SHOWN_SOURCES = 3
 _OPTIONS_CHARS = 80
@@ -48,7 +35,7 @@ class RunFacts:
     """What decides the tasks of a run beside their inputs; written to `work/run.json`, without any value of an option.
 
     Attributes:
-        code: digests of the engine's code by kind of task.
+        code: by kind of work, its version and those of its libraries.
         stages: by source, by the stage's name in the run: digests of its code, and of all that it is.
     """
 
@@ -78,7 +65,7 @@ class LastRun:
 def facts_of(request: Request) -> RunFacts:
     """The facts of a run as of now."""
     return RunFacts(
-        code={kind: code_digest(kind) for kind in KINDS},
+        code={kind.kind: code_of(kind) for kind in KINDS},
         stages={
             name: {bound.name: (catalogue.code_digest(bound.stage), bound.digest) for bound in source.stages}
             for name, source in request.sources.items()
@@ -146,26 +133,12 @@ class _Comparison:
             before = self.last.facts.stages.get(source)
             if before is None:
                 continue
-            bound = {stage.name: stage for stage in self._stages_of(step, source)}
+            bound = {stage.name: stage for stage in step.work.stages_of(self.plan, step, source)}
             lines |= dict.fromkeys(line for stage in bound.values() for line in self._stage(source, stage, before))
             if step.kind == "map":
                 gone = before.keys() - {stage.name for stage in self.request.sources[source].stages}
                 lines |= dict.fromkeys(f"left out {name}" for name in sorted(gone))
         return list(lines)
-
-    def _stages_of(self, step: Step, source: str) -> Iterable[BoundStage]:
-        """The stages that a step runs on the documents of a source."""
-        pipeline = self.plan.pipeline
-        if step.kind in EXCHANGES:
-            group = step.id.partition("/")[0]
-            return [each.stage for each in pipeline.global_steps if each.id == group and source in dict(each.sources)]
-        if step.kind in ("rank", "narrow"):
-            return [bound for bound in self.request.sources[source].stages if bound.name == filter_of(step.id)]
-        for number, stages in enumerate(pipeline.segments[source] if step.kind == "map" else ()):
-            if pipeline.map_step(source, number) == step.id:
-                after = pipeline.after[source][number]
-                return [*stages, *([after.stage] if after else [])]
-        return []
 
     def _stage(self, source: str, bound: BoundStage, before: Mapping[str, Sequence[str]]) -> list[str]:
         """How a stage differs from the one of its name in the last run."""
@@ -193,8 +166,7 @@ class _Comparison:
         return [*([f"input files changed: {listed}"] if listed else []), *limits]
 
     def _options(self, step: Step) -> list[str]:
-        keys = _OPTIONS_BY_KIND.get(step.kind, ()) + (_OPTIONS_OF_READING if step.id.endswith("/read") else ())
-        named = (key.replace("SOURCE", step.source) for key in keys)
+        named = (key.replace("SOURCE", step.source) for key in step.work.options_of(step))
         prefixes = [key.replace("*", name) for key in named for name in (self.request.sources if "*" in key else ("",))]
         return _options_changed(value_changes(flat(self.last.options), flat(self.options), prefixes))
 

@@ -1,56 +1,75 @@
-"""The kinds of task of a global stage: rows are reduced by hash, and the decisions are sorted by document.
+"""The exchanges of a global stage: rows are reduced by hash.
 
-    tables ─▶ reduce, one task a hash range ─▶ tables ─▶ reduce ─▶ … ─▶ drops, cuts, sizes ─▶ gather, by key ─▶ decisions
+    tables ─▶ reduce, one task a hash range ─▶ tables ─▶ reduce ─▶ … ─▶ drops, cuts, sizes ─▶ `gather.py`
 
-Tables in too many sorted runs are merged first, one task a hash range. All tasks stream: they hold `limit_bytes` of rows, and a
-run of each table that they write.
+Tables in too many sorted runs are merged first (`merge.py`). An exchange is repeated as long as its last round asks for another
+one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
 
-import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import is_first, numbers
+from datapipe.errors import DatapipeError
 from datapipe.exchange.chunks import read_bucket, read_chunks
-from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
-from datapipe.exchange.ranges import read_slices
+from datapipe.exchange.files import RUN_BYTES, TableWriters
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import Outputs
+from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket
+from datapipe.stage.tables import OPEN, Bucket, Exchange
 from datapipe.steps.contract.breaches import error_without_document
 from datapipe.steps.contract.results import checked_tables
-from datapipe.steps.work import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.hash_range import RangeTask, by_range, fits_one_call, is_reduced_in_one_task, table_schemas
+from datapipe.steps.kind import OpenStage, Planning, Step, entering
+from datapipe.steps.merge import merged
+from datapipe.steps.pipeline import BoundStage, GlobalStep
 from datapipe.storage.root import Root
 
-_KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReduceTask(RangeTask):
+    """Reduces the rows of one hash range in one round of an exchange. A range that has more than `limit_bytes` comes in chunks.
 
-def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """One hash range of one round of an exchange."""
-    stage, metrics = cast(Global, task.stage.stage), TaskMetrics()
-    exchange = next(exchange for exchange in stage.exchanges() if exchange.name == task.exchange)
-    schemas = table_schemas(stage)
-    writers = TableWriters(root, folder, {name: schemas[name] for name in exchange.outputs}, RUN_BYTES // 2)  # beside a bucket
-    name, moving = f"{task.stage.name}: {exchange.label}", f"{task.stage.name}: exchange"
-    if task.at_once:
-        buckets = iter([read_bucket(root, task.tables, schemas, task.start, task.stop)])
-        reduce = stage.reduce_at_once
-    else:
-        buckets = read_chunks(root, task.tables, schemas, exchange, task.start, task.stop, task.limit_bytes)
-        reduce = stage.reduce
-    for bucket in metrics.timed_each(moving, buckets, lambda bucket: (_row_bytes(bucket), 0)):
-        with metrics.timed(name, _row_bytes(bucket)):
-            reduced = _reduced(task, reduce, bucket, writers.schemas)
-        with metrics.timed(moving) as work:
-            work.bytes = writers.add(reduced, name)
-    with metrics.timed(moving):
-        outputs = writers.finish()
-    return outputs, metrics
+    Attributes:
+        exchange: its name.
+        at_once: whether all rows go to `Global.reduce_at_once`.
+    """
+
+    kind, version = "reduce", 1
+
+    stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
+    exchange: str
+    at_once: bool = False
+
+    def with_open_stages(self, open_stage: OpenStage) -> Self:
+        return replace(self, stage=open_stage(self.stage, None))
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """One hash range of one round of an exchange."""
+        stage, metrics = cast(Global, self.stage.stage), TaskMetrics()
+        exchange = next(exchange for exchange in stage.exchanges() if exchange.name == self.exchange)
+        schemas = table_schemas(stage)
+        declared = {name: schemas[name] for name in exchange.outputs}
+        writers = TableWriters(root, folder, declared, RUN_BYTES // 2)  # beside a bucket
+        name, moving = f"{self.stage.name}: {exchange.label}", f"{self.stage.name}: exchange"
+        if self.at_once:
+            buckets = iter([read_bucket(root, self.tables, schemas, self.start, self.stop)])
+            reduce = stage.reduce_at_once
+        else:
+            buckets = read_chunks(root, self.tables, schemas, exchange, self.start, self.stop, self.limit_bytes)
+            reduce = stage.reduce
+        for bucket in metrics.timed_each(moving, buckets, lambda bucket: (_row_bytes(bucket), 0)):
+            with metrics.timed(name, _row_bytes(bucket)):
+                reduced = _reduced(self, reduce, bucket, declared)
+            with metrics.timed(moving) as work:
+                work.bytes = writers.add(reduced, name)
+        with metrics.timed(moving):
+            outputs = writers.finish()
+        return outputs, metrics
 
 
 def _row_bytes(bucket: Bucket) -> int:
@@ -70,51 +89,37 @@ def _reduced(
         raise told from error
 
 
-def table_schemas(stage: Global) -> dict[str, pa.Schema]:
-    """The schema of every table of a stage; the engine knows those of the final ones and of `open`."""
-    schemas = dict(stage.emits())
-    for exchange in stage.exchanges():
-        schemas.update(exchange.outputs)
-    known = {**FINAL_SCHEMAS, OPEN: OPEN_SCHEMA}
-    return {name: known.get(name, schema) for name, schema in schemas.items()}
+# ---------------------------------------------------------------------------------------------------- planning
 
 
-def run_merge(task: MergeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """The rows of some files in one hash range, unchanged, as one sorted run a table that is written portion after portion.
+def exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, tables: Tables | None) -> Tables | None:
+    """The tables after an exchange, or None while they are not known."""
+    name = f"{global_step.id}/{exchange.name}"
+    for number in range(1, exchange.rounds + 1):
+        step_id = name if exchange.rounds == 1 else f"{name}-{number}"
+        own = None if tables is None else {table: tables.get(table, ()) for table in exchange.inputs}
+        if own is not None and not is_reduced_in_one_task(own, exchange.at_once_bytes, planning.bucket_bytes):
+            own = merged(planning, step_id, global_step, own)
+        at_once = own is not None and fits_one_call(own, exchange.at_once_bytes, planning.bucket_bytes)
+        ranges = None if own is None else by_range(own, None if at_once else planning.bucket_bytes)
+        common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes * 5 // 4, "exchange": exchange.name}
+        label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
+        step = planning.add(ReduceTask, step_id, label, ranges, [global_step.stage.name], at_once=at_once, **common)
+        if tables is None or own is None or not step.is_committed:
+            return None
+        replaced = set(exchange.outputs) & set(exchange.inputs)
+        tables = {table: () if table in replaced else files for table, files in {**tables, **own}.items()}
+        tables |= {table: tables.get(table, ()) + files_with_rows([step], table) for table in exchange.outputs}
+        if not tables.pop(OPEN, ()):
+            return tables
+    if exchange.rounds == 1:
+        return tables
+    raise DatapipeError(
+        f"{name}: not finished after {exchange.rounds} rounds. This is a defect of datapipe or of a stage of yours: "
+        "the exchange must stop asking for rounds."
+    )
 
-    Ranks of reference rows lose the bit that marks new documents as they are read. The merged file belongs to this run, so no
-    reader clears ranks in it again, and it may hold rows of both kinds.
-    """
-    metrics, schemas = TaskMetrics(), table_schemas(cast(Global, task.stage.stage))
-    writers = TableWriters(root, folder, {table: schemas[table] for table in task.tables}, task.limit_bytes)
-    name = f"{task.stage.name}: merge"
-    with metrics.timed(name) as work:
-        for table, files in task.tables.items():
-            for rows in read_slices(root, files, (task.start,), (task.stop,), task.limit_bytes):
-                work.bytes += writers.add({table: rows}, name)
-        outputs = writers.finish()
-    return outputs, metrics
 
-
-def run_gather(task: GatherTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """The decisions of a range of documents: one drop a document, its cuts, and the sum of its sizes."""
-    metrics = TaskMetrics()
-    writers = TableWriters(root, folder, {name: FINAL_SCHEMAS[name] for name in task.tables})
-    with metrics.timed(f"{task.stage.name}: decisions") as work:
-        for name, files in task.tables.items():
-            for rows in read_slices(root, files, (task.start,), (task.stop,), task.limit_bytes, _KEY_WORDS):
-                work.bytes += writers.add({name: _of_each_document(name, rows)}, task.stage.name)
-        outputs = writers.finish()
-    return outputs, metrics
-
-
-def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The first drop of each document, or one row with the sum of its sizes; all rows of `cuts`."""
-    if table == "cuts":
-        return rows
-    firsts = np.flatnonzero(is_first(*sort_words(rows, _KEY_WORDS)))
-    kept = rows.take(pa.array(firsts))
-    if table == "drops":
-        return kept
-    sums = np.add.reduceat(numbers(rows.column("size")), firsts)
-    return kept.set_column(rows.schema.get_field_index("size"), rows.schema.field("size"), pa.array(sums))
+def files_with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
+    """The outputs of a kind that have rows."""
+    return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)

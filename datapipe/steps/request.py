@@ -15,7 +15,7 @@ from datapipe.records.outputs import Tables
 from datapipe.shards.manifest import Snapshot, SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
-from datapipe.steps.work import BoundStage
+from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
 _NAMED_SOURCES = 3

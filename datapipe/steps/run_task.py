@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from time import perf_counter
-from typing import Any
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import import_runtime
@@ -22,13 +19,13 @@ from datapipe.records.outputs import Outputs
 from datapipe.records.record import Record
 from datapipe.stage.base import Stage, StageContext
 from datapipe.steps.contract.breaches import error_without_document
-from datapipe.steps.encoding import encoder_of
-from datapipe.steps.fingerprint import MODULES
-from datapipe.steps.work import BoundStage, MapTask, ReduceTask, Task, TokenizeTask
+from datapipe.steps.kind import StepKind, Task
+from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
-from datapipe.storage.root import Root, is_remote
+from datapipe.storage.root import Root
 
-Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
+_ran: set[StepKind] = set()
+"""The kinds of the tasks that this process has run since it released what others keep."""
 
 _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 """Stages opened in this process, by name, digest, seed and position of the source, so that a worker loads a model once."""
@@ -46,10 +43,8 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         UserError: a disk or store refuses access, or the input is wrong.
     """
     started, rereads = perf_counter(), Rereads.count
-    if not isinstance(task, TokenizeTask):
-        encoder_of.cache_clear()  # frees the tokenizer
+    _release_others(type(task))
     import_runtime()  # once a process, and before the time of any work
-    _runner(task.kind)
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _run(task, root, folder)
@@ -69,24 +64,25 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
 
 
+def _release_others(kind: StepKind) -> None:
+    """Frees what tasks of another kind have left in the process."""
+    for other in _ran - {kind}:
+        other.release()
+    _ran.clear()
+    _ran.add(kind)
+
+
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """The outputs and metrics of a task. Where it finds damage in a file of a store or web server, which the network may have
-    done, it reads its input again: only what it finds each time is damage of the file."""
-    run, opened = _runner(task.kind), _with_open_stages(task)
-    outputs, metrics = run(opened, root, folder)
+    """The outputs and metrics of a task, whose input is read again where it may not be as damaged as it seems."""
+    opened = task.with_open_stages(lambda bound, position: _open(bound, task.seed, position))
+    outputs, metrics = opened.run(root, folder)
     for _ in range(READINGS - 1):
-        is_local = not isinstance(task, MapTask) or not any(is_remote(split.file.url) for split in task.splits)
-        if is_local or not metrics.unreadable_files:
+        if not task.is_doubtful(metrics):
             break
         root.delete_folder(folder)
         Rereads.count += 1
-        outputs, metrics = run(opened, root, folder)
+        outputs, metrics = opened.run(root, folder)
     return outputs, metrics
-
-
-def _runner(kind: str) -> Runner:
-    """The function for tasks of a kind, `run_pack` of `steps/pack.py`; a worker imports the modules of what it runs."""
-    return getattr(import_module(f"datapipe.steps.{MODULES[kind]}"), f"run_{kind}")
 
 
 def _flush(outputs: Outputs, root: Root) -> None:
@@ -105,18 +101,7 @@ def _clean_up(error: BaseException, root: Root, folder: str) -> None:
         root.delete_folder(folder)
 
 
-def _with_open_stages(task: Task) -> Task:
-    """The task with the stages that this process has opened in the place of its own."""
-    if isinstance(task, MapTask):
-        stages = tuple(_open(bound, task.seed) for bound in task.stages)
-        emit = None if task.emit is None else _open(task.emit, task.seed, task.source_position)
-        return replace(task, stages=stages, emit=emit)
-    if isinstance(task, ReduceTask):
-        return replace(task, stage=_open(task.stage, task.seed))
-    return task
-
-
-def _open(bound: BoundStage, seed: int, source_position: int | None = None) -> BoundStage:
+def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundStage:
     identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
         opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,18 +32,21 @@ from datapipe.exchange.files import TableWriters
 from datapipe.exchange.partitions import read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, train_rows
+from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile, train_rows
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
-from datapipe.steps.encoding import encode, encoder_of
+from datapipe.steps.encoding import ENCODERS, encode, encoder_of
+from datapipe.steps.kind import LEFT_OUT, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.train import is_validation
-from datapipe.steps.work import TokenizeTask
 from datapipe.storage.root import Root
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.fertility import Meter
+from datapipe.token_counts import CountsByName, Fertility
+
+if TYPE_CHECKING:
+    from datapipe.tokens.encoder import Encoder
+    from datapipe.tokens.fertility import Meter
 
 LEAST_DOCUMENT_BYTES = 64
 """What a document counts at least in the size of a pack task. The task holds as much of a document beside its ids: key, offset,
@@ -54,44 +57,112 @@ _KEYED_HASHES = full_schema(hash=pa.uint64(), key=KEY_TYPE)
 _HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED_HASHES}
 
 
-def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
-    metrics = TaskMetrics()
-    with metrics.timed("load tokenizer"):
-        encoder = encoder_of(task.tokenizer, root.url)
-    id_type = schemas.token_type(encoder.vocab_size)
-    meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
-    writers = TableWriters(root, folder, {**dict.fromkeys(_parts(task), schemas.tokens(id_type)), **_HASHES})
-    counts = metrics.document_counts
-    quarantine = Quarantine(root, folder, task.source, counts)
-    for documents in read_documents(root, task.documents, metrics):
-        counts.read += documents.num_docs
-        counts.read_bytes += documents.text_bytes
-        with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
-            batch, ids, offsets, failed = encode(encoder, documents)
-            rows = _token_rows(batch, ids, offsets, encoder, task.seed)
-        quarantine.isolate(task.kind, documents, failed)
-        counts.kept += batch.num_docs
-        counts.kept_bytes += batch.text_bytes
-        metrics.empty += count_empty(batch.texts)
-        with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
-            counted = meter.add(batch, ids, offsets)
-            if task.license_column is not None:
-                metrics.licenses.count(*codes_of_documents(batch.record, task.license_column), counted)
-        with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
-            by_part = _by_part(task, batch, rows)
-            num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
-            writers.add({**by_part, **(_text_hashes(task, batch) if task.validation else {})}, task.kind)
-    counts.check(task.label)
-    metrics.tokens, metrics.fertility = num_tokens.total(), meter.fertility
-    with metrics.timed("write tokens"):
-        written = writers.finish()
-        for name in num_tokens.keys() & written.keys():
-            (file,) = written[name]
-            row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
-            written[name] = (replace(file, row_bytes=row_bytes),)
-        used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
-        return {**written, "quarantine": quarantine.finish(), "used_ids": used}, metrics
+def _encoding(file: TokenizerFile) -> list[str | None]:
+    """What decides the ids that a tokenizer gives to documents."""
+    return [file.checksum, file.library, file.library_version, file.battery, file.eos_token, file.bos_token]
+
+
+@dataclass(slots=True)
+class TokenizeMetrics:
+    """The numbers of a tokenize task.
+
+    Attributes:
+        tokens: that it wrote.
+        empty: documents without text, or of white space alone.
+        fertility: tokens by language.
+        licenses: tokens by the licences of documents, of a source with a `license_field`.
+    """
+
+    tokens: int = 0
+    empty: int = 0
+    fertility: Fertility = field(default_factory=Fertility)
+    licenses: CountsByName = field(default_factory=CountsByName)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeTask(Task):
+    """Encodes documents and writes their token rows sorted by keyed hash.
+
+    Attributes:
+        before: fingerprint of the task that wrote `documents`.
+        strata: column and bounds by which training documents go to files of their own.
+        license_column: with the licence of each document, to count by it; None: not counted.
+    """
+
+    kind, version, of_tokens, libraries = "tokenize", 1, True, ENCODERS
+    mb_per_s = 50.0
+    options = (
+        *("seed", "validation", "execution.bucket_bytes"),
+        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+    )
+
+    before: str
+    documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
+    tokenizer: TokenizerFile = field(metadata=entering(_encoding))
+    validation: float
+    strata: tuple[str, tuple[float, ...]] | None = None
+    license_column: str | None = None
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
+        from datapipe.tokens.fertility import Meter
+
+        metrics = TaskMetrics(own=TokenizeMetrics())
+        with metrics.timed("load tokenizer"):
+            encoder = encoder_of(self.tokenizer, root.url)
+        id_type = schemas.token_type(encoder.vocab_size)
+        meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
+        writers = TableWriters(root, folder, {**dict.fromkeys(_parts(self), schemas.tokens(id_type)), **_HASHES})
+        counts, own = metrics.document_counts, metrics.of(TokenizeMetrics)
+        quarantine = Quarantine(root, folder, self.source, counts)
+        for documents in read_documents(root, self.documents, metrics):
+            counts.read += documents.num_docs
+            counts.read_bytes += documents.text_bytes
+            with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
+                batch, ids, offsets, failed = encode(encoder, documents)
+                rows = _token_rows(batch, ids, offsets, encoder, self.seed)
+            quarantine.isolate(self.kind, documents, failed)
+            counts.kept += batch.num_docs
+            counts.kept_bytes += batch.text_bytes
+            own.empty += count_empty(batch.texts)
+            with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
+                counted = meter.add(batch, ids, offsets)
+                if self.license_column is not None:
+                    own.licenses.count(*codes_of_documents(batch.record, self.license_column), counted)
+            with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
+                by_part = _by_part(self, batch, rows)
+                num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
+                writers.add({**by_part, **(_text_hashes(self, batch) if self.validation else {})}, self.kind)
+        counts.check(self.label)
+        own.tokens, own.fertility = num_tokens.total(), meter.fertility
+        with metrics.timed("write tokens"):
+            written = writers.finish()
+            for name in num_tokens.keys() & written.keys():
+                (file,) = written[name]
+                row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
+                written[name] = (replace(file, row_bytes=row_bytes),)
+            used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
+            return {**written, **quarantine.finish(), "used_ids": used}, metrics
+
+    @classmethod
+    def release(cls) -> None:
+        encoder_of.cache_clear()
+
+    @classmethod
+    def plan_source(cls, planning: Planning, source: str) -> None:
+        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.tokenizer
+        planning.add(
+            cls,
+            f"{source}/tokenize",
+            "tokenize and shuffle",
+            map(documents_of, cleaned.records) if tokenizer is not None and cleaned.is_committed else None,
+            ["tokenize"],
+            source=source,
+            tokenizer=tokenizer,
+            validation=planning.mixture.validation,
+            strata=spec.strata and (spec.strata.by, spec.strata.bounds),
+            license_column=spec.license_field,
+        )
 
 
 def _by_part(task: TokenizeTask, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:

@@ -2,12 +2,19 @@
 
 The documents that train it, and those held out for validation, are chosen by thresholds on keyed hashes of their keys. Neither
 choice depends on how the input was split.
+
+    documents ─▶ sample, one task for each file of documents ─▶ counted words ─▶ train, one task ─▶ tokenizer.json
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from datapipe.columns import key_halves
@@ -16,16 +23,30 @@ from datapipe.machine.activity import at_place
 from datapipe.metrics import TaskMetrics
 from datapipe.quantities import counted
 from datapipe.records.names import TOKENIZER
-from datapipe.records.outputs import Outputs, TokenizerFile
+from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
 from datapipe.rng import below_fraction, keyed_hash, seed_for
-from datapipe.steps.work import SampleTask, TrainTask
+from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
+from datapipe.steps.encoding import ENCODERS
+from datapipe.steps.kind import (
+    LEFT_OUT,
+    Plan,
+    Planning,
+    Step,
+    Task,
+    documents_of,
+    entering,
+    file_checksums,
+)
+from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.training import check_training, train_on_words
-from datapipe.tokens.word_counts import WordCounts, counted_words
 
 _ROWS = 1 << 16
 """Of a batch of counted words."""
+
+
+_SAMPLE_MB_PER_S, _COUNT_MB_PER_S, _TRAIN_MB_PER_S = 300.0, 60.0, 40.0
+"""For reading all text; of the sample, for counting its words, and for joining pairs. The last two take a sixth of the 35 s
+that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
 
 
 def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool_]:
@@ -33,53 +54,131 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
     return below_fraction(keyed_hash(key_halves(keys), seed_for(seed, "validation")), fraction)
 
 
-def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Counts the words of a keyed sample of the training documents; `steps/weighting.py` computes its fraction."""
-    metrics, words = TaskMetrics(), WordCounts()
-    seed = seed_for(task.seed, "tokenizer", "sample")
-    for batch in read_documents(root, task.documents, metrics):
-        with metrics.timed("sample") as work:
-            chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), task.fraction)
-            chosen &= ~is_validation(batch.keys, task.seed, task.validation)
-            sampled = batch.filter(chosen)
-            for counted in counted_words(sampled.texts, task.pattern):
-                words.add(counted)
-            work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
-    with metrics.timed("sample"):
-        writer = TableWriter(root, f"{folder}/sample.arrow")
-        for batch in words.total().to_batches(max_chunksize=_ROWS):
-            writer.add(batch)
-        return {"sample": writer.finish()}, metrics
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleTask(Task):
+    """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out.
+
+    Attributes:
+        before: fingerprint of the task that wrote `documents`.
+    """
+
+    kind, version, of_tokens, libraries = "sample", 1, True, ENCODERS
+    options = ("seed", "tokenizer", "mixture", "sources.*.weight")
+
+    before: str
+    documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
+    fraction: float
+    validation: float
+    pattern: str
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Counts the words of a keyed sample of the training documents; `steps/weighting.py` computes its fraction."""
+        from datapipe.tokens.word_counts import WordCounts, counted_words
+
+        metrics, words = TaskMetrics(), WordCounts()
+        seed = seed_for(self.seed, "tokenizer", "sample")
+        for batch in read_documents(root, self.documents, metrics):
+            with metrics.timed("sample") as work:
+                chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), self.fraction)
+                chosen &= ~is_validation(batch.keys, self.seed, self.validation)
+                sampled = batch.filter(chosen)
+                for counted in counted_words(sampled.texts, self.pattern):
+                    words.add(counted)
+                work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
+        with metrics.timed("sample"):
+            writer = TableWriter(root, f"{folder}/sample.arrow")
+            for batch in words.total().to_batches(max_chunksize=_ROWS):
+                writer.add(batch)
+            return {"sample": writer.finish()}, metrics
+
+    @classmethod
+    def plan(cls, planning: Planning) -> None:
+        """Samples every source in proportion to its share, once the text of all is known."""
+        mixture, training = planning.mixture, planning.mixture.tokenizer.train
+        if planning.request.tokenizer_content or training is None:
+            return
+        cleaned = [planning.cleaned(name) for name in planning.request.sources]
+        kept = {step.source: sum(record.metrics.document_counts.kept_bytes for record in step.records) for step in cleaned}
+        shares = shares_of(mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept.items()})
+        fractions = sample_fractions(kept, shares, training.sample_bytes, mixture.validation)
+        ready = all(step.is_committed for step in cleaned)
+        for step in cleaned:
+            documents = map(documents_of, step.records) if ready else None
+            common = {"source": step.source, "fraction": fractions[step.source], "pattern": training.pattern}
+            label = "sample text for the tokenizer"
+            planning.add(cls, f"{step.source}/sample", label, documents, validation=mixture.validation, **common)
+
+    @classmethod
+    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
+        read, sampled = texts.cleaned[step.source], texts.sampled[step.source]
+        yield StepCost(sampled * DOCUMENTS, seconds_of(read, _SAMPLE_MB_PER_S) + seconds_of(sampled, _COUNT_MB_PER_S))
 
 
-def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Trains a tokenizer, or writes the user's in its canonical form."""
-    metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
-    with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in task.samples)):
-        encoder = Encoder(task.content or _train(task, root), eos=task.eos, bos=task.bos)
-        choice = encoder.proof.choice
-        with root.open_output(path) as stream:
-            stream.write(encoder.to_json())
-    output = TokenizerFile(
-        path=path,
-        rows=encoder.vocab_size,
-        bytes=stream.num_bytes,
-        checksum=stream.checksum,
-        vocab_size=encoder.vocab_size,
-        eos_id=encoder.eos_id,
-        eos_token=encoder.eos_token,
-        fingerprint=encoder.fingerprint,
-        library=choice.library,
-        library_version=choice.version,
-        battery=choice.battery,
-        fallback_reason=choice.reason,
-        bos_id=encoder.bos_id,
-        bos_token=encoder.bos_token,
-    )
-    return {"tokenizer": (output,)}, metrics
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainTask(Task):
+    """Trains the tokenizer on the words of all samples, or takes the user's own (`content`) into the run."""
+
+    kind, version, of_tokens, libraries = "train", 1, True, ENCODERS
+    options = ("tokenizer",)
+
+    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(file_checksums))
+    vocab_size: int = 0
+    pattern: str = ""
+    eos: str | None
+    bos: str | None = None
+    content: bytes = field(default=b"", metadata=entering(xxhash.xxh3_128_hexdigest))
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Trains a tokenizer, or writes the user's in its canonical form."""
+        from datapipe.tokens.encoder import Encoder
+
+        metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
+        with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in self.samples)):
+            encoder = Encoder(self.content or _train(self, root), eos=self.eos, bos=self.bos)
+            choice = encoder.proof.choice
+            with root.open_output(path) as stream:
+                stream.write(encoder.to_json())
+        output = TokenizerFile(
+            path=path,
+            rows=encoder.vocab_size,
+            bytes=stream.num_bytes,
+            checksum=stream.checksum,
+            vocab_size=encoder.vocab_size,
+            eos_id=encoder.eos_id,
+            eos_token=encoder.eos_token,
+            fingerprint=encoder.fingerprint,
+            library=choice.library,
+            library_version=choice.version,
+            battery=choice.battery,
+            fallback_reason=choice.reason,
+            bos_id=encoder.bos_id,
+            bos_token=encoder.bos_token,
+        )
+        return {"tokenizer": (output,)}, metrics
+
+    @classmethod
+    def plan(cls, planning: Planning) -> None:
+        spec, training = planning.mixture.tokenizer, planning.mixture.tokenizer.train
+        if planning.request.tokenizer_content:
+            content = {"content": planning.request.tokenizer_content, "eos": spec.eos, "bos": spec.bos}
+            planning.add(cls, "tokenizer/load", "load the tokenizer", [content])
+            return
+        assert training is not None
+        steps = planning.plan.of_kind("sample")
+        samples = tuple(output for step in steps for output in step.outputs("sample", TableFile))
+        files = [{"samples": samples}] if all(step.is_committed for step in steps) else None
+        common = {"vocab_size": training.vocab_size, "pattern": training.pattern, "eos": training.eos}
+        planning.add(cls, "tokenizer/train", "train the tokenizer", files, ["tokenizer/train"], **common)
+
+    @classmethod
+    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
+        yield StepCost(0.0, seconds_of(sum(texts.sampled.values()), _TRAIN_MB_PER_S))
 
 
 def _train(task: TrainTask, root: Root) -> bytes:
+    from datapipe.tokens.training import check_training, train_on_words
+    from datapipe.tokens.word_counts import WordCounts
+
     assert task.eos is not None
     check_training(task.vocab_size, task.eos, task.pattern)
     words = WordCounts()

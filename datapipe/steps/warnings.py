@@ -13,10 +13,11 @@ from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, tota
 from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
 from datapipe.steps.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
+from datapipe.steps.kind import Plan
 from datapipe.steps.losses import MOST_LOST, Loss, kept_share, losses
+from datapipe.steps.pack import PackMetrics, PackTask
 from datapipe.steps.request import Request, RunWarning, named
-from datapipe.steps.steps import Plan
-from datapipe.steps.work import PackTask
+from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.token_counts import Fertility
 
 LEAST_KEPT = 0.05
@@ -267,8 +268,8 @@ MOST_UNKNOWN = 0.001
 
 def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
     fertility = Fertility()
-    for record in (record for step in plan.of_kind("tokenize", source) for record in step.records):
-        fertility.add(record.metrics.fertility)
+    for own in (own for step in plan.of_kind("tokenize", source) for own in step.numbers(TokenizeMetrics)):
+        fertility.add(own.fertility)
     tokens = fertility.total.tokens
     share = fertility.unknown / tokens if tokens else 0.0
     if share > MOST_UNKNOWN:
@@ -313,7 +314,7 @@ MOST_SPLIT = 0.05
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
         tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
-        for length, packing in total_by_name(record.metrics.packing for record in step.records).items():
+        for length, packing in total_by_name(own.packing for own in step.numbers(PackMetrics)).items():
             if tasks and step.is_committed:
                 yield from _padding(source, length, packing, tasks)
 

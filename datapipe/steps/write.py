@@ -2,15 +2,27 @@
 
     documents, in the order of the input ─▶ those that begin in the part ─▶ file by file ─▶ Parquet or JSON lines
 
-Memory: one batch and one row group. The bytes of a file follow from its documents alone; see `steps/splits.py` for
-those that it holds.
+Documents are weighed:
+
+    documents in the order of the input, weighed    0 ──────┬─ d ─┬──┬────────┬───────
+    files of `target_bytes`, numbered               │ 0          │ 1          │ 2
+    parts of some files, one for each task          │ 0                       │ 1
+
+A document whose weight begins at w goes to file w // `target_bytes`. So the documents of a file depend on the text alone, and
+not on how the input was cut into tasks: the committed counts of a task tell what its documents weigh together.
+
+Memory: one batch and one row group. The bytes of a file follow from its documents alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby, pairwise
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,33 +31,108 @@ from numpy.typing import NDArray
 from datapipe.columns import count_empty, is_first, text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import DocumentsFile, Outputs
+from datapipe.records.outputs import DocumentsFile, Outputs, TableFile
+from datapipe.records.record import Record
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.stage.licenses import codes_of_documents
-from datapipe.steps.splits import weight
-from datapipe.steps.work import WriteTask
+from datapipe.steps.kind import Fields, Planning, Task, entering, file_checksums
 from datapipe.storage.root import Root
+from datapipe.token_counts import CountsByName
+
+LEAST_DOCUMENT_BYTES = 64
+"""What a document weighs beside its text, so that no file has any number of empty ones."""
+
+WRITTEN_BYTES = 64 << 20
+"""The least weight of the documents that a task writes, but for the last task of a source."""
+
+Number = TypeVar("Number", int, NDArray[np.int64])
 
 
-def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Writes the files of a part below `folder`."""
-    metrics = TaskMetrics()
-    with metrics.timed("read documents"):
-        schema = published_schema(next(read_table(root, task.like)).schema)
-    outputs: list[DocumentsFile] = []
-    for number, of_file in groupby(_by_file(task, root, metrics), key=itemgetter(0)):
-        writer = DocumentWriter(root, f"{folder}/part-{number:05d}.{task.format}", task.format, schema, number)
-        try:
-            for _, rows in of_file:
-                _add(task, rows, schema, writer, metrics)
-            with metrics.timed(f"write {task.format}"):
-                outputs.append(writer.finish())
-        except BaseException:
-            writer.abort()
-            raise
-    metrics.document_counts.kept = metrics.document_counts.read
-    metrics.document_counts.kept_bytes = metrics.document_counts.read_bytes
-    return {"files": tuple(outputs)}, metrics
+@dataclass(slots=True)
+class WriteMetrics:
+    """The numbers of a write task: documents without text, and counts by licence as those of `TokenizeMetrics`."""
+
+    empty: int = 0
+    licenses: CountsByName = field(default_factory=CountsByName)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteTask(Task):
+    """Writes the documents of one part of a source to files.
+
+    Attributes:
+        documents: files of the step before that overlap the part, in the order of the input.
+        begin: weight of the documents before those in `documents`.
+        start, stop: the part; multiples of `target_bytes`.
+        like: a file of the source whose columns all files of the source get.
+        license_column: as that of `TokenizeTask`.
+    """
+
+    kind, version, of_tokens = "write", 1, False
+    mb_per_s = 100.0
+    options = ("seed", "documents")
+
+    documents: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
+    begin: int
+    start: int
+    stop: int
+    like: TableFile = field(metadata=entering(lambda file: file.checksum))
+    format: Literal["parquet", "jsonl.zst"]
+    target_bytes: int
+    license_column: str | None = None
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Writes the files of a part below `folder`."""
+        metrics = TaskMetrics(own=WriteMetrics())
+        with metrics.timed("read documents"):
+            schema = published_schema(next(read_table(root, self.like)).schema)
+        outputs: list[DocumentsFile] = []
+        for number, of_file in groupby(_by_file(self, root, metrics), key=itemgetter(0)):
+            writer = DocumentWriter(root, f"{folder}/part-{number:05d}.{self.format}", self.format, schema, number)
+            try:
+                for _, rows in of_file:
+                    _add(self, rows, schema, writer, metrics)
+                with metrics.timed(f"write {self.format}"):
+                    outputs.append(writer.finish())
+            except BaseException:
+                writer.abort()
+                raise
+        metrics.document_counts.kept = metrics.document_counts.read
+        metrics.document_counts.kept_bytes = metrics.document_counts.read_bytes
+        return {"files": tuple(outputs)}, metrics
+
+    @classmethod
+    def plan_source(cls, planning: Planning, source: str) -> None:
+        """One task per part of about `WRITTEN_BYTES`, and at least one file."""
+        spec, cleaned = planning.mixture.documents, planning.cleaned(source)
+        parts = _parts(cleaned.records, spec.target_bytes) if cleaned.is_committed else None
+        common = {"license_column": planning.mixture.sources[source].license_field, **spec.model_dump()}
+        planning.add(cls, f"{source}/write", "write documents", parts, ["write"], source=source, **common)
+
+
+def _parts(cleaned: Sequence[Record], target_bytes: int) -> Iterator[Fields]:
+    parts = documents_by_part(cleaned, target_bytes * math.ceil(WRITTEN_BYTES / target_bytes))
+    yield from ({**part, "like": parts[0]["documents"][0]} for part in parts)
+
+
+def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[dict[str, Any]]:
+    """The documents of a source in parts of `part_bytes`, by the weights that the committed counts tell.
+
+    A part has the fields `documents`, `begin`, `start` and `stop` of its `WriteTask`.
+    """
+    counts = [record.metrics.document_counts for record in cleaned]
+    ends = list(accumulate((weight(each.kept_bytes, each.kept) for each in counts), initial=0))  # (num_records + 1,)
+    parts: list[dict[str, Any]] = []
+    for start in range(0, ends[-1], part_bytes):
+        first, last = bisect_right(ends, start) - 1, bisect_left(ends, start + part_bytes)
+        files = tuple(file for record in cleaned[first:last] for file in record.of("documents", TableFile))
+        parts.append({"documents": files, "begin": ends[first], "start": start, "stop": start + part_bytes})
+    return parts
+
+
+def weight(text_bytes: Number, num_docs: int) -> Number:
+    """The weight of some documents together, or of each of many."""
+    return text_bytes + LEAST_DOCUMENT_BYTES * num_docs
 
 
 def _add(task: WriteTask, rows: pa.RecordBatch, schema: pa.Schema, writer: DocumentWriter, metrics: TaskMetrics) -> None:
@@ -54,10 +141,10 @@ def _add(task: WriteTask, rows: pa.RecordBatch, schema: pa.Schema, writer: Docum
     with metrics.timed(f"write {task.format}", num_bytes, rows.num_rows):
         writer.add(published_rows(rows, task.source, schema))
     if task.license_column is not None:
-        metrics.licenses.count(*codes_of_documents(rows, task.license_column), _counted(rows))
+        metrics.of(WriteMetrics).licenses.count(*codes_of_documents(rows, task.license_column), _counted(rows))
     counts.read += rows.num_rows
     counts.read_bytes += num_bytes
-    metrics.empty += count_empty(rows.column("text"))
+    metrics.of(WriteMetrics).empty += count_empty(rows.column("text"))
 
 
 def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tuple[int, pa.RecordBatch]]:

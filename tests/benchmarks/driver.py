@@ -34,8 +34,9 @@ from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.additions import begin_addition
-from datapipe.steps.splits import weight
-from datapipe.steps.work import MapTask, Task, WriteTask
+from datapipe.steps.kind import Task
+from datapipe.steps.map import MapTask
+from datapipe.steps.write import WriteTask, weight
 from datapipe.storage.lock import OutputLock, exclusive
 from datapipe.storage.root import Root
 from tests.benchmarks.tables import Bound, Settings, Table

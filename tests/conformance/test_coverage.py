@@ -1,8 +1,7 @@
-"""Digests cover every module that runs: those that a stage or a task executes are in its digest."""
+"""The digest of a stage covers every module that the stage runs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,14 @@ import pyarrow as pa
 import pytest
 
 from datapipe.config import StageUse, catalogue
-from datapipe.kernels import import_runtime
-from datapipe.stage import Filter, Map, Stage, StageContext
+from datapipe.records.source_code import code_of_class
+from datapipe.stage import Filter, Map, StageContext
 from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.steps import fingerprint, runs
-from datapipe.steps.run_task import run_task
-from datapipe.steps.work import MapTask, MergeTask, ReduceTask, Task
+from datapipe.steps.reduce import ReduceTask
 from stages.filter.language import bundled_model
 from tests.support.executed import executed
 from tests.support.global_stages import batch_of, reduce_all
-from tests.support.runs import InProcess, run_mixture, write_mixture
 
 PROSE = (
     "It was the best of times, it was the worst of times, and those who have been there say that it is to be seen with "
@@ -99,47 +95,5 @@ def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, An
     stage = _use(name, options)
     ran = _ran(stage, name)
     assert any(executed_name.startswith("stages.") for executed_name in ran)
-    in_memory = fingerprint.code_of("reduce").modules if isinstance(stage, Global) else frozenset[str]()  # of `reduce_all`
+    in_memory = code_of_class(ReduceTask).modules if isinstance(stage, Global) else frozenset[str]()  # of `reduce_all`
     assert ran - catalogue.code_of(stage).modules - in_memory == set()
-
-
-class CoverageEngine(InProcess):
-    """Runs tasks, and records executed modules that neither their kind nor their stages cover."""
-
-    kinds: set[str]
-    missing: set[tuple[str, str]]
-
-    def next_attempt(self, timeout_s: float) -> Any:
-        task: Task = self.tasks[0][0]
-        with executed() as ran:
-            ended = super().next_attempt(timeout_s)
-        kind = type(task).__name__.removesuffix("Task").lower()
-        self.kinds.add(kind)
-        covered = fingerprint.code_of(kind).modules.union(*(catalogue.code_of(stage).modules for stage in _stages_of(task)))
-        self.missing.update((kind, name) for name in ran - covered - {run_task.__module__, import_runtime.__module__})
-        return ended
-
-
-def _stages_of(task: Task) -> list[Stage]:
-    if isinstance(task, MapTask):
-        bound = [*task.stages, *(stage for stage in (task.emit, task.cut) if stage is not None)]
-        return [*(stage.stage for stage in bound), *(split.reader for split in task.inputs)]
-    # a merge asks the stage for the schema of its rows; the files, which are named by content, have the same one
-    return [task.stage.stage] if isinstance(task, ReduceTask | MergeTask) else []
-
-
-def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = [{"text": f"{text} {number % 7}", "rank": number % 5, "score": number % 7} for number in range(20) for text in TEXTS]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"no": "text"}]))
-    sources = f"  web: {{path: {tmp_path}/a.jsonl, keep: [rank, score], strata: {{by: rank, bounds: [2]}}}}"
-    stages = "stages: [normalize.unicode, filter.gopher_quality: {mode: tag}, filter.length: {max_chars: 2000}, dedup.exact, "
-    stages += "tests.support.ranked_stages:ByScore: {keep_share: 9/10}, "
-    stages += "dedup.minhash: {cluster_column: cluster, size_column: size}, dedup.lines, redact.pii]"
-    tail = "validation: 5%\nmax_quarantined: 50%\ntokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
-    tail += "execution: {bucket_bytes: 16KiB, split_bytes: 16KiB}"
-    monkeypatch.setattr(runs, "MOST_RUNS", 2)
-    engine = CoverageEngine
-    engine.kinds, engine.missing = set(), set()
-    run_mixture(write_mixture(tmp_path, sources, stages, tail), make_engine=engine)
-    assert engine.kinds >= {"map", "reduce", "merge", "gather", "rank", "narrow", "sample", "train", "tokenize", "pack"}
-    assert sorted(engine.missing) == []

@@ -26,9 +26,10 @@ from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
 from datapipe.report.funnel import print_funnel
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
-from datapipe.steps.compile import Plan, Step
-from datapipe.steps.steps import lay_out
-from datapipe.steps.work import MapTask
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.map import MapTask
+from datapipe.steps.pack import PackTask
+from datapipe.steps.pipeline import lay_out
 from tests.support.command_line import datapipe
 from tests.support.finished import composed, deduplicated, documents, grown, lengths, plain  # noqa: F401
 from tests.support.reports import report
@@ -171,8 +172,8 @@ def test_display_of_progress_has_a_line_for_each_step_and_worker(columns: int) -
     record = Record(step="web/read", fingerprint="0", outputs={}, metrics=metrics)
     tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(2000))
     label = f"apply dedup.exact → redact.pii → {_LONG}"
-    steps = [Step(id="web/read", kind="map", label=label, source="web", tasks=tasks)]
-    steps.append(Step(id="web/pack", kind="pack", label="pack", source="web"))
+    steps = [Step(id="web/read", work=MapTask, label=label, source="web", tasks=tasks)]
+    steps.append(Step(id="web/pack", work=PackTask, label="pack", source="web"))
     activity = Activity(work=f"filter.{_LONG * 3}", place="long/" * 60, key=bytes(range(16)), num_docs=80)
     state = RunState()
     terminal = Terminal(Console(file=io.StringIO(), force_terminal=True, width=columns), state)

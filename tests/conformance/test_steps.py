@@ -1,6 +1,6 @@
 """What every kind of step must do: run twice, stopped anywhere, retried, over damaged files, and in bounded memory.
 
-Kinds are those of `fingerprint.KINDS`; a new kind fails the first test until a run here has it.
+Kinds are those of `kinds.KINDS`; a new kind fails the first test until a run here has it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from datapipe.errors import DatapipeError
 from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import OutputFile
 from datapipe.records.record import Record
-from datapipe.steps.fingerprint import KINDS
+from datapipe.steps.kind import Task
+from datapipe.steps.kinds import KINDS
 from datapipe.steps.run_task import run_task
-from datapipe.steps.work import Task
 from datapipe.storage.outages import OutageError
 from datapipe.storage.root import Root
 from tests.support import corpora, runs, scale_corpus
@@ -41,6 +41,7 @@ documents: {target_bytes: 8KiB}
 execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
 """
 
+NAMES = [kind.kind for kind in KINDS]
 
 MOST_RUNS = "datapipe.steps.runs.MOST_RUNS"
 
@@ -111,10 +112,10 @@ def _made(record: Record) -> dict[str, Any]:
 
 
 def test_steps_of_every_kind_are_in_the_runs(ran: tuple[Path, Any]) -> None:
-    assert ran[1].keys() == set(KINDS)
+    assert ran[1].keys() == set(NAMES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Path, Any], root: Root, kind: str) -> None:
     task, record = ran[1][kind]
     copy = pickle.loads(pickle.dumps(task))
@@ -128,7 +129,7 @@ def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Pat
         assert all(root.checksum(file.path) == (file.checksum, file.bytes) for file in again.of("documents"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_the_same(ran, root, kind, monkeypatch) -> None:
     task, record = ran[1][kind]
     before = root.list_files(ATTEMPTS)
@@ -155,7 +156,7 @@ def _damage(path: Path, content: bytes, damage: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_step_over_damaged_input_names_the_file_or_does_not_need_the_damaged_part(ran, root, kind, damage) -> None:
     task, record = ran[1][kind]
     num_found = 0
@@ -248,5 +249,5 @@ def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
                 mixture = scale_corpus.write_mixture(folder, corpus, stage, {}, execution)
                 make = partial(InFreshProcesses, processes=processes, peaks=peaks)
                 runs.run_mixture(mixture, overrides=overrides, make_engine=make)
-    assert small.keys() == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/steps has these
+    assert small.keys() == set(NAMES) - {"merge", "rank", "narrow"}  # tests/datapipe/steps has these
     assert {kind: peak for kind, peak in small.items() if large[kind] > peak + (64 << 20)} == {}, f"large: {large}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datapipe.records.outputs import TableFile
-from datapipe.steps.work import SampleTask
+from datapipe.steps.train import SampleTask
 
 
 def sample(number: int = 0, documents: tuple[TableFile, ...] = ()) -> SampleTask:

@@ -15,13 +15,19 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.exchange.files import ExchangeWriter
+from datapipe.exchange.ranges import HASH_SPACE
 from datapipe.records.outputs import ExchangeFile
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.clusters import EDGE_SCHEMA, NARROW, WIDE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK, key_hash, new_bit
-from datapipe.steps.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, PackTask, ReduceTask, Task
+from datapipe.steps.gather import GatherTask
+from datapipe.steps.kind import Task
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.pack import PackTask
+from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.reduce import ReduceTask
 from datapipe.storage.root import Root
 from stages.dedup._spans import CANDIDATES
 from stages.dedup._verified import LIKENESS, PAIRS
@@ -234,7 +240,7 @@ def _reduced(stage: Global, exchange: str, chunk: Chunk, label: str = "", at_onc
             stop=HASH_SPACE, limit_bytes=bucket_bytes + bucket_bytes // 4, at_once=at_once,
         )  # fmt: skip
 
-    share = 0.5 if at_once else 1  # `expand.fits_one_call`
+    share = 0.5 if at_once else 1  # `hash_range.fits_one_call`
     return Case(name=f"{bound.name}, {label or exchange}", chunk=chunk, task=task, share=share)
 
 

@@ -16,7 +16,7 @@ from datapipe.records.record import Record
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
 from datapipe.snapshots.publish import Report
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.steps.run_task import run_task
 from datapipe.steps.warnings import RunWarning, run_warnings
 

@@ -20,9 +20,13 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.machine.memory import peak_bytes
 from datapipe.records.record import Record
-from datapipe.steps.compile import compile_plan
+from datapipe.steps.gather import GatherTask
+from datapipe.steps.kind import Task
+from datapipe.steps.kinds import compile_plan
+from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.reduce import ReduceTask
 from datapipe.steps.run_task import run_task
-from datapipe.steps.work import GatherTask, MapTask, MergeTask, ReduceTask, Task
 from datapipe.storage.root import Root
 
 

@@ -29,7 +29,7 @@ from datapipe.machine.activity import Activity
 from datapipe.machine.cache import cache_home
 from datapipe.machine.files import write_atomic
 from datapipe.records.record import Record
-from datapipe.steps.work import MapTask, RangeTask, Task
+from datapipe.steps.kind import Task
 
 Ended = tuple[list[str], Record | None, Failure | None]
 """What the node lacks, and the end of the attempt; of a node that was not fit before it, neither a record nor a failure."""
@@ -90,18 +90,15 @@ PACKAGES = ("datapipe", "stages")
 
 
 def user_modules(task: Task) -> dict[str, bytes]:
-    """The sources of modules that a task's stages are defined in and that no node can be expected to have.
+    """The sources of modules that a task and its stages are defined in and that no node can be expected to have.
 
     Returns:
         Each file by path relative to an import root. Of a package all files travel; of one without `__init__.py`, which may be
         any folder, the modules that are imported here.
     """
-    if isinstance(task, MapTask):
-        stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
-    else:
-        stages = [task.stage.stage] if isinstance(task, RangeTask) else []
+    classes = [type(task), *(type(bound.stage) for bound in task.stages_run)]
     sources: dict[str, bytes] = {}
-    for module_name in {type(stage).__module__ for stage in stages}:
+    for module_name in {each.__module__ for each in classes}:
         top = module_name.partition(".")[0]
         if top not in PACKAGES:
             sources.update(module_sources(top))

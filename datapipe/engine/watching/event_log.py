@@ -22,7 +22,7 @@ from datapipe.engine.events import (
 )
 from datapipe.engine.protocol import Attempt
 from datapipe.machine.json_log import JsonLog
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 
 
 class EventLog:

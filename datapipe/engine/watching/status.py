@@ -19,7 +19,6 @@ from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.time_left import StepState
 from datapipe.errors import exit_status_of
 from datapipe.records.names import STATUS
-from datapipe.steps.steps import EXCHANGES
 from datapipe.storage.lock import LeaseLostError
 from datapipe.storage.root import Root
 
@@ -119,7 +118,7 @@ def step_json(step: StepState) -> dict[str, Any]:
         "seconds": step.seconds,
         "slowest": {"task": step.slowest, "seconds": step.slowest_s},
         "kept": step.kept,
-        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.kind in EXCHANGES else None,
+        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.work.is_exchange else None,
         "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
         "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
     }

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from datapipe.metrics import DocumentCounts
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, Step
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WINDOW_S = 60.0
@@ -57,7 +58,7 @@ class Sums(Figures):
             metrics = record.metrics
             self["task_seconds", step.id] += metrics.seconds
             self.observe("task_duration_seconds", step.kind, value=metrics.seconds)
-            self["tokens", step.source] += metrics.tokens if step.kind == "tokenize" else 0
+            self["tokens", step.source] += metrics.of(TokenizeMetrics).tokens if step.work is TokenizeTask else 0
             if metrics.second_attempt:
                 self["second_attempts", metrics.second_attempt] += 1
             self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from datapipe.quantities import duration
 from datapipe.records.record import Record
-from datapipe.steps.compile import Step
-from datapipe.steps.estimate import StepCost
+from datapipe.steps.costs import StepCost
+from datapipe.steps.kind import Step
 
 _SLOWEST, _FASTEST = 3.0, 1 / 3
 """Limits of the pace, which the estimate is rough by: in a run of seconds, starting processes would pass for slow work."""

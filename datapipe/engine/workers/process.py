@@ -33,7 +33,7 @@ from datapipe.errors import DatapipeError
 from datapipe.machine.activity import PAGE_BYTES, Activity, Page, shared_file
 from datapipe.machine.memory import kilobytes
 from datapipe.quantities import size
-from datapipe.steps.work import Task
+from datapipe.steps.kind import Task
 
 
 def allocated_bytes(process_id: int) -> int:

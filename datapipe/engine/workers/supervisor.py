@@ -24,7 +24,7 @@ from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
 from datapipe.machine.activity import Activity
 from datapipe.records.record import Record
-from datapipe.steps.work import Task
+from datapipe.steps.kind import Task
 
 _LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 2.0

@@ -24,7 +24,9 @@ from datapipe.report.mixture_shares import ORIGIN, origin
 from datapipe.shards.provenance import Provenance
 from datapipe.snapshots.composed_manifest import provenance_of
 from datapipe.stage.licenses import UNKNOWN
-from datapipe.steps.compile import Plan, Step
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.tokenize import TokenizeMetrics
+from datapipe.steps.write import WriteMetrics
 from datapipe.token_counts import CountsByName
 
 VARIOUS = "various"
@@ -98,18 +100,18 @@ def _by_license(mixture: Mixture, plan: Plan, report: Mapping[str, Any], name: s
         return {}
     if source.license_field is None:
         return {source.license or UNKNOWN: whole}
-    counted = _counted([*plan.of_kind("tokenize", name), *plan.of_kind("write", name)])
+    counted = _counted(plan, name)
     if counted.by_name is None:
         return {VARIOUS: whole}
     around = 2 if plan.tokenizer is not None and plan.tokenizer.bos_id is not None else 1
     return _divided(counted, whole, source.license or UNKNOWN, around)
 
 
-def _counted(steps: Iterable[Step]) -> CountsByName:
+def _counted(plan: Plan, source: str) -> CountsByName:
     total = CountsByName()
-    for step in steps:
-        for record in step.records:
-            total.add(record.metrics.licenses)
+    for kind, numbers in (("tokenize", TokenizeMetrics), ("write", WriteMetrics)):
+        for own in (own for step in plan.of_kind(kind, source) for own in step.numbers(numbers)):
+            total.add(own.licenses)
     return total
 
 

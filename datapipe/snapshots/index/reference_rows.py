@@ -20,8 +20,8 @@ from datapipe.records.outputs import ExchangeFile, Tables
 from datapipe.shards.snapshots import with_additions
 from datapipe.snapshots.index.write import Index, check_files, open_index
 from datapipe.stage.global_stage import Global
+from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.splits import file_hash
-from datapipe.steps.work import BoundStage
 from datapipe.storage.root import Root, is_remote
 
 _KEEP_WORK = (

@@ -23,7 +23,7 @@ from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.exchange.ranges import read_blocks
+from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.removed import Removed
@@ -40,7 +40,6 @@ from datapipe.snapshots.index.write import (
     open_index,
     write_index,
 )
-from datapipe.steps.work import HASH_SPACE
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 

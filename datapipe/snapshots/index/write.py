@@ -29,7 +29,7 @@ from datapipe.records.names import WORK
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
-from datapipe.steps.compile import Plan
+from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root

@@ -7,7 +7,7 @@
     stage(batch) crashes ─▶ the next attempt: one by one ─▶ the last document told ─▶ quarantine, or the end of the run
 
 Nothing survives a crash of a native library. So the documents in hand are told before each call (`activity.py`), and what the
-driver concludes from a crash comes back with the task (`work.Care`).
+driver concludes from a crash comes back with the task (`Care`).
 
 A stage treats each document by itself, so the results of parts joined are the result of the whole; the conformance suite
 checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does
@@ -30,7 +30,6 @@ from datapipe.machine import activity
 from datapipe.stage.base import Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.contract.breaches import breach_of, code_line, is_about_content, memory_error, stage_error
-from datapipe.steps.work import NO_CARE, Care
 from datapipe.storage.outages import outage_of
 
 Result = TypeVar("Result")
@@ -40,6 +39,25 @@ _MOST_ERROR_CHARS = 4000
 
 Failed = dict[int, str]
 """Documents that made a stage raise or crash: by row in the batch, the end of the traceback, or the cause."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Care:
+    """What the ends of earlier attempts at a map task have shown about its documents.
+
+    Attributes:
+        suspects: (stage, key of the first document) of batches in which a worker crashed or stalled. A batch with one of these
+            documents goes to the stage one by one.
+        crashing: (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine.
+        most_docs: that any stage gets in one call, where memory did not suffice for more. What it makes of the parts is joined.
+    """
+
+    suspects: tuple[tuple[str, bytes], ...] = ()
+    crashing: tuple[tuple[str, bytes, str], ...] = ()
+    most_docs: int | None = None
+
+
+NO_CARE = Care()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

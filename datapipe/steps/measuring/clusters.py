@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, full_schema, is_first, key_halves, make_keys, numbers
 from datapipe.exchange.partitions import TableWriter
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import Outputs
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage.root import Root
 
@@ -88,8 +88,8 @@ def _summed(rows: np.ndarray) -> np.ndarray:
 class SurvivorWriter:
     """The sample of a task's clusters, for each stage that drops documents in favour of others."""
 
-    def __init__(self, root: Root, path: str) -> None:
-        self._writer = TableWriter(root, path)
+    def __init__(self, root: Root, folder: str) -> None:
+        self._writer = TableWriter(root, f"{folder}/survivors.arrow")
         self._stages: dict[str, ClusterSample] = {}
 
     def add(self, stage: str, survivors: pa.Array) -> None:
@@ -97,13 +97,13 @@ class SurvivorWriter:
         sample = self._stages.setdefault(stage, ClusterSample(MOST_OF_TASK))
         sample.add(survivors, np.ones(len(survivors), np.int64))
 
-    def finish(self) -> tuple[TableFile, ...]:
+    def finish(self) -> Outputs:
         for stage, sample in self._stages.items():
             keys, dropped = sample.clusters()
             halvings = pa.array(np.full(len(keys), sample.halvings, np.int64))
             arrays = [pa.array([stage] * len(keys), pa.string()), keys, pa.array(dropped), halvings]
             self._writer.add(pa.record_batch(arrays, schema=SURVIVORS))
-        return self._writer.finish()
+        return {"survivors": self._writer.finish()}
 
 
 def read_samples(batches: Iterator[pa.RecordBatch], samples: dict[str, ClusterSample], most: int) -> None:

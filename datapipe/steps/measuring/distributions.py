@@ -25,10 +25,10 @@ from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
 from datapipe.machine.activity import work_clock
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import Outputs
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.work import BoundStage
+from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
 MEASURED = full_schema(
@@ -115,7 +115,7 @@ class Distributions:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def finish(self) -> dict[str, tuple[TableFile, ...]]:
+    def finish(self) -> Outputs:
         """The files "measured" and "borderline", each where it has rows."""
         metadata = {RULES: json.dumps(self._facts, ensure_ascii=False, allow_nan=False)}
         measured = TableWriter(self._root, f"{self._folder}/measured.arrow")

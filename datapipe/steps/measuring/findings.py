@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.facts import FactWriter
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import Outputs
 from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.clusters import first_of_group
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
-from datapipe.steps.work import BoundStage
+from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
 
@@ -31,13 +32,13 @@ def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
 class FindingsWriter:
     """The findings of one task: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
 
-    def __init__(self, root: Root, path: str, source: str) -> None:
-        self._writer = FactWriter(root, path, source=source)
+    def __init__(self, root: Root, folder: str, source: str) -> None:
+        self._writer = FactWriter(root, f"{folder}/findings.parquet", source=source)
         self._known: set[tuple[str, str, str]] = set()
 
-    def add(self, name: str, stage: Filter, part: DocumentBatch, result: FilterResult) -> None:
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
         """Adds the findings of a filter in the documents that it decided about."""
-        found = result.findings
+        name, is_tag, found = bound.name, cast(Filter, bound.stage).mode == "tag", result.findings
         if found is None or not found.num_rows:
             return
         rows = numbers(found.column("row"))
@@ -46,9 +47,9 @@ class FindingsWriter:
         is_new = np.array([self._is_new(name, *entry) for entry in entries])
         chosen = np.flatnonzero((ranks < MOST_OF_DOCUMENT) | is_new)
         documents, found = pa.array(rows[chosen]), found.take(pa.array(chosen))
-        kept = "tagged" if stage.mode == "tag" else "cut" if "text" in result.columns else "kept"
-        outcomes = np.where(result.keep[rows[chosen]] | (stage.mode == "tag"), kept, "dropped")
-        about = [part.keys.take(documents), part.record.column("id").take(documents), pa.array([name] * len(chosen))]
+        kept = "tagged" if is_tag else "cut" if "text" in result.columns else "kept"
+        outcomes = np.where(result.keep[rows[chosen]] | is_tag, kept, "dropped")
+        about = [batch.keys.take(documents), batch.record.column("id").take(documents), pa.array([name] * len(chosen))]
         arrays = [*about, pa.array(outcomes.tolist(), pa.string()), *found.columns[1:]]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=FINDINGS))
 
@@ -59,5 +60,5 @@ class FindingsWriter:
         self._known.add(entry)
         return is_new
 
-    def finish(self) -> tuple[TableFile, ...]:
-        return self._writer.finish()
+    def finish(self) -> Outputs:
+        return {"findings": self._writer.finish()}

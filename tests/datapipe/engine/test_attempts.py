@@ -22,7 +22,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.records.commit_files import MOST_RECORDS
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
-from datapipe.steps.work import SampleTask, TrainTask
+from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.storage.root import Root
 from tests.support import hostile_stages, runs
 from tests.support.cli_processes import is_running, wait_until

@@ -17,7 +17,8 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.steps.estimate import EXTRACTED, estimate
+from datapipe.steps.costs import EXTRACTED
+from datapipe.steps.estimate import estimate
 from datapipe.steps.request import Request
 from stages.read.text import Text
 from tests.support import corpora, runs

@@ -9,7 +9,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
-from datapipe.steps.work import MapTask
+from datapipe.steps.map import MapTask
 from datapipe.storage.root import Root
 from tests.support import corpora, hostile_stages, runs
 from tests.support.cli_processes import wait_until

@@ -27,7 +27,10 @@ from datapipe.engine.run import Run, planned
 from datapipe.engine.watching.state import RunState
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
-from datapipe.steps.work import MapTask, MergeTask, Task, TrainTask
+from datapipe.steps.kind import Task
+from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.train import TrainTask
 from datapipe.storage.outages import Outage
 from tests.support import corpora, runs
 

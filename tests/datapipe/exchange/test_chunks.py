@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from datapipe.columns import numbers
 from datapipe.exchange import chunks, files, ranges
 from datapipe.exchange.chunks import read_bucket, read_chunks
+from datapipe.exchange.ranges import HASH_SPACE
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import Exchange
-from datapipe.steps.work import HASH_SPACE
 from datapipe.storage.root import Root
 from tests.support.exchange_rows import SCHEMA, Row, in_order, order, rows_of, uneven_hashes, write
 

@@ -19,14 +19,13 @@ from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.exchange import files, ranges
 from datapipe.exchange.files import ExchangeWriter, TableWriters, sort_words
 from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
-from datapipe.exchange.ranges import read_blocks, read_portion, read_rows, read_slices
+from datapipe.exchange.ranges import HASH_SPACE, read_blocks, read_portion, read_rows, read_slices
 from datapipe.records.checksum import READINGS, file_checksum
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.shards import schemas
 from datapipe.stage.documents import BASE_FIELDS
 from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.steps.decisions import KeyedRows, drops_of
-from datapipe.steps.work import HASH_SPACE
 from datapipe.storage.root import Root
 from stages.dedup.exact import TEXTS
 from tests.support import exchange_rows

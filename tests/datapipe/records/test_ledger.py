@@ -28,7 +28,7 @@ def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> 
     path = f"{ATTEMPTS}/step/{name}/out.bin"
     root.write_atomic(path, name.encode())
     output = TableFile(path=path, rows=1, bytes=len(name), checksum="x", row_bytes=3)
-    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), rereads=9)
     metrics.spent("read", 1.5, 100, 3)
     return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
 
@@ -109,7 +109,7 @@ def test_record_keeps_every_type_of_output(output):
 
 def test_ledger_records_of_other_versions_are_counted_and_not_read(root):
     root.write_atomic(f"{LEDGER}/{FINGERPRINT}.json", b'{"checksum": ""}\n{"version": 3}\n')
-    later = line_of(_record(root)).to_bytes().replace(b"4\t", b"5\t", 1)
+    later = line_of(_record(root)).to_bytes().replace(b"5\t", b"6\t", 1)
     root.write_atomic(f"{LEDGER}/{0:08d}-{'a' * 32}.jsonl", later)
     root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", b"old")
     ledger = _opened(root)
@@ -159,7 +159,7 @@ def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_rec
 def _numbered(number: int) -> Record:
     path = f"{ATTEMPTS}/web.read/{number:016x}-one/documents.arrow"
     output = TableFile(path=path, rows=1, bytes=5, checksum="x", row_bytes=3)
-    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a\tb:é\n": 2})), tokens=number)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a\tb:é\n": 2})), rereads=number)
     return Record(step="web/read", fingerprint=f"{number:064x}", outputs={"documents": (output,)}, metrics=metrics)
 
 

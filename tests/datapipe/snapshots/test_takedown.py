@@ -16,7 +16,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.errors import SnapshotError, UserError
-from datapipe.exchange.ranges import read_blocks
+from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -27,7 +27,6 @@ from datapipe.snapshots.index.write import open_index
 from datapipe.snapshots.takedown import named_in, take_down
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.splits import file_hash
-from datapipe.steps.work import HASH_SPACE
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe

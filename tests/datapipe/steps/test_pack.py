@@ -24,8 +24,8 @@ from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.snapshots.clean import clean
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
+from datapipe.steps.pack import PackMetrics, PackTask
 from datapipe.steps.run_task import run_task
-from datapipe.steps.work import PackTask
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.exchange_rows import write
@@ -112,7 +112,7 @@ def test_pack_task_holds_every_token_of_its_range_once(
 
     pieces = [piece for row in packed for piece in row]
     num_tokens = sum(len(tokens) for _, _, tokens in pieces)
-    counted = record.metrics.packing.get(length)
+    counted = record.metrics.of(PackMetrics).packing.get(length)
     assert (counted is None) == (not pieces and not wanted)
     if counted is not None:
         assert (counted.rows, counted.tokens, counted.pieces) == (len(packed), num_tokens, len(pieces))
@@ -121,7 +121,7 @@ def test_pack_task_holds_every_token_of_its_range_once(
         assert counted.dropped_tokens == sum(lost.values())
         whole = {key for key, begin, tokens in pieces if begin == 0 and len(tokens) == len(wanted[key]) and not lost[key]}
         assert counted.split_documents == len(found) - len(whole)
-    assert (record.metrics.tokens, record.metrics.sequences) == (num_tokens, len(packed))
+    assert record.metrics.of(PackMetrics).sequences == len(packed)
     assert sum(shard.documents for shard in shards) == len(found)
     order = [key for _, key in sorted((value, key) for value, key in zip(hashes.tolist(), keys.to_pylist()) if key in wanted)]
     if method == "concat":

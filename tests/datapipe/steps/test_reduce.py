@@ -15,13 +15,17 @@ from datapipe.columns import make_keys
 from datapipe.exchange import chunks
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import read_index
-from datapipe.exchange.ranges import read_rows
+from datapipe.exchange.ranges import HASH_SPACE, read_rows
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
-from datapipe.steps.expand import by_range
+from datapipe.steps.gather import GatherTask
+from datapipe.steps.hash_range import by_range
+from datapipe.steps.kind import Task, fingerprinted
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.reduce import ReduceTask
 from datapipe.steps.run_task import run_task
 from datapipe.steps.runs import fan_in
-from datapipe.steps.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, ReduceTask, Task, fingerprinted
 from datapipe.storage.root import Root
 from stages.dedup.exact import TEXTS, Exact
 from tests.support.exchange_rows import write

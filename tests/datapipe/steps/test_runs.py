@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datapipe.exchange.ranges import HASH_SPACE
 from datapipe.records.outputs import ExchangeFile
 from datapipe.steps import runs
-from datapipe.steps.work import HASH_SPACE
 
 
 def _file(name: str, first: int = 0, last: int = HASH_SPACE - 1, num_runs: int = 1) -> ExchangeFile:

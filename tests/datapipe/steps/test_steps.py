@@ -14,12 +14,10 @@ from datapipe.errors import UserError
 from datapipe.metrics import DocumentCounts
 from datapipe.stage import Map
 from datapipe.stage.global_stage import Global
-from datapipe.steps.compile import compile_plan
 from datapipe.steps.counts import SourceCounts, source_over_quarantine_limit
-from datapipe.steps.fingerprint import code_of
+from datapipe.steps.kinds import compile_plan
+from datapipe.steps.pipeline import BoundStage, lay_out
 from datapipe.steps.stage_order import order_warnings
-from datapipe.steps.steps import lay_out
-from datapipe.steps.work import BoundStage
 from tests.support import corpora, runs
 
 _STAGES = "stages: [normalize.unicode, filter.length, filter.c4_quality, dedup.minhash, redact.pii]"
@@ -153,17 +151,6 @@ def test_order_of_the_mixtures_to_copy_is_the_one_advised(path: Path, monkeypatc
         monkeypatch.setenv(name, "folder")
     mixture = load_mixture(path)
     assert order_warnings({name: mixture.stages_of(name) for name in mixture.sources}) == []
-
-
-KINDS = ("map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_code_of_a_kind_is_its_runner_and_what_writes_its_files_and_no_stage(kind: str):
-    modules = code_of(kind).modules
-    assert {"datapipe.records.checksum", "datapipe.exchange.files", "datapipe.steps.work"} <= modules
-    assert not any(name.startswith(("stages", "datapipe.config", "datapipe.cli", "datapipe.report")) for name in modules)
-    assert not modules & {"datapipe.kernels.text.english_words", "datapipe.kernels.text.unicode_words"}
 
 
 def _built(name: str, **options: object):

@@ -21,7 +21,7 @@ from datapipe.engine.following.additions import check_is_as_before, mixture_of
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import TableWriter, read_table
-from datapipe.exchange.ranges import read_rows
+from datapipe.exchange.ranges import HASH_SPACE, read_rows
 from datapipe.loader import Loader
 from datapipe.records.names import MIXTURE
 from datapipe.records.outputs import TableFile, TokenizerFile
@@ -34,8 +34,8 @@ from datapipe.snapshots.additions import Addition
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.run_task import run_task
-from datapipe.steps.train import is_validation
-from datapipe.steps.work import HASH_SPACE, SampleTask, TokenizeTask, TrainTask
+from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
+from datapipe.steps.train import SampleTask, TrainTask, is_validation
 from datapipe.storage.root import Root
 from datapipe.tokens import Encoder
 from datapipe.tokens.word_counts import COUNTED
@@ -90,9 +90,9 @@ def test_task_writes_the_ids_of_every_document_once_by_stratum_and_split(tmp_pat
     }
     assert sorted(found.values()) == sorted(map(sorted, expected.values()))
     assert found["validation"] == sorted(expected["validation"])
-    counted = record.metrics
-    assert counted.tokens == sum(len(ids) for rows in expected.values() for *_, ids in rows)
-    assert (counted.document_counts.read, counted.document_counts.kept, counted.empty) == (120, 120, texts.count(""))
+    counted, own = record.metrics, record.metrics.of(TokenizeMetrics)
+    assert own.tokens == sum(len(ids) for rows in expected.values() for *_, ids in rows)
+    assert (counted.document_counts.read, counted.document_counts.kept, own.empty) == (120, 120, texts.count(""))
     assert counted.document_counts.read_bytes == sum(map(len, texts))
     (ids,) = record.outputs["used_ids"]
     assert ids.rows == len(used)

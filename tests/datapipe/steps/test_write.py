@@ -19,8 +19,8 @@ from datapipe.records.outputs import TableFile
 from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.clean import clean
 from datapipe.snapshots.verify import verify_snapshot
-from datapipe.steps.splits import LEAST_DOCUMENT_BYTES
 from datapipe.steps.train import is_validation
+from datapipe.steps.write import LEAST_DOCUMENT_BYTES
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe

@@ -36,10 +36,11 @@ from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
-from datapipe.steps.compile import Plan, Step
-from datapipe.steps.estimate import StepCost
-from datapipe.steps.steps import lay_out
-from datapipe.steps.work import MapTask, TrainTask
+from datapipe.steps.costs import StepCost
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.map import MapTask
+from datapipe.steps.pipeline import lay_out
+from datapipe.steps.train import TrainTask
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
 RECORD = Record(step="web/read", fingerprint=TASK.fingerprint, outputs={}, metrics=TaskMetrics())
@@ -149,7 +150,7 @@ def _committed(*records: Record) -> Committed:
 
 
 def _plan(records: tuple[Record, ...]) -> Plan:
-    step = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS, records=records)
+    step = Step(id="web/read", work=MapTask, label="read", source="web", tasks=TASKS, records=records)
     return Plan(pipeline=lay_out({"web": []}), steps=[step])
 
 
@@ -170,7 +171,7 @@ def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
     return StepCost(seconds=seconds, unknown=("a stage",) if is_least else ())
 
 
-_STEP, _TRAIN = (Step(id=kind, kind=kind, label=kind, source="web") for kind in ("map", "train"))
+_STEP, _TRAIN = (Step(id=kind.kind, work=kind, label=kind.kind, source="web") for kind in (MapTask, TrainTask))
 
 
 def _step(planned: int | None, **known: Any) -> StepState:
@@ -309,8 +310,8 @@ def _displayed(terminal: bool) -> str:
     stream, state = io.StringIO(), _Timed()
     display = Terminal(Console(file=stream, force_terminal=terminal, width=100), state)
     observe = all_of([state.observe, display.observe])
-    first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
-    last = Step(id="web/pack", kind="pack", label="pack", source="web")
+    first = Step(id="web/read", work=MapTask, label="read", source="web", tasks=TASKS[:2])
+    last = Step(id="web/pack", work=PackTask, label="pack", source="web")
     observe(RunStarted(mixture="m", output="out", engine="local"))
     observe(Planned(plan=Plan(pipeline=lay_out({"web": []}), steps=[first, last]), costs={}))
     observe(_committed(RECORDS[0]))
@@ -341,7 +342,7 @@ def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are
 
 def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
     task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
-    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    step = Step(id="tokenizer/train", work=TrainTask, label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
     stream, state = io.StringIO(), RunState()
     state.observe(Planned(plan=Plan(pipeline=lay_out({"web": []}), steps=[step]), costs={}))

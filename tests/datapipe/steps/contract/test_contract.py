@@ -19,9 +19,8 @@ from datapipe.errors import DatapipeError, StageError, StageMemoryError
 from datapipe.machine import activity
 from datapipe.stage import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.contract.guard import Guard
+from datapipe.steps.contract.guard import NO_CARE, Care, Guard
 from datapipe.steps.contract.results import NewColumns, checked_filter, checked_map, checked_tables
-from datapipe.steps.work import NO_CARE, Care
 from datapipe.storage.root import open_input
 
 TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)

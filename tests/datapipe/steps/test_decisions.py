@@ -26,10 +26,9 @@ from datapipe.stage.cut_points import CUT_POINTS
 from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import DECLARED
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
-from datapipe.steps.decisions import DecisionApplier, DropWriter, KeyedRows
+from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
 from datapipe.steps.measuring.clusters import ClusterSample, SurvivorWriter
 from datapipe.steps.read_batches import in_declared_type, in_found_type
-from datapipe.steps.work import Decisions
 from datapipe.storage.root import Root
 from tests.support.global_stages import batch_of
 
@@ -149,14 +148,16 @@ def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str =
 class _Applying:
     def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
-        self.drops = DropWriter(self.root, "dropped.parquet", "web", self.document_counts)
+        self.drops = Drops(self.root, "dropped", "web", self.document_counts)
         self.survivors = SurvivorWriter(self.root, "survivors")
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
         rows = {name: KeyedRows.open(self.root, files) for name, files in tables.items()}
         self.applier = DecisionApplier(decisions, rows, self.drops, self.survivors)
 
     def dropped(self) -> list[dict]:
-        return [row for file in self.drops.finish() for batch in read_table(self.root, file) for row in batch.to_pylist()]
+        return [
+            row for file in self.drops.finish()["drops"] for batch in read_table(self.root, file) for row in batch.to_pylist()
+        ]
 
 
 def test_apply_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, monkeypatch):

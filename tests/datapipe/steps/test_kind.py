@@ -19,23 +19,20 @@ from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
 from datapipe.steps.cut import Cut, Pair
-from datapipe.steps.rank_plan import NarrowTask, RankTask
-from datapipe.steps.splits import MAX_GROUP_FILES, check_hashes, documents_by_part, file_hash, group_splits, weight
-from datapipe.steps.work import (
-    BoundStage,
-    Decisions,
-    GatherTask,
-    InputSplit,
-    MapTask,
-    MergeTask,
-    PackTask,
-    ReduceTask,
-    SampleTask,
-    Task,
-    TokenizeTask,
-    TrainTask,
-    fingerprinted,
-)
+from datapipe.steps.decisions import Decisions
+from datapipe.steps.gather import GatherTask
+from datapipe.steps.input_source import InputSplit
+from datapipe.steps.kind import Task, fingerprinted
+from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.pack import PackTask
+from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.rank import NarrowTask, RankTask
+from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.splits import MAX_GROUP_FILES, check_hashes, file_hash, group_splits
+from datapipe.steps.tokenize import TokenizeTask
+from datapipe.steps.train import SampleTask, TrainTask
+from datapipe.steps.write import documents_by_part, weight
 from stages.dedup.exact import Exact
 from stages.filter.length import Length
 from stages.read.jsonl import Jsonl

@@ -1,4 +1,4 @@
-"""The steps of a run. Logical ones: each source's stages, cut at the global ones into segments that run fused.
+"""The logical steps of a run: each source's stages, cut at the global ones into segments that run fused.
 
     web:   normalize.unicode  filter.language │ dedup.exact │  │ dedup.minhash │ redact.pii
            └── segment 0 ───────────────────┘               1                  └ segment 2
@@ -10,30 +10,35 @@ below the cut, which is found between the two.
 
 A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
 the same order; otherwise each would wait for the other.
-
-A plan has a step of tasks for each segment, for each round of the exchanges of a global stage, and for what follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from datapipe.errors import UserError
-from datapipe.records.outputs import F, OutputFile, TokenizerFile
-from datapipe.records.record import Record
-from datapipe.stage.base import Filter
+from datapipe.stage.base import Filter, Map
 from datapipe.stage.global_stage import Global
-from datapipe.steps.request import PlannedSource
-from datapipe.steps.work import BoundStage, Task
+from datapipe.steps.cut import Cut
 
-EXCHANGES = ("reduce", "merge", "gather")
-"""Kinds of steps that exchange rows and count no documents."""
 
-ARROW = " → "
-"""Between the stages that a step runs one after the other, in its label."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundStage:
+    """A stage under its name in this run, with the digest of its code and options.
+
+    Attributes:
+        emit_digest: of a global stage: without the options that `emit` does not read.
+        cut: of a filter that keeps a share, once it is known.
+    """
+
+    name: str
+    stage: Filter | Map | Global
+    digest: str
+    emit_digest: str = ""
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,79 +92,6 @@ class Pipeline:
         before = self.after[source][number - 1]
         assert before is not None
         return f"{source}/apply-{before.id}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """Tasks of one kind.
-
-    Attributes:
-        id: unique in the run: "web/read", "dedup.minhash/compare".
-        label: what it does, in full, for people: "read → filter.length → filter.url".
-        source: empty where the step serves several.
-        tasks: None while the steps that it needs are not committed.
-        records: of the committed tasks, in task order.
-    """
-
-    id: str
-    kind: str
-    label: str
-    source: str = ""
-    tasks: tuple[Task, ...] | None = None
-    records: tuple[Record, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """The label in short, with the source: "web: read → filter", "dedup.minhash: compare"."""
-        if not self.source:
-            return self.label
-        parts = (part if " " in part else part.partition(".")[0] for part in self.label.split(ARROW))
-        return f"{self.source}: {ARROW.join(dict.fromkeys(parts))}"
-
-    @property
-    def is_committed(self) -> bool:
-        return self.tasks is not None and len(self.records) == len(self.tasks)
-
-    def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
-        """All outputs of a kind, which are files of one type, in task order."""
-        return tuple(output for record in self.records for output in record.of(kind, file_type))
-
-    def pending(self) -> list[Task]:
-        done = {record.fingerprint for record in self.records}
-        return [task for task in self.tasks or () if task.fingerprint not in done]
-
-
-@dataclass(slots=True)
-class Plan:
-    """Steps, each after the steps that it needs.
-
-    Attributes:
-        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
-        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
-        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
-    """
-
-    pipeline: Pipeline
-    steps: list[Step] = field(default_factory=list)
-    inputs: dict[str, PlannedSource] = field(default_factory=dict)
-    read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
-    widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
-
-    @property
-    def is_committed(self) -> bool:
-        return all(step.is_committed for step in self.steps)
-
-    def pending(self) -> list[Task]:
-        """Tasks that can run now and have no record, in plan order."""
-        return [task for step in self.steps for task in step.pending()]
-
-    @property
-    def tokenizer(self) -> TokenizerFile | None:
-        """The tokenizer's file, or None while it is not committed."""
-        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
-
-    def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
-        return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
 
 
 def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:

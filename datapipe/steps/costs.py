@@ -1,0 +1,105 @@
+"""What steps write and how long they compute, for estimates: the costs of parts of steps, and the speeds of stages.
+
+Bytes follow from the formats: where the kept shares are known, they were within a third. Seconds are those of one core of the
+machine that `tests/benchmarks/README.md` names, on web pages of 2 kB; allow a factor of three elsewhere. The speed of a kind of
+work stands with the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from datapipe.stage.base import Filter, Stage
+from datapipe.steps.pipeline import BoundStage
+
+DOCUMENTS = 0.5
+"""Bytes of a file of documents per byte of text: compressed, with ids."""
+
+_ROWS: Mapping[str, float] = {"dedup.exact": 0.02, "dedup.minhash": 0.45, "dedup.lines": 0.4, "dedup.substring": 0.8}
+"""Bytes of the rows that a global stage exchanges, in all its steps, per byte of text."""
+
+_OTHER_ROWS = 0.5
+
+_MB_PER_S: Mapping[str, float] = {
+    "extract.html": 33.0,
+    "normalize.*": 60.0,
+    "filter.url": 500.0,
+    "filter.gopher_*": 50.0,
+    "filter.language": 50.0,
+    "filter.classifier": 50.0,
+    "filter.*": 100.0,
+    "decontaminate.*": 80.0,
+    "redact.*": 150.0,
+    "dedup.exact": 500.0,
+    "dedup.lines": 30.0,
+    "dedup.*": 60.0,
+}
+"""Megabytes of text a second on one core, by the first pattern that fits the name of a stage. Exchanges are included."""
+
+EXCHANGED = 0.25
+"""Share of the time of a global stage that its exchanges take, after its rows were emitted: 0.18 (dedup.substring) to 0.31
+(dedup.minhash) on 120 MB of synthetic documents, two cores, 2026-11-23."""
+
+EXTRACTED = 0.1
+"""Bytes of text per byte of pages: 0.03 to 0.05 in news and articles, 0.05 to 0.24 in three archives."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What all tasks of a step take, or what a part of the step takes.
+
+    Attributes:
+        bytes: that they write.
+        seconds: of one core.
+        unknown: stages whose time is not known, so that `seconds` leaves them out.
+    """
+
+    bytes: float = 0.0
+    seconds: float = 0.0
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Texts:
+    """Bytes of text in the steps of a run.
+
+    Attributes:
+        of_steps: that enter each step of documents and leave it, by its id.
+        cleaned: that leave the last segment of each source.
+        sampled: of each source, that the tokenizer is trained on.
+        token_bytes: bytes of the ids of the tokens of a byte of text.
+    """
+
+    of_steps: Mapping[str, tuple[float, float]]
+    cleaned: Mapping[str, float]
+    sampled: Mapping[str, float]
+    token_bytes: float
+
+
+def seconds_of(num_bytes: float, mb_per_s: float) -> float:
+    return num_bytes / 1e6 / mb_per_s
+
+
+def stage_cost(stage: Stage, text: float) -> StepCost:
+    """The time of a stage for so many bytes of text."""
+    name = _name(stage)
+    speed = next((speed for pattern, speed in _MB_PER_S.items() if fnmatchcase(name, pattern)), None)
+    return StepCost(unknown=(name,)) if speed is None else StepCost(seconds=seconds_of(text, speed))
+
+
+def rows_cost(stage: Stage, text: float) -> StepCost:
+    """The rows that a global stage emits for so many bytes of text."""
+    return StepCost(text * _ROWS.get(_name(stage), _OTHER_ROWS))
+
+
+def passed_on(bound: BoundStage) -> float:
+    """The share of the bytes that a stage passes on if it drops nothing."""
+    return EXTRACTED if isinstance(bound.stage, Filter) and bound.stage.extracts else 1.0
+
+
+def _name(stage: Stage) -> str:
+    """The name of a stage in `stages/`; the module of another one, and with it no name of a stage in `stages/`."""
+    module = type(stage).__module__
+    return module.removeprefix("stages.") if module.startswith("stages.") else f"{module}:{type(stage).__qualname__}"

@@ -1,0 +1,344 @@
+"""A kind of work, its tasks, and the plan of a run.
+
+A kind is a subclass of `Task` in a file of this folder: its fields are what a worker needs, `run` is what the worker does. The
+class says the rest: its version, the options and libraries that it depends on, how its steps are planned from those before
+them, and what they cost. `kinds.py` lists the kinds.
+
+    mixture, inputs, records ─▶ Planning ─▶ Plan: steps of tasks ─▶ workers: Task.run ─▶ records ─▶ Planning ─▶ …
+
+Every task is picklable, names its inputs by content, and writes only under a folder of its own. Each field declares how it
+enters the fingerprint of its task: as it is, as what `entering(…)` makes of it, or not at all (`LEFT_OUT`). Stages enter by
+their digests. The code of a kind enters as its `version`, which grows with every change of the bytes of its outputs; the bytes
+of each version are pinned in `tests/golden/test_kinds.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, ClassVar, Self, TypeVar
+from unicodedata import unidata_version
+
+from datapipe.errors import DatapipeError
+from datapipe.metrics import TaskMetrics
+from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile
+from datapipe.records.record import Record
+from datapipe.stage.reader import InputFile
+from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
+from datapipe.steps.pipeline import BoundStage, Pipeline
+from datapipe.steps.request import PlannedSource, Request
+from datapipe.storage.root import Root
+
+_LIBRARIES = ("pyarrow", "numpy", "numba", "xxhash")
+_ENTERS = "enters"
+
+
+def entering(part: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Metadata of a field of which `part(value)`, plain JSON, enters the fingerprint."""
+    return {_ENTERS: part}
+
+
+LEFT_OUT: Mapping[str, Any] = {_ENTERS: None}
+"""Metadata of a field that the outputs do not depend on, or that follows from other fields."""
+
+OpenStage = Callable[[BoundStage, int | None], BoundStage]
+"""Opens a stage in this process, for a source at this position; see `StageContext`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What every task has, and what every kind of work declares.
+
+    Attributes:
+        kind: its name.
+        version: of what it writes.
+        options: keys of the mixture that its tasks depend on, beside stages and inputs; with all keys below them. SOURCE stands
+            for the source of the step.
+        libraries: whose versions decide its outputs, beside those of all kinds.
+        of_tokens: True of a kind that only runs with a tokenizer have, False of one that only others have, None of others.
+        is_exchange: whether it exchanges rows, and counts no documents.
+        mb_per_s: megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is short.
+        step: the id of its step.
+        fingerprint: 64 hex digits; `fingerprinted` sets it.
+        source: empty where the task serves several.
+        seed: of the mixture.
+        resources: Ray's: num_cpus, num_gpus, memory in bytes.
+    """
+
+    kind: ClassVar[str]
+    version: ClassVar[int]
+    options: ClassVar[tuple[str, ...]] = ()
+    libraries: ClassVar[tuple[str, ...]] = ()
+    of_tokens: ClassVar[bool | None] = None
+    is_exchange: ClassVar[bool] = False
+    mb_per_s: ClassVar[float] = 0.0
+
+    step: str = field(metadata=LEFT_OUT)
+    fingerprint: str = field(default="", metadata=LEFT_OUT)
+    source: str = ""
+    seed: int
+    resources: tuple[tuple[str, float], ...] = field(default=(), metadata=LEFT_OUT)
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Runs the task, writing its outputs below `folder`."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        return f"{self.step} ({self.fingerprint[:12]})"
+
+    @property
+    def input_files(self) -> Mapping[str, InputFile]:
+        """The input files that the task reads, by URL."""
+        return {}
+
+    @property
+    def input_bytes(self) -> float:
+        """About how many bytes the task reads. For comparisons with tasks of the same step."""
+        values = (getattr(self, each.name) for each in fields(self))
+        files = (file for value in values if isinstance(value, tuple) for file in value)
+        return sum(file.bytes for file in files if isinstance(file, OutputFile))
+
+    @property
+    def stages_run(self) -> tuple[BoundStage, ...]:
+        """The stages that the task runs."""
+        return ()
+
+    def with_open_stages(self, open_stage: OpenStage) -> Self:
+        """The task with opened stages in the place of its own."""
+        return self
+
+    def is_doubtful(self, metrics: TaskMetrics) -> bool:
+        """Whether another reading of the input may find less damage."""
+        return False
+
+    @classmethod
+    def release(cls) -> None:
+        """Frees what the process keeps for the next task of this kind."""
+
+    # ---------------------------------------------------------------------------------------------- in the plan
+
+    @classmethod
+    def plan(cls, planning: Planning) -> None:
+        """Adds the steps that serve all sources, or that the steps of all sources need."""
+
+    @classmethod
+    def plan_source(cls, planning: Planning, source: str) -> None:
+        """Adds the steps that follow the last segment of a source."""
+
+    @classmethod
+    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
+        """The parts of what all tasks of a step take. By default the step goes through all text of its source once."""
+        if cls.mb_per_s:
+            text, written = texts.cleaned[step.source], texts.token_bytes if cls.of_tokens else DOCUMENTS
+            yield StepCost(text * written, seconds_of(text, cls.mb_per_s))
+
+    @classmethod
+    def options_of(cls, step: Step) -> tuple[str, ...]:
+        """The options that the tasks of a step depend on."""
+        return cls.options
+
+    @classmethod
+    def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
+        """The stages that a step runs on the documents of a source."""
+        return ()
+
+
+StepKind = type[Task]
+"""A kind of work: the class of its tasks."""
+
+T = TypeVar("T", bound=Task)
+Own = TypeVar("Own")
+
+
+def fingerprinted(task: T) -> T:
+    """A task that was just made, given the fingerprint of its fields and of the code that it runs."""
+    content = {"kind": task.kind, "code": code_of(type(task))}
+    content |= {name: part(getattr(task, name)) for name, part in _parts(type(task))}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    object.__setattr__(task, "fingerprint", digest)  # a copy would cost as much as the rest
+    return task
+
+
+@lru_cache(maxsize=32)
+def _parts(kind: StepKind) -> list[tuple[str, Callable[[Any], Any]]]:
+    """The fields of tasks of a kind that enter the fingerprint, each with what enters."""
+    return [(each.name, part) for each in fields(kind) if (part := each.metadata.get(_ENTERS, lambda value: value)) is not None]
+
+
+@lru_cache(maxsize=32)
+def code_of(kind: StepKind) -> str:
+    """What fingerprints have of the code of a kind: its version, and those of the libraries that decide bytes, among them
+    Python's Unicode tables, which say what a letter is."""
+    libraries = (f"{name}={version(name)}" for name in (*_LIBRARIES, *kind.libraries))
+    return " ".join([f"version={kind.version}", f"unicode={unidata_version}", *libraries])
+
+
+def checksums(files: Iterable[ExchangeFile]) -> list[str]:
+    """What identifies a set of exchange files. Their readers sort, so the order of the files is no part of it."""
+    return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
+
+
+def file_checksums(files: Iterable[OutputFile]) -> list[str]:
+    """What identifies files whose order counts."""
+    return [file.checksum for file in files]
+
+
+# ------------------------------------------------------------------------------------------------------- the plan
+
+Fields = dict[str, Any]
+"""Fields of a task."""
+
+LookUp = Callable[[str], Record | None]
+"""The committed record of a fingerprint, or None."""
+
+ARROW = " → "
+"""Between the stages that a step runs one after the other, in its label."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Tasks of one kind.
+
+    Attributes:
+        id: unique in the run: "web/read", "dedup.minhash/compare".
+        label: what it does, in full, for people: "read → filter.length → filter.url".
+        source: empty where the step serves several.
+        tasks: None while the steps that it needs are not committed.
+        records: of the committed tasks, in task order.
+    """
+
+    id: str
+    work: StepKind
+    label: str
+    source: str = ""
+    tasks: tuple[Task, ...] | None = None
+    records: tuple[Record, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.work.kind
+
+    @property
+    def title(self) -> str:
+        """The label in short, with the source: "web: read → filter", "dedup.minhash: compare"."""
+        if not self.source:
+            return self.label
+        parts = (part if " " in part else part.partition(".")[0] for part in self.label.split(ARROW))
+        return f"{self.source}: {ARROW.join(dict.fromkeys(parts))}"
+
+    @property
+    def is_committed(self) -> bool:
+        return self.tasks is not None and len(self.records) == len(self.tasks)
+
+    def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
+        """All outputs of a kind, which are files of one type, in task order."""
+        return tuple(output for record in self.records for output in record.of(kind, file_type))
+
+    def numbers(self, kind: type[Own]) -> Iterator[Own]:
+        """The numbers of its kind of work, of each committed task."""
+        return (record.metrics.of(kind) for record in self.records)
+
+    def pending(self) -> list[Task]:
+        done = {record.fingerprint for record in self.records}
+        return [task for task in self.tasks or () if task.fingerprint not in done]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Steps, each after the steps that it needs.
+
+    Attributes:
+        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
+        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
+        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
+    """
+
+    pipeline: Pipeline
+    steps: list[Step] = field(default_factory=list)
+    inputs: dict[str, PlannedSource] = field(default_factory=dict)
+    read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
+    widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
+
+    @property
+    def is_committed(self) -> bool:
+        return all(step.is_committed for step in self.steps)
+
+    def pending(self) -> list[Task]:
+        """Tasks that can run now and have no record, in plan order."""
+        return [task for step in self.steps for task in step.pending()]
+
+    @property
+    def tokenizer(self) -> TokenizerFile | None:
+        """The tokenizer's file, or None while it is not committed."""
+        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+
+    def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
+        return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
+
+
+class Planning:
+    """A plan that is being made. Tasks follow from committed records, which stay, so what an earlier plan of the same request,
+    from fewer records, has of tasks is taken from it.
+
+    Attributes:
+        known: the steps of the plan, by id.
+    """
+
+    def __init__(self, request: Request, look_up: LookUp, pipeline: Pipeline, earlier: Plan | None) -> None:
+        self.request, self.mixture, self.plan = request, request.mixture, Plan(pipeline=pipeline)
+        self.earlier, self.known = earlier or Plan(pipeline=pipeline), dict[str, Step]()
+        self._look_up, self._before = look_up, {step.id: step for step in self.earlier.steps}
+        self.bucket_bytes = request.mixture.execution.bucket_bytes
+
+    def add(
+        self, kind: StepKind, step_id: str, label: str, own: Iterable[Fields] | None, uses: Sequence[str] = (), **common: Any
+    ) -> Step:
+        """Adds a step. To make its tasks takes 0.1 ms each, so those of the plan before are taken from there.
+
+        Args:
+            own: fields of each of its tasks; None while they are not known.
+            uses: names of what the tasks run, by which the mixture gives resources.
+            common: fields of all its tasks.
+        """
+        step = self._before.get(step_id)
+        if step is None or step.tasks is None or own is None:
+            step = Step(id=step_id, work=kind, label=label, source=common.get("source", ""))
+            if own is not None:
+                common |= {"seed": self.mixture.seed, "resources": self.mixture.execution.resources_for(uses)}
+                step = replace(step, tasks=tuple(fingerprinted(kind(step=step_id, **common, **each)) for each in own))
+        if step.tasks is not None and not step.is_committed:
+            if len({task.fingerprint for task in step.tasks}) != len(step.tasks):
+                raise DatapipeError(
+                    f"{step_id}: two tasks have the same fingerprint. This is a defect of datapipe, please report it"
+                )
+            records = map(self._look_up, (task.fingerprint for task in step.tasks))
+            step = replace(step, records=tuple(record for record in records if record is not None))
+        self.known[step_id] = step
+        self.plan.steps.append(step)
+        return step
+
+    def withdraw(self, step: Step) -> None:
+        """Takes back the step that was added last, whose tasks turned out to be others."""
+        self.plan.steps.pop()
+        self._before.pop(step.id, None)
+
+    def cleaned(self, source: str) -> Step:
+        """The step of the last segment of a source."""
+        pipeline = self.plan.pipeline
+        return self.known[pipeline.map_step(source, len(pipeline.segments[source]) - 1)]
+
+    @property
+    def tokenizer(self) -> TokenizerFile | None:
+        """As `Plan.tokenizer`, which goes through all steps."""
+        step = self.known.get("tokenizer/load") or self.known.get("tokenizer/train")
+        return None if step is None else next(iter(step.outputs("tokenizer", TokenizerFile)), None)
+
+
+def documents_of(record: Record) -> Fields:
+    """The fields of a task that reads what the task of a record wrote."""
+    return {"before": record.fingerprint, "documents": record.of("documents", TableFile)}

@@ -1,0 +1,77 @@
+"""The kinds of work of a run, and the plan of all their steps. Pure.
+
+    inputs ─▶ read ─▶ (merge ─▶) match ─▶ compare ─▶ … ─▶ decisions ─▶ apply ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
+                                                                                └▶ write, without a tokenizer
+
+    map        splits of input, or documents of the step before   ─▶  documents, drops, quarantine, rows to exchange
+    reduce     a hash range of the tables of an exchange          ─▶  tables of rows
+    merge      a hash range of some files of a table              ─▶  the same rows in one sorted run
+    gather     a range of document keys of the final tables       ─▶  drops, cuts and sizes, one file of each
+    rank       scores of documents                                ─▶  a summary of those in an interval
+    narrow     the summaries of a source                          ─▶  a narrower interval, or the cut
+    sample     documents                                          ─▶  the words of a keyed sample of them, counted
+    train      counted words                                      ─▶  tokenizer.json
+    tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
+    pack       a hash range of the token rows                     ─▶  shards
+    write      documents                                          ─▶  files of text, in a run without a tokenizer
+
+A step gets its tasks once the records of the step before are committed; until then only its name is known. So the driver
+compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once.
+"""
+
+from __future__ import annotations
+
+from datapipe.config.mixture import Mixture
+from datapipe.steps.gather import GatherTask
+from datapipe.steps.kind import LookUp, Plan, Planning, StepKind
+from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.pack import PackTask
+from datapipe.steps.pipeline import lay_out
+from datapipe.steps.rank import NarrowTask, RankTask
+from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.request import Request
+from datapipe.steps.tokenize import TokenizeTask
+from datapipe.steps.train import SampleTask, TrainTask
+from datapipe.steps.write import WriteTask
+
+KINDS: list[StepKind] = [
+    MapTask,
+    ReduceTask,
+    MergeTask,
+    GatherTask,
+    RankTask,
+    NarrowTask,
+    SampleTask,
+    TrainTask,
+    TokenizeTask,
+    PackTask,
+    WriteTask,
+]
+"""Every kind of work, each after those that its steps follow."""
+
+
+def kind_named(name: str) -> StepKind:
+    """The kind of a name."""
+    return next(kind for kind in KINDS if kind.kind == name)
+
+
+def kinds_of(mixture: Mixture) -> list[StepKind]:
+    """The kinds that runs of a mixture may have."""
+    return [kind for kind in KINDS if kind.of_tokens in (None, not mixture.tokenizer.is_none)]
+
+
+def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) -> Plan:
+    """The plan of a run as of now. Raises UserError where the order of global stages is contradictory.
+
+    Args:
+        before: an earlier plan of the same request, from fewer records.
+    """
+    pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
+    planning, kinds = Planning(request, look_up, pipeline, before), kinds_of(request.mixture)
+    for kind in kinds:
+        kind.plan(planning)
+    for source in request.sources:
+        for kind in kinds:
+            kind.plan_source(planning, source)
+    return planning.plan

@@ -1,0 +1,265 @@
+"""Keeping a share of a source: the scores that map tasks write, the tasks that find the cut, and its application.
+
+    map ─▶ documents with the column STAGE.below_share, and a file of scores
+    scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
+    documents, the cut ─▶ map
+
+How the interval narrows is in `stage/ranking.py`. What `narrow` finds is so small that it stands in its record, so the plan
+knows it without reading a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import compute as pc
+from datapipe.columns import key_halves, numbers, ordered, text_lengths
+from datapipe.errors import DatapipeError
+from datapipe.exchange.partitions import TableWriter, read_table
+from datapipe.metrics import TaskMetrics
+from datapipe.records.outputs import Outputs, TableFile
+from datapipe.records.record import Record
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
+from datapipe.stage.documents import DocumentBatch
+from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
+from datapipe.steps.kind import Plan, Planning, Step, Task, entering, file_checksums
+from datapipe.steps.pipeline import BoundStage, RankingStep
+from datapipe.storage.root import Root
+
+MOST_ROUNDS = 16
+"""Rounds after which a run fails. Four are enough for 4e10 documents of any scores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OfFilter(Task):
+    """What the tasks that find a cut have.
+
+    Attributes:
+        stage: name of the filter in the run.
+        interval: that holds the cut.
+    """
+
+    stage: str
+    interval: Cut = field(metadata=entering(asdict))
+
+    @classmethod
+    def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
+        bound = (bound for segment in plan.pipeline.segments[source] for bound in segment)
+        return [each for each in bound if each.name == filter_of(step.id)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTask(_OfFilter):
+    """Summarises the scores of some map tasks in an interval.
+
+    Attributes:
+        scores: what map tasks wrote.
+    """
+
+    kind, version = "rank", 1
+
+    scores: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """The summary of some files of scores in an interval."""
+        metrics, ranked = TaskMetrics(), Ranked(self.interval)
+        with metrics.timed(f"{self.stage}: summarise scores") as work:
+            for file in self.scores:
+                for rows in read_table(root, file):
+                    ranked.add(rows)
+                    work.bytes += rows.nbytes
+            writer = TableWriter(root, f"{folder}/summary.arrow")
+            writer.add(ranked.summary())
+        return {"summary": writer.finish()}, metrics
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowMetrics:
+    """What a narrow task found: an interval or a cut."""
+
+    cut: Cut = field(default_factory=Cut)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NarrowTask(_OfFilter):
+    """Narrows the interval by the summaries of a source, down to the cut.
+
+    Attributes:
+        share: that is kept.
+    """
+
+    kind, version = "narrow", 1
+
+    summaries: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
+    share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """The narrower interval, or the cut. It is small, so it stands in the record and there is no file."""
+        metrics = TaskMetrics()
+        with metrics.timed(f"{self.stage}: find the cut") as work:
+            summaries = [rows for file in self.summaries for rows in read_table(root, file)] or [Ranked(Cut()).summary()]
+            work.bytes = sum(summary.nbytes for summary in summaries)
+            metrics.own = NarrowMetrics(narrowed(summaries, self.interval, self.share.share))
+        return {}, metrics
+
+
+def scores_of(stage: str) -> str:
+    """The kind of output that holds the scores of a filter, by its name in the run."""
+    return f"scores.{stage}"
+
+
+# ---------------------------------------------------------------------------------------------------- planning
+
+
+def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
+    """The filter with the cut of its share, or None while that is not committed."""
+    bound, interval = ending.stage, Cut()
+    share = cast(Filter, bound.stage).kept_share()
+    assert share is not None
+    scores = scored.outputs(scores_of(bound.name), TableFile)
+    for number in range(1, MOST_ROUNDS + 1):
+        ranks, narrow = step_ids(source, bound.name, number)
+        common = {"source": source, "stage": bound.name, "interval": interval}
+        groups = ({"scores": files} for files in file_groups(scores, planning.bucket_bytes // 4))
+        label = f"{bound.name}: summarise scores, round {number}"
+        ranked = planning.add(RankTask, ranks, label, groups if scored.is_committed else None, **common)
+        summaries = [{"summaries": ranked.outputs("summary", TableFile), "share": share}]
+        label = f"{bound.name}: find the cut, round {number}"
+        narrowed = planning.add(NarrowTask, narrow, label, summaries if ranked.is_committed else None, **common)
+        if not narrowed.is_committed:
+            return None
+        interval = found_of(narrowed.records[0])
+        if interval.is_found:
+            return replace(bound, cut=interval)
+    raise DatapipeError(
+        f"{source}: {bound.name}: the cut was not found in {MOST_ROUNDS} rounds. This is a defect of datapipe, please report it"
+    )
+
+
+def file_groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
+    """Files with rows, together about `group_bytes` in memory."""
+    group: list[TableFile] = []
+    for file in files:
+        if group and sum(each.row_bytes for each in group) + file.row_bytes > group_bytes:
+            yield tuple(group)
+            group = []
+        if file.rows:
+            group.append(file)
+    if group:
+        yield tuple(group)
+
+
+def step_ids(source: str, stage: str, number: int) -> tuple[str, str]:
+    """The ids of the two steps of a round: `web/rank-filter.classifier-1` and `web/narrow-filter.classifier-1`."""
+    return f"{source}/rank-{stage}-{number}", f"{source}/narrow-{stage}-{number}"
+
+
+def filter_of(step_id: str) -> str:
+    """The filter, by its name in the run, whose cut one of these steps helps to find."""
+    return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
+
+
+def found_of(record: Record) -> Cut:
+    """What a task of kind "narrow" found."""
+    return record.metrics.of(NarrowMetrics).cut
+
+
+# ---------------------------------------------------------------------------------------------------- in map tasks
+
+
+def is_scored(bound: BoundStage) -> bool:
+    """Whether a filter keeps a share of the source whose cut is not known yet. Such a filter is the last of its segment."""
+    return bound.cut is None and isinstance(bound.stage, Filter) and bound.stage.kept_share() is not None
+
+
+class ScoreWriter:
+    """Writes the scores of a map task's documents that pass the other rules of a filter."""
+
+    def __init__(self, root: Root, folder: str, bound: BoundStage, seed: int) -> None:
+        share = cast(Filter, bound.stage).kept_share()
+        assert share is not None
+        self._name, self._of, self._seed = bound.name, share.of, tie_seed(bound, seed)
+        self._table = TableWriter(root, f"{folder}/scores.arrow")
+
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
+        if bound.name != self._name:
+            return
+        scores = numbers(result.columns[score_column(self._name)])
+        weights = text_lengths(batch.texts) if self._of == "bytes" else np.ones(batch.num_docs, np.int64)
+        arrays = [ordered(scores), keyed_hash(key_halves(batch.keys), self._seed), weights.astype(np.int64)]
+        passed = result.rule < 0
+        self._table.add(pa.record_batch([pa.array(array[passed]) for array in arrays], schema=SCORES_SCHEMA))
+
+    def finish(self) -> Outputs:
+        return {scores_of(self._name): self._table.finish()}
+
+
+def with_score_column(bound: BoundStage, result: FilterResult) -> FilterResult:
+    """The result with the column of scores."""
+    scores = measured_scores(cast(Filter, bound.stage), result)
+    return replace(result, columns={**result.columns, score_column(bound.name): pa.array(scores)})
+
+
+def tie_seed(bound: BoundStage, seed: int) -> int:
+    """The seed of the keyed hash that orders documents of one score."""
+    return seed_for(seed, bound.name, BELOW_SHARE)
+
+
+def measured_scores(stage: Filter, result: FilterResult) -> np.ndarray:
+    """What the last rule of a filter that keeps a share measured: (num_docs,) float64."""
+    return np.asarray(result.measured[len(stage.rules()) - 1], np.float64)
+
+
+def score_column(name: str) -> str:
+    """The column that carries the scores of a filter to the step that applies its cut; in `mode: tag` it stays."""
+    return f"{name}.{BELOW_SHARE}"
+
+
+def with_cut(bound: BoundStage, seed: int, batch: DocumentBatch, result: FilterResult) -> FilterResult:
+    """The decisions of a filter with those of its cut, which is known: documents below it fail the last rule."""
+    stage, cut = bound.stage, bound.cut
+    assert isinstance(stage, Filter)
+    assert cut is not None
+    rules, scores = stage.rules(), measured_scores(stage, result)
+    ties = keyed_hash(key_halves(batch.keys), tie_seed(bound, seed))
+    failed = (result.rule < 0) & ~is_kept(cut, ordered(scores), ties)
+    limits = np.array([rule.limit for rule in rules])[result.rule] if result.limit is None else result.limit
+    return replace(
+        result,
+        keep=result.keep & ~failed,
+        rule=np.where(failed, len(rules) - 1, result.rule).astype(np.int16),
+        value=np.where(failed, scores, result.value),
+        limit=np.where(failed, cut.threshold, limits),
+    )
+
+
+def of_scored(bound: BoundStage, seed: int, batch: DocumentBatch) -> FilterResult:
+    """The decisions of a cut on documents that the step before has scored. Those that it tagged fail no other rule."""
+    stage, names = bound.stage, batch.record.schema.names
+    assert isinstance(stage, Filter)
+    scores, tag = numbers(batch.record.column(score_column(bound.name))), f"{bound.name}.rule"
+    is_tagged = numbers(batch.record.column(tag).is_valid()) if tag in names else np.zeros(batch.num_docs, np.bool_)
+    rule = np.where(is_tagged, 0, -1).astype(np.int16)
+    keep = np.ones(batch.num_docs, np.bool_)
+    scored = FilterResult(keep=keep, rule=rule, value=scores, measured=(scores,) * len(stage.rules()))
+    return with_cut(bound, seed, batch, scored)
+
+
+def tagged(bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> DocumentBatch:
+    """The documents with their tags, where `mode: tag` keeps those below the cut."""
+    below = pa.array(~result.keep)
+    tags = {name: f"{bound.name}.{name}" for name in ("rule", "value")}
+    rules, values = (batch.record.column(name) for name in tags.values())
+    scores = batch.record.column(score_column(bound.name))
+    return batch.with_columns(
+        {
+            tags["rule"]: pc.if_else(below, pa.scalar(BELOW_SHARE, rules.type), rules),
+            tags["value"]: pc.if_else(below, scores, values),
+        }
+    )

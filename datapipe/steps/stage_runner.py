@@ -1,0 +1,168 @@
+"""Runs the stages of a task on its batches, and hands the decisions of filters to sinks.
+
+    batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
+                             ├─▶ decisions ─▶ sinks: drops, findings, distributions, scores
+                             └─▶ the documents that are left, with new columns or tags
+
+Stages only return columns and decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.exchange.files import TableWriters
+from datapipe.metrics import TaskMetrics
+from datapipe.records.outputs import Outputs
+from datapipe.rng import seed_for
+from datapipe.stage.base import Filter, FilterResult, Map, Stage
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.steps.contract.guard import Care, Guard
+from datapipe.steps.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
+from datapipe.steps.decisions import Drops
+from datapipe.steps.measuring.distributions import Distributions
+from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.quarantine import Quarantine
+from datapipe.steps.rank import is_scored, of_scored, score_column, tagged, with_cut, with_score_column
+
+
+class Sink(Protocol):
+    """Writes what a task learns of the decisions of its filters."""
+
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None: ...
+
+    def finish(self) -> Outputs: ...
+
+
+@dataclass(slots=True)
+class StageRunner:
+    """The stages of one task.
+
+    Attributes:
+        care: what earlier attempts at the task have shown.
+        sinks: of decisions, `drops` and `distributions` aside.
+    """
+
+    seed: int
+    care: Care
+    metrics: TaskMetrics
+    quarantine: Quarantine
+    drops: Drops
+    distributions: Distributions
+    sinks: Sequence[Sink]
+    _new_columns: dict[str, NewColumns] = field(default_factory=dict)
+
+    def run(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        """The documents that a stage leaves, as it leaves them."""
+        stage, name = bound.stage, bound.name
+        assert isinstance(stage, Filter | Map)
+        columns = self._new_columns.setdefault(name, NewColumns())
+
+        def checked(part: DocumentBatch) -> FilterResult | dict[str, pa.Array]:
+            if isinstance(stage, Map):
+                return columns.same(checked_map(stage, part), part)
+            result = checked_filter(stage, part)
+            result = result if bound.cut is None else with_cut(bound, self.seed, part, result)
+            return replace(result, columns=columns.same(result.columns, part))
+
+        with self._timed(name, batch):
+            batch.make_read_only()
+            parts, failed = self._guard(name, stage, stage.process).run(checked, batch)
+            kept = [self._after(bound, stage, part, result) for part, result in parts]
+            self.quarantine.isolate(name, batch, failed)
+            return _joined(kept, batch)
+
+    def apply_cut(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        """The documents, scored before, that a cut keeps, or all with its tags."""
+        assert isinstance(bound.stage, Filter)
+        with self.metrics.timed(f"{bound.name}: apply", batch.text_bytes, batch.num_docs):
+            result = of_scored(bound, self.seed, batch)
+            self.distributions.add(bound, batch, result, of_cut=True)
+            if bound.stage.mode == "tag":
+                return tagged(bound, batch, result)
+            self.drops.add(bound, batch, result)
+            return DocumentBatch(batch.filter(result.keep).record.drop_columns([score_column(bound.name)]))
+
+    def emit(self, bound: BoundStage, source: str, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
+        """The documents whose rows a global stage emitted."""
+        stage = bound.stage
+        assert isinstance(stage, Global)
+        salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
+        with self._timed(bound.name, batch):
+            batch.make_read_only()
+            parts, failed = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
+            emitted = [_salted(stage, tables, salt) for _, tables in parts]
+        with self.metrics.timed(f"{bound.name}: exchange") as work:
+            work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
+        self.quarantine.isolate(bound.name, batch, failed)
+        return _joined([part for part, _ in parts], batch) if failed else batch
+
+    def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
+        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, care=self.care)
+
+    @contextmanager
+    def _timed(self, name: str, batch: DocumentBatch) -> Iterator[None]:
+        """Times a stage on a batch. Segmentations that it found, which later stages use too, are work of their own."""
+        with self.metrics.timed(name, batch.text_bytes, batch.num_docs) as work:
+            yield
+            for segmentation, seconds in batch.segmentation_s.items():
+                self.metrics.spent(segmentation, seconds, batch.text_bytes, batch.num_docs)
+                work.seconds -= seconds
+            batch.segmentation_s.clear()
+            measuring_s = self.distributions.taken_s()
+            self.metrics.spent("measure", measuring_s, batch.text_bytes, batch.num_docs)
+            work.seconds -= measuring_s
+
+    def _after(
+        self, bound: BoundStage, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
+    ) -> DocumentBatch:
+        """The documents with the columns that a stage returned, without those that it drops."""
+        if isinstance(result, dict):
+            return self._with_columns(bound.name, stage, part, result)
+        assert isinstance(stage, Filter)
+        result = with_score_column(bound, result) if is_scored(bound) else result
+        for sink in (*self.sinks, self.distributions):
+            sink.add(bound, part, result)
+        if stage.mode == "tag":
+            self._add_counts(f"{bound.name} (tag)", stage.counts, result.columns)
+            return part.with_columns(tags_of(bound.name, stage, result))
+        self.drops.add(bound, part, result)
+        return self._with_columns(bound.name, stage, part, result.columns).filter(result.keep)
+
+    def _with_columns(
+        self, name: str, stage: Filter | Map, part: DocumentBatch, columns: Mapping[str, pa.Array]
+    ) -> DocumentBatch:
+        self._add_counts(name, stage.counts, columns)
+        new = {column: array for column, array in columns.items() if column not in stage.counts}
+        if isinstance(stage, Filter) and stage.extracts:
+            return part.extracted(new)
+        return part.with_columns(new) if new else part
+
+    def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
+        for counted in counts:
+            self.metrics.document_counts.counts[f"{name}:{counted}"] += int(columns[counted].sum().as_py() or 0)
+
+
+def _salted(stage: Global, tables: Mapping[str, pa.RecordBatch], salt: np.uint64) -> dict[str, pa.RecordBatch]:
+    """Rows whose hashes are salted by source, where `scope: source` keeps the sources apart."""
+    return {
+        name: rows
+        if not salt or name in stage.by_key
+        else rows.set_column(0, rows.schema.field(0), pa.array(rows.column(0).to_numpy() ^ salt))
+        for name, rows in tables.items()
+    }
+
+
+def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatch:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return original.slice(0, 0)
+    return DocumentBatch(pa.concat_batches([part.record for part in parts]))

@@ -1,0 +1,81 @@
+"""The rows that every kind of work writes in two small runs. Fingerprints of tasks have the version of the kind in place of its
+code: where a value changes, raise the version of the kind, so that no task of an earlier run is taken for one of this code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from datapipe.exchange.partitions import read_table
+from datapipe.exchange.ranges import HASH_SPACE, read_rows
+from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile
+from datapipe.steps.kinds import KINDS
+from datapipe.storage.root import Root
+from tests.support import corpora, runs
+from tests.support.fasttext_files import Recipe
+
+pytestmark = pytest.mark.medium
+
+GOLDEN: dict[str, tuple[int, str]] = {
+    "map": (1, "c4d3f49c52c423c8"),
+    "reduce": (1, "7206e77d26bbd24b"),
+    "merge": (1, "9251acb8d04d2409"),
+    "gather": (1, "468529c166fd3a73"),
+    "rank": (1, "e56b28960438332d"),
+    "narrow": (1, "3f95a0c9fd654174"),
+    "sample": (1, "4319d07a511c5897"),
+    "train": (1, "6b78b6515ebd86f4"),
+    "tokenize": (1, "37c0bd622a5a47ff"),
+    "pack": (1, "97330a0fb093318e"),
+    "write": (1, "95e66652279e5a53"),
+}
+"""By kind: its version, and a digest of the rows of its outputs."""
+
+_TAIL = """
+validation: 5%
+tokenizer: {train: {vocab_size: 300, sample_bytes: 64KiB}}
+pack: {sequence_length: 64}
+documents: {target_bytes: 8KiB}
+execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
+"""
+
+
+def _rows(root: Root, file: OutputFile) -> Any:
+    """What a file holds, however it is compressed."""
+    if file.path.endswith(".parquet"):
+        return pq.read_table(root.path(file.path)).to_pylist()
+    if isinstance(file, ExchangeFile):
+        rows = read_rows(root, [file], (0,), (HASH_SPACE,))
+        return [] if rows is None else rows.to_pylist()
+    if isinstance(file, TableFile):
+        return [row for batch in read_table(root, file) for row in batch.to_pylist()]
+    if isinstance(file, ShardFile):
+        with pa.ipc.open_file(root.path(file.path)) as reader:
+            return reader.read_all().to_pylist()
+    return root.read_bytes(file.path)
+
+
+def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)
+    for number in range(4):
+        corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
+    model = Recipe(labels=("0", "hq")).write(tmp_path / "quality.bin")
+    stages = f"stages: [filter.classifier: {{model: {model}, keep_share: 80%}}, dedup.minhash: {{components_bytes: 0}}]"
+    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", stages, _TAIL)
+    digests: dict[str, Any] = {kind.kind: xxhash.xxh3_64() for kind in KINDS}
+    for overrides in ((), ("tokenizer=none",)):
+        finished = runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
+        root = Root(str(finished.mixture.output))
+        for step in finished.plan.steps:
+            for record in step.records:
+                for name, files in sorted(record.outputs.items()):
+                    rows = repr((step.id, name, [_rows(root, file) for file in files])).replace(record.fingerprint, "task")
+                    digests[step.kind].update(rows.encode())
+                if step.kind == "narrow":
+                    digests[step.kind].update(repr(record.metrics.to_json()["own"]).encode())
+    assert {kind.kind: (kind.version, digests[kind.kind].hexdigest()) for kind in KINDS} == GOLDEN

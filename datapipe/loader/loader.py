@@ -67,7 +67,7 @@ class Loader:
         self._start(str(output), checked)
 
     def _start(self, output: str, options: LoaderOptions) -> None:
-        self._output, self.options, self.mesh = output, options, options.own_mesh
+        self.options, self.mesh = options, options.own_mesh
         self.turns = Turns()
         self._source = _open_source(output, options)
         per_token = [field for field in options.fields if field in PER_TOKEN]
@@ -287,7 +287,7 @@ class Loader:
         if fingerprint == self.snapshot.fingerprint:
             return error
         if self._source.holds(fingerprint):
-            shown = json.dumps(masked(self._output), ensure_ascii=False)
+            shown = json.dumps(masked(self._source.output), ensure_ascii=False)
             return SnapshotError(
                 f"{error} The output still has the snapshot of the state, and continues with it: "
                 f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
@@ -329,7 +329,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments, the position and the history, with which a copy opens the files itself."""
-        return {"output": self._output, "options": self.options, "state": self.state_dict()}
+        return {"output": self._source.output, "options": self.options, "state": self.state_dict()}
 
     def __setstate__(self, copied: dict[str, Any]) -> None:
         saved, lineage = read_state(copied["state"])
@@ -347,6 +347,6 @@ class Loader:
 def _open_source(output: str, options: LoaderOptions) -> BatchSource:
     if not is_service(output):
         return FileSource(output, options)
-    from datapipe.loader.remote.source import ServiceSource  # gRPC takes 50 ms to import
+    from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import
 
-    return ServiceSource(output, options)
+    return open_service(output, options)

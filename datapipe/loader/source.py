@@ -47,11 +47,13 @@ class BatchSource(ABC):
     """The batches of one rank of a run, by step.
 
     Attributes:
+        output: the path or URL that is read.
         snapshot: the manifest; of a service, without the shards.
         run: the steps and the history of the run.
         num_threads: threads that build at the same time.
     """
 
+    output: str
     snapshot: Snapshot
     run: RunSteps
     num_threads = 1
@@ -99,7 +101,7 @@ class FileSource(BatchSource):
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
-        self._root, self._options = Root(output), options
+        self.output, self._root, self._options = output, Root(output), options
         self.num_threads = 1 if self._root.local is not None else MAX_THREADS
         self.snapshot = read_tokens(self._root, options.snapshot)
         options.own_mesh.check(self.snapshot.sequence_length)

@@ -4,6 +4,7 @@
       - name: team-a                       for logs and metrics
         sha256: 5e884898da28…              of the token: `printf %s TOKEN | sha256sum`
         outputs: [runs/web]                by default all that are served
+        bytes_per_s: 500MB                 by default without a limit
         streams: 64                        at once; by default the server's --client-streams
 
 Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; a file
@@ -24,11 +25,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
+from datapipe.config.fields import ByteSize
 from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import Name, Refusal
 
 _PROBE_EVERY_S = 1.0
+_BURST_S = 1.0
 
 
 class RefusedError(Exception):
@@ -45,12 +48,14 @@ class Client(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         sha256: of its token; empty without one.
         outputs: that it may read; None for all.
+        bytes_per_s: over all its streams; None without a limit.
         streams: at once, at most.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
     outputs: frozenset[Name] | None = None
+    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
     streams: Annotated[int, Field(ge=1)] | None = None
 
     @classmethod
@@ -61,6 +66,21 @@ class Client(BaseModel, frozen=True, extra="forbid"):
     def check_output(self, name: str) -> None:
         if self.outputs is not None and name not in self.outputs:
             raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
+
+
+class _Rate:
+    """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._free_at, self._lock = 0.0, threading.Lock()
+
+    def take(self, num_bytes: int, now: float) -> float:
+        """Seconds to wait before so many bytes may be sent."""
+        with self._lock:
+            starts = max(self._free_at, now - _BURST_S)
+            self._free_at = starts + num_bytes / self.bytes_per_s
+            return max(0.0, self._free_at - now)
 
 
 class _TokenFile(BaseModel, frozen=True, extra="forbid"):
@@ -78,6 +98,7 @@ class Access:
     def __init__(self, token_file: Path | None, most_streams: int) -> None:
         self._token_file, self._most_streams = token_file, most_streams
         self._clients: Mapping[str, Client] = {}
+        self._rates: dict[tuple[str, int], _Rate] = {}  # by name and rate, so that a reloaded file continues them
         self._seen: tuple[int, int] | None = None
         self._probe_at = 0.0
         self._lock = threading.Lock()
@@ -113,6 +134,13 @@ class Access:
         self._reload(self._token_file)
         known = self._clients.get(client.sha256)
         return known is not None and (known.outputs is None or output in known.outputs)
+
+    def pause_s(self, client: Client, num_bytes: int) -> float:
+        """Seconds to wait before a client may get so many bytes."""
+        if client.bytes_per_s is None:
+            return 0.0
+        rate = self._rates.setdefault((client.name, client.bytes_per_s), _Rate(client.bytes_per_s))
+        return rate.take(num_bytes, time.monotonic())
 
     def _reload(self, path: Path) -> None:
         now = time.monotonic()

@@ -24,17 +24,18 @@ from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
-from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
 from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
-from datapipe.service.sockets import peer_of
+from datapipe.service.sockets import is_loopback, peer_of
 
 Emit = Callable[..., None]
 
 _MIDDLEWARE = "access"
+_MOST_NAME = 256
 
 MOST_STEPS = 1 << 16
 """Of a stream."""
@@ -149,6 +150,7 @@ def _messages(
         figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
         figures.steps.labels(ticket.output).inc(len(wanted))
         figures.bytes.labels(ticket.output).inc(num_bytes)
+        time.sleep(service.access.pause_s(client, num_bytes))
         yield from messages
         left -= len(wanted)
         of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
@@ -186,9 +188,11 @@ class Service(flight.FlightServerBase):
         with self._refusing():
             content = action.body.to_pybytes() if action.body is not None else b""
             client = self._client(context, content)
-            if action.type != "open":
-                raise UserError(f"no action '{action.type[:64]}'. Expected open.")
-            return [self._open(client, content)]
+            if action.type == "open":
+                return [self._open(client, content)]
+            if action.type == "where":
+                return [self._where(client, content, context)]
+            raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -258,6 +262,11 @@ class Service(flight.FlightServerBase):
         output = self._output(client, request.output)
         order, step = output.open(request)
         return output.describe(order, step, most_steps=MOST_STEPS).to_json()
+
+    def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
+        output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
+        local = output.root.local if self.options.tells_files and is_loopback(peer_of(context.peer())[0]) else None
+        return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -47,7 +47,7 @@ def tables(settings: Settings) -> Iterator[Table]:
 def bounds(folder: Path) -> Iterator[Bound]:
     output = _output(folder, 4_000)
     direct = _client(str(output), 500)
-    with served(folder / "server", f"web={output}") as server:
+    with served(folder / "server", f"web={output}", "--no-files") as server:
         remote = _client(f"{server.location}/web", 500)
     ratio = (remote["bytes"] / remote["wall_s"]) / (direct["bytes"] / direct["wall_s"])
     yield Bound(name="bytes/s from a service, beside the files", ratio=ratio, least=0.02)
@@ -66,11 +66,11 @@ def _speed(settings: Settings) -> Table:
     authority = Authority(folder)
     certificate, key = authority.issue("a server of a benchmark")
     rows: list[tuple[str, ...]] = []
-    with served(log, web) as server:
+    with served(log, web, "--no-files") as server:
         url = f"{server.location}/web"
         rows += [_row("service, plain, 1 client", server, url, steps, 1)]
         rows += [_row("service, plain, 4 clients", server, url, steps // 4, 4), _trainer(url, settings.quick)]
-    with served(log, web, "--tls-cert", str(certificate), "--tls-key", str(key)) as server:
+    with served(log, web, "--no-files", "--tls-cert", str(certificate), "--tls-key", str(key)) as server:
         rows += [_row("service, TLS, 1 client", server, f"{server.location}/web?ca={authority.ca}", steps, 1)]
     with served(log, web) as server:
         rows.append(_row("service, files of the same machine", server, f"{server.location}/web", steps, 1))

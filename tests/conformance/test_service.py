@@ -42,7 +42,7 @@ class _Place:
     def __init__(self, folder: Path, output: Path) -> None:
         self.folder, self.port = folder, free_port()
         folder.mkdir()
-        self._arguments = [f"web={output}", "--port", str(self.port), "--drain", "5", "--idle", "5"]
+        self._arguments = [f"web={output}", "--no-files", "--port", str(self.port), "--drain", "5", "--idle", "5"]
         self.server = Server(self._arguments, folder / "server.log")
 
     def suffer(self, event: str, seconds: float, wait: threading.Event) -> None:
@@ -112,7 +112,7 @@ def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     for name, token in TOKENS.items():
         (folder / name).write_text(token)
     limits = ["--idle", str(IDLE_S), "--client-streams", str(STREAMS), "--connections", str(CONNECTIONS)]
-    with served(folder, f"web={output}", "--tokens", str(folder / "tokens.yaml"), *limits) as running:
+    with served(folder, f"web={output}", "--no-files", "--tokens", str(folder / "tokens.yaml"), *limits) as running:
         yield running
 
 

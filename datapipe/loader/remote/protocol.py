@@ -2,6 +2,7 @@
 
     client                                        server
     action "open"     OpenRequest ──────────────▶ Opened: the state of a new or continued run, and what its steps need
+    action "where"    a name ───────────────────▶ Where: the newest snapshot, and the folder for clients on the same machine
     DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
@@ -142,6 +143,20 @@ class Opened(_Record, frozen=True):
     sources: tuple[str, ...]
     num_samples: int | None
     most_steps: int
+
+
+class Where(_Record, frozen=True):
+    """The answer to the action "where", whose body is the name of an output.
+
+    Attributes:
+        snapshot: fingerprint of the newest.
+        files: the folder of the output, for clients on the server's own machine; empty for others.
+    """
+
+    most_bytes = 1 << 20
+
+    snapshot: _Fingerprint
+    files: str = ""
 
 
 class Refusal(_Record, frozen=True):

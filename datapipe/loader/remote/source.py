@@ -1,5 +1,6 @@
 """Batches from a service: the source of `Loader` over a URL such as grpc+tls://a:8815,b:8815/runs/web.
 
+    Loader(…) ─▶ action "where": a folder of this machine, if it can be read ─▶ FileSource
     Loader(…) ─▶ action "open": snapshot, lineage, number of samples ─▶ RunSteps, and so position, length and state, are local
     for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Self
 
 from datapipe.errors import SnapshotError, UserError
@@ -22,14 +24,40 @@ from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
 from datapipe.loader.prefetch import Prefetcher, Successor
 from datapipe.loader.remote.address import Address
-from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket
+from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler
-from datapipe.loader.source import BatchSource
+from datapipe.loader.source import BatchSource, FileSource
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage.root import Root
 
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
 """The options that a ticket holds unchanged."""
+
+
+def open_service(output: str, options: LoaderOptions) -> BatchSource:
+    """The files of a service that are on this machine and can be read, or its servers. The arguments are those of a source."""
+    files = _readable_files(output)
+    return FileSource(files, options) if files else ServiceSource(output, options)
+
+
+def _readable_files(output: str) -> str:
+    """The folder that the server names, if this process can read it and build batches; else empty."""
+    if find_spec("numba") is None:
+        return ""
+    replicas = Replicas(Address.parse(output), 0)
+    try:
+        where = replicas.ask("where", replicas.address.name.encode(), Where.read)
+    finally:
+        replicas.close()
+    if not where.files:
+        return ""
+    try:
+        snapshot = read_snapshot(Root(where.files))
+    except (OSError, SnapshotError):  # of another machine behind a tunnel, or of another user
+        return ""
+    return where.files if snapshot.fingerprint == where.snapshot else ""
 
 
 class ServiceSource(BatchSource):
@@ -41,7 +69,7 @@ class ServiceSource(BatchSource):
     """
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
-        self._options, self._mesh = options, options.own_mesh
+        self.output, self._options, self._mesh = output, options, options.own_mesh
         check_context(self._mesh, options.fields, options.labels)
         self._replicas = Replicas(Address.parse(output), self._mesh.data_rank)
         self._start(self._open(options.snapshot))

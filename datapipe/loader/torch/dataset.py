@@ -1,7 +1,9 @@
 """The loader as a torch dataset, correct under a DataLoader with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
-    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
+    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …             whole batches
+    dataset = StreamingDataset("runs/x", batch_size=8, samples=True)
+    for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
 
 `datapipe.loader.torch.dataloader` also makes the DataLoader, and counts for the trainer. A dataset alone is for programs that
 make their own DataLoader.
@@ -37,6 +39,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
+from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.stats import LoaderStats
@@ -45,23 +48,42 @@ from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_s
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
 
+PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
+"""The fields that can be cut into rows."""
+
 
 class StreamingDataset(IterableDataset):
-    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`.
+    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
         output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
             before `torch.distributed` began is refused afterwards.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
+        pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
+            workers, use `DataLoader(…, pin_memory=True)` instead.
+        samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
+            With workers and another size, the order depends on the number of workers. Each row is collated in Python.
 
     Attributes:
         loader: of this process: its order, its position, its state.
     """
 
-    def __init__(self, output: str | Path, *, dtype: torch.dtype | npt.DTypeLike = torch.int64, **options: Any) -> None:
+    def __init__(
+        self,
+        output: str | Path,
+        *,
+        dtype: torch.dtype | npt.DTypeLike = torch.int64,
+        pin_memory: bool = False,
+        samples: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__()
         self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
-        mesh = self.loader.mesh
+        fields, mesh = self.loader.options.fields, self.loader.mesh
+        if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
+            raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._cuts_rows, self._rows_done = samples, 0  # of the next step
         has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
         self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
         self._resumed: dict[str, int] | None = None
@@ -83,8 +105,10 @@ class StreamingDataset(IterableDataset):
         return self.loader.stats()
 
     def __len__(self) -> int:
-        """Batches of the whole run. Raises TypeError for a run without end."""
+        """Batches of the whole run. Raises TypeError for a run without end, and for rows."""
         refuse_sampler()
+        if self._cuts_rows:
+            raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
         return len(self.loader)
 
     def __bool__(self) -> bool:
@@ -96,6 +120,8 @@ class StreamingDataset(IterableDataset):
 
     def belong_to_loader(self) -> None:
         """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
+        if self._cuts_rows:
+            raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
         self._is_owned, self._passes = True, Passes()  # none is permitted
 
     def begin_pass(self) -> None:
@@ -105,7 +131,9 @@ class StreamingDataset(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            find_wrappers(self).refuse(self.loader.mesh.data_size, self._is_fresh)
+            if self._pins and get_worker_info() is not None:
+                raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
+            find_wrappers(self).refuse(self._cuts_rows, self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
@@ -129,7 +157,7 @@ class StreamingDataset(IterableDataset):
             state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
         elif not self._is_owned:
             self._refuse_counting()
-        return sealed(state)
+        return sealed(state | ({"rows_done": self._rows_done} if self._rows_done else {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
@@ -137,14 +165,21 @@ class StreamingDataset(IterableDataset):
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
         state = verified(checked_mapping(state))
-        worker = state.pop("worker", None)
-        if worker is not None and state.get("global_batch_size") != self.loader.global_batch_size:
+        worker, rows_done = state.pop("worker", None), state.pop("rows_done", 0)
+        is_partial = worker is not None or rows_done
+        if is_partial and state.get("global_batch_size") != self.loader.global_batch_size:
             raise SnapshotError(
-                f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
-                f"{self.loader.global_batch_size}. Use the same size, or a state of the whole run: state_dict(steps_done)."
+                f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
+                f"this dataset {self.loader.global_batch_size}. Use the same size, or a state of the whole run: "
+                f"state_dict(steps_done)."
+            )
+        if rows_done and not self._cuts_rows:
+            raise SnapshotError(
+                f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
+                f"of whole steps: state_dict(steps_done)."
             )
         self.loader.load_state_dict(sealed(state))
-        self._resumed, self._iterated_in, self._runs_ahead, self._is_fresh = worker, None, "", False
+        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
         if get_worker_info() is None:
             self._passes.permit()
         else:
@@ -182,6 +217,7 @@ class StreamingDataset(IterableDataset):
             reader = self._runs_ahead or "DataLoader workers"
             raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
         if starts_over and not (is_permitted and is_first):
+            self._rows_done = 0
             self.loader.seek(0)
             step = self.loader.next_step(worker)
         elif self._is_owned:
@@ -222,13 +258,36 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
-        with closing(self.loader.iterate(stride, _as_tensors, 5 if warns_of_dropped else 0)) as batches:
-            yield from batches
+        with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
+            if not self._cuts_rows:
+                yield from batches
+                return
+            step = self.loader.step
+            for batch in batches:
+                yield from self._rows(batch, step)
+                step = self.loader.step
 
+    def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
+        """The remaining rows of the batch of `step`. The loader stays at `step` until the last of them."""
+        after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
+        self.loader.seek(step)
+        while self.loader.step == step:
+            row = self._rows_done
+            self._rows_done += 1
+            if self._rows_done >= num_rows:
+                self.loader.seek(after)
+                self._rows_done = 0
+            if row < num_rows:  # a rank may have no row in a step
+                yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
 
-def _as_tensors(arrays: Batch) -> Batch:
-    """The batch with tensors on the CPU, whatever the default device is."""
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in arrays.items()}
+    def _as_tensors(self, arrays: Batch) -> Batch:
+        return {name: self._as_tensor(value) for name, value in arrays.items()}
+
+    def _as_tensor(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
+        return tensor.pin_memory() if self._pins else tensor
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:

@@ -67,13 +67,14 @@ class Wrappers:
     keeps_state: bool
     resumed_at: int
 
-    def refuse(self, data_size: int, is_fresh: bool) -> None:
+    def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:
         """Raises UserError if the trainer would get other batches than those of the dataset."""
-        if self.makes_batches:
+        if self.makes_batches and not cuts_rows:
             raise UserError(
                 "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
                 "DataLoader(dataset, batch_size=None, …), with a collate_fn or not, or datapipe.loader.torch.dataloader(…), "
-                "which Hugging Face's Trainer takes from its get_train_dataloader."
+                "which Hugging Face's Trainer takes from its get_train_dataloader. Or hand out rows: "
+                "StreamingDataset(…, samples=True)."
             )
         self.refuse_trainer(data_size, is_fresh)
 

@@ -170,7 +170,7 @@ def test_interrupt_prints_one_line_of_the_loader(stored: Path, tmp_path: Path, h
     if how != "service":
         check_interrupt(how, stored)
         return
-    with served(tmp_path, f"web={stored}") as server:
+    with served(tmp_path, f"web={stored}", "--no-files") as server:
         check_interrupt("next", f"{server.location}/web")
 
 

@@ -49,14 +49,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(tmp_path_factory.mktemp("server"), f"a/b={output}", "--batch-bytes", "64MB") as running:
+    with served(tmp_path_factory.mktemp("server"), f"a/b={output}", "--no-files", "--batch-bytes", "64MB") as running:
         yield running
 
 
 @contextmanager
 def running(folder: Path, *outputs: str, **options: Any) -> Iterator[Running]:
     """A server in this process."""
-    given = {"port": 0, "status_port": 0, "cache_folder": str(folder / "cache"), **options}
+    given = {"port": 0, "status_port": 0, "tells_files": False, "cache_folder": str(folder / "cache"), **options}
     made = Running(outputs, ServeOptions(**given))
     try:
         yield made
@@ -169,7 +169,7 @@ def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(
 
 
 def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None:
-    with served(tmp_path, str(output)) as server, trained(f"{server.location}/runs?wait_s=1") as loader:
+    with served(tmp_path, str(output), "--no-files") as server, trained(f"{server.location}/runs?wait_s=1") as loader:
         assert server.status("/healthz") == (200, "ok\n")
         assert server.status("/readyz") == (200, "ready\n")
         assert server.status("/other")[0] == 404
@@ -202,15 +202,23 @@ def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: 
     assert "UserError: numba is not installed" in done.stderr
 
 
+def test_on_the_same_machine_the_files_are_read_by_a_loader_and_its_copies(output: Path, tmp_path: Path) -> None:
+    here = Loader(output, global_batch_size=7)
+    with running(tmp_path, str(output), tells_files=True) as server, trained(f"{server.location}/runs") as there:
+        assert_same(next(here), next(there))
+        assert server.figures.get_sample_value("datapipe_service_streams_total") == 0
+    assert_same(next(here), next(pickle.loads(pickle.dumps(there))))  # without the server
+
+
 def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(output: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("first")
     (tmp_path / "token").write_text("of-a-trainer\n")
     digest = hashlib.sha256(b"of-a-trainer").hexdigest()
-    (tmp_path / "tokens.yaml").write_text(f"tokens: [{{name: a, sha256: {digest}, outputs: [runs]}}]")
+    (tmp_path / "tokens.yaml").write_text(f"tokens: [{{name: a, sha256: {digest}, outputs: [runs], bytes_per_s: 1GB}}]")
     files = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tokens", str(tmp_path / "tokens.yaml")]
     log = tmp_path / "events.json"
-    with served(tmp_path / "s", str(output), f"other={output}", *files, "--log-json", str(log)) as server:
+    with served(tmp_path / "s", str(output), f"other={output}", *files, "--no-files", "--log-json", str(log)) as server:
         assert server.location.startswith("grpc+tls://")
         url = f"{server.location}/runs?ca={authority.ca}&token_file={tmp_path / 'token'}&wait_s=30"
         here, there = Loader(output, global_batch_size=7), Loader(url, global_batch_size=7)

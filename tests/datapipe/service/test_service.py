@@ -1,4 +1,4 @@
-"""Tokens and slots of a server, what it keeps of its outputs, and which connections and streams its watcher cuts."""
+"""Tokens, rates and slots of a server, what it keeps of its outputs, and which connections and streams its watcher cuts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from datapipe.loader.remote.protocol import OpenRequest, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
-from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
+from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
 from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
 from datapipe.service.sockets import (
     KEEPALIVE_S,
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    first = f"{{name: a, sha256: {digest('one')}, outputs: [web], streams: 2}}"
+    first = f"{{name: a, sha256: {digest('one')}, outputs: [web], bytes_per_s: 1MB, streams: 2}}"
     return write(tmp_path / "tokens.yaml", f"tokens: [{first}, {{name: b, sha256: {digest('two')}}}]")
 
 
@@ -103,6 +103,25 @@ def test_a_file_that_is_wrong_is_refused_without_showing_it(tmp_path: Path, cont
     with pytest.raises(UserError, match=message) as told:
         Access(write(tmp_path / "t.yaml", content), 1)
     assert "secret" not in str(told.value)
+
+
+def test_a_rate_holds_over_any_time_but_for_a_burst_of_a_second() -> None:
+    rate, now, sent = _Rate(1_000), 100.0, 0
+    while sent < 20_000:
+        now += rate.take(700, now)
+        sent += 700
+    assert 19_000 <= (now - 100.0) * 1_000 <= 20_700
+    assert rate.take(500, now + 50) == 0.0  # after a pause
+    assert rate.take(1_000, now + 50) == pytest.approx(0.5)
+
+
+def test_a_rate_of_a_token_continues_when_the_file_changes(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
+    access = Access(token_file, 64)
+    assert access.pause_s(access.client("Bearer one", "x"), 100_000_000) > 90
+    write(token_file, f"{token_file.read_text()}\n# changed")
+    assert access.pause_s(access.client("Bearer one", "x"), 1) > 80
+    assert access.pause_s(access.client("Bearer two", "x"), 100_000_000) == 0
 
 
 def test_slots_are_bounded_by_client_by_memory_and_in_all() -> None:

@@ -39,6 +39,7 @@ from datapipe.records.record import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask
+from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import lay_out
 from datapipe.steps.train import TrainTask
 

@@ -1,7 +1,11 @@
-"""A dataset under a DataLoader of the user's own: the batches of one process with any number of workers."""
+"""A dataset under a DataLoader of the user's own: the batches of one process with any number of workers, or their rows.
+
+The DataLoader collates rows, and states may be inside a batch.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections.abc import Callable
@@ -94,7 +98,7 @@ CONTEXT = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout=
     "options", [{"fields": tuple(FIELDS)}, {"rank": 1, "world_size": 2}, {"mesh": CONTEXT}, {"fields": ("step", "sources")}]
 )
 def test_dataset_gives_every_field_as_the_loader_does(output: Path, options: dict[str, Any]) -> None:
-    dataset = dataset_of(output, **options)
+    dataset = dataset_of(output, pin_memory=True, **options)
     expected, found = next(Loader(output, **{**OPTIONS, **options})), next(iter(dataset))
     assert list(found) == list(expected)
     for name, value in expected.items():
@@ -151,11 +155,102 @@ def test_default_device_of_the_program_does_not_become_that_of_batches(output: P
     torch.set_default_device("meta")
     try:
         batch = next(iter(loader_torch.dataloader(output, num_workers=num_workers, **options)))
+        row = next(iter(loader_torch.StreamingDataset(output, samples=True, **options)))
         ahead = next(late_import("datapipe.loader.device").prefetch_to_device(Loader(output, **OPTIONS), "cpu"))
-        assert [each["input_ids"].device.type for each in (batch, ahead)] == ["cpu"] * 2
+        assert [each["input_ids"].device.type for each in (batch, row, ahead)] == ["cpu"] * 3
     finally:
         torch.set_default_device(None)
     assert first_tokens([batch]) == first_tokens([next(Loader(output, **OPTIONS))])
+
+
+OF_ROWS = ("input_ids", "labels", "sources", "step")
+
+
+def samples(output: Path, **options: Any) -> Any:
+    return dataset_of(output, samples=True, **{"fields": OF_ROWS, **options})
+
+
+def expected_rows(output: Path, field: str = "input_ids", **options: Any) -> np.ndarray:
+    loader = Loader(output, fields=OF_ROWS, **{"global_batch_size": 4, **options})
+    return np.concatenate([batch[field] for batch in loader])
+
+
+def rows_of(batches: Any, field: str = "input_ids") -> np.ndarray:
+    """(num_rows, …), from rows_of or from collated batches."""
+    parts = [np.asarray(batch[field]) for batch in batches]
+    return np.concatenate([part.reshape(-1, S) if field == "input_ids" else part.reshape(-1) for part in parts])
+
+
+def test_samples_are_the_rows_of_the_batches_in_order(output: Path) -> None:
+    found = list(samples(output))
+    assert {type(row) for row in found} == {dict}
+    for field in ("input_ids", "sources"):
+        np.testing.assert_array_equal(rows_of(found, field), expected_rows(output, field))
+    assert [row["step"] for row in found] == [step for step in range(15) for _ in range(4)]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, 4), (3, 4), (0, 3), (0, 64)])
+def test_samples_under_a_dataloader_are_collated_to_its_batch_size(output: Path, num_workers: int, batch_size: int) -> None:
+    batches = list(torch_data.DataLoader(samples(output), batch_size=batch_size, num_workers=num_workers))
+    np.testing.assert_array_equal(rows_of(batches), expected_rows(output))
+    if batch_size == 4:
+        assert [batch["step"].tolist() for batch in batches] == [[step] * 4 for step in range(15)]
+
+
+@pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+@pytest.mark.parametrize("rank", range(3))
+def test_samples_of_a_rank_are_its_rows_where_it_has_some(output: Path, rank: int) -> None:
+    """Two rows_of on three ranks: one of them has none."""
+    options: dict[str, Any] = {"global_batch_size": 2, "rank": rank, "world_size": 3}
+    found = list(samples(output, **options))
+    assert len(found) == len(expected_rows(output, **options)) == (30 if rank else 0)
+    if found:
+        np.testing.assert_array_equal(rows_of(found), expected_rows(output, **options))
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 59, 60])
+def test_samples_go_on_inside_a_batch_here_and_from_a_state(output: Path, count: int) -> None:
+    dataset, expected = samples(output), expected_rows(output)
+    np.testing.assert_array_equal(rows_of(islice(dataset, count)), expected[:count])
+    state = json.loads(json.dumps(dataset.state_dict()))
+    assert (state["step"], state.get("rows_done", 0)) == (count // 4, count % 4)
+    resumed = samples(output)
+    resumed.load_state_dict(state)
+    for each in (dataset, resumed):
+        assert [row["input_ids"].tolist() for row in each] == expected[count:].tolist()
+
+
+@pytest.mark.medium
+@pytest.mark.needs("torchdata")
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, 3), (0, 4), (2, 4)])
+def test_samples_go_on_from_the_state_of_a_stateful_dataloader(output: Path, num_workers: int, batch_size: int) -> None:
+    first, second = (
+        stateful.StatefulDataLoader(samples(output), batch_size=batch_size, num_workers=num_workers) for _ in range(2)
+    )
+    before = [batch for _, batch in zip(range(5), first)]
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))  # torchtitan pickles it
+    np.testing.assert_array_equal(rows_of([*before, *second]), expected_rows(output))
+
+
+def test_state_inside_a_batch_fits_samples_of_the_same_batch_size_alone(output: Path) -> None:
+    dataset = samples(output)
+    next(iter(dataset))
+    state = dataset.state_dict()
+    for other in (dataset_of(output), Loader(output, **OPTIONS), samples(output, global_batch_size=8)):
+        with pytest.raises(SnapshotError):
+            other.load_state_dict(state)
+    whole = samples(output, global_batch_size=8)
+    whole.load_state_dict(dataset.state_dict(2))
+    assert next(iter(whole))["step"] == 2
+
+
+@pytest.mark.parametrize("fields", [("step",), ("input_ids", "cu_seqlens"), ("document_keys",)])
+def test_samples_of_fields_that_are_not_of_rows_are_refused(output: Path, fields: tuple[str, ...]) -> None:
+    with pytest.raises(UserError):
+        samples(output, fields=fields)
+    with pytest.raises(UserError, match="takes batches"):
+        loader_torch.dataloader(output, global_batch_size=4, samples=True)
 
 
 @pytest.fixture

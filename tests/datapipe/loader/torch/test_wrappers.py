@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from datapipe.errors import UserError
+from datapipe.loader import Loader
 from tests.support.late_import import late_import
 from tests.support.loader_rows import first_tokens, steps_of
 from tests.support.snapshots import make_snapshot
@@ -49,10 +50,11 @@ def test_accelerate_that_would_split_the_rows_of_a_rank_is_refused(
 ) -> None:
     accelerator()
     options = {"num_processes": 2, "process_index": 0, "put_on_device": True, "dispatch_batches": dispatch}
-    dataset = dataset_of(output, rank=0, world_size=2)
-    loader = torch_data.DataLoader(dataset, batch_size=None, num_workers=workers)
-    with pytest.raises(UserError, match=r"accelerator\.prepare takes as it is"):
-        next(iter(accelerate.data_loader.prepare_data_loader(loader, **options)))
+    for batch_size in (None, 2):
+        dataset = dataset_of(output, rank=0, world_size=2, samples=batch_size is not None)
+        loader = torch_data.DataLoader(dataset, batch_size=batch_size, num_workers=workers)
+        with pytest.raises(UserError, match=r"accelerator\.prepare takes as it is"):
+            next(iter(accelerate.data_loader.prepare_data_loader(loader, **options)))
 
 
 @pytest.mark.parametrize(
@@ -128,14 +130,22 @@ CAUSAL: dict[str, Any] = {"batch_size": 4, "labels": "unshifted"}
 
 @pytest.mark.needs("transformers", "accelerate")
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_hugging_face_trainer_that_makes_batches_of_batches_is_refused(
-    endless: Path, tmp_path: Path, accelerator: Any, workers: int, batch_size: int
+def test_hugging_face_trainer_takes_rows_in_its_own_batches_and_resumes_with_none_from_the_beginning(
+    endless: Path, tmp_path: Path, accelerator: Any, workers: int
 ) -> None:
-    dataset = loader_torch.StreamingDataset(endless, **CAUSAL)
-    options = {"dataloader_num_workers": workers, "per_device_train_batch_size": batch_size}
-    with pytest.raises(UserError, match="get_train_dataloader"):
-        trainer_of(tmp_path, dataset, **options)[0].train()
+    def trainer(num_steps: int, batch_size: int = 4, samples: bool = True) -> tuple[Any, list[Any]]:
+        dataset = loader_torch.StreamingDataset(endless, samples=samples, **CAUSAL)
+        options = {"dataloader_num_workers": workers, "per_device_train_batch_size": batch_size, **RESUMING}
+        return trainer_of(tmp_path, dataset, num_steps=num_steps, **options)
+
+    for batch_size in (1, 4):
+        with pytest.raises(UserError, match="get_train_dataloader"):
+            trainer(2, batch_size, samples=False)[0].train()
+    first, seen = trainer(2)
+    first.train()
+    assert first_tokens(seen) == first_tokens(islice(Loader(endless, batch_size=4), 2))
+    with pytest.raises(UserError, match="resumes after step 2"):
+        trainer(4)[0].train(resume_from_checkpoint=True)
 
 
 @pytest.mark.needs("transformers", "accelerate")
@@ -237,12 +247,13 @@ def test_lightning_without_an_end_needs_the_length_of_an_epoch(endless: Path, tm
         dataset.state_dict()
 
 
-def test_samplers_that_other_trainers_put_in_are_refused(output: Path, endless: Path) -> None:
+@pytest.mark.parametrize("samples", [False, True])
+def test_samplers_that_other_trainers_put_in_are_refused(output: Path, endless: Path, samples: bool) -> None:
     """As DeepSpeed does with `training_data`: a sampler over the length of the dataset, and batches of its own."""
     for folder in (output, endless):
         for sample in (torch_data.RandomSampler, lambda each: torch_data.DistributedSampler(each, num_replicas=2, rank=1)):
             with pytest.raises(UserError, match="leave out training_data"):
-                sample(dataset_of(folder))
+                sample(dataset_of(folder, samples=samples))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

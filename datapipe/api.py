@@ -36,7 +36,8 @@ from datapipe.report.contamination import list_counts
 from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
-from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
+from datapipe.report.report import Command, Report, write_report
+from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.steps.compile import Plan
@@ -62,22 +63,22 @@ class RunResult:
         output: path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
         fingerprint: of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too.
         outputs: by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer: none`.
-        report: the content of report.json: documents, drops, tokens, cost. `report/summary.py` lists its keys.
-        warnings: what the run warns of, as texts; report["warnings"] has their kinds and numbers.
+        report: report.json: documents, drops, tokens, cost. `report/report.py` has its records.
+        warnings: what the run warns of, as texts; `report.warnings` has their kinds and numbers.
     """
 
     name: str
     output: str
     fingerprint: str
     outputs: Mapping[int, str]
-    report: Mapping[str, Any] = field(repr=False)
+    report: Report = field(repr=False)
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        documents, tokens = self.report["total"]["documents"], self.report["total"]["tokens"]
+        documents, tokens = self.report.total.documents, self.report.total.tokens
         return (
             f"RunResult(name={self.name!r}, output={masked(self.output)!r}, fingerprint={self.fingerprint!r}, "
-            f"documents={documents['kept']}, tokens={tokens}, warnings={len(self.warnings)})"
+            f"documents={documents.kept}, tokens={tokens}, warnings={len(self.warnings)})"
         )
 
 
@@ -168,7 +169,7 @@ def run(
             run = Run(loaded, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace)
             problem = execute(run, state)
         report = keep_report(run, problem)
-        warnings = tuple(warning["text"] for warning in (report or {}).get("warnings", ()))
+        warnings = tuple(map(str, report.warnings)) if report is not None else ()
         for warning in warnings:
             _log.warning("%s", warning)
         if problem is not None:
@@ -252,7 +253,7 @@ def _watcher(progress: bool, state: RunState) -> Any:
     if not progress:
         return nullcontext(_Logger())
     from datapipe.engine.watching.progress import Progress
-    from datapipe.report.funnel import wide_console
+    from datapipe.report.terminal import wide_console
 
     return Progress(wide_console(), state)
 
@@ -293,7 +294,7 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
 
     def published(plan: Plan, snapshot: Manifest, warnings: Sequence[RunWarning]) -> bytes:
         run.told = _report(run, plan, snapshot, None, warnings)
-        return report_bytes(run.told)
+        return run.told.to_bytes()
 
     run.report = published
     status = StatusFile(run.root, state := state or RunState())
@@ -309,14 +310,14 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
     return None
 
 
-def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
+def keep_report(run: Run, problem: BaseException | None) -> Report | None:
     """Writes report.json, report.html and the card, of what is committed. Returns the report; None for a run that has no plan
     yet. Raises OSError, but after a problem of the run, which is told in its place."""
     if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
     try:
         if problem is None and run.told is not None:
-            report = {**run.told, "run": _about(run)}
+            report = run.told.with_(run=_about(run))
         else:
             report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
         write_report(run.root, report)
@@ -333,21 +334,24 @@ def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | Non
 
 def _report(
     run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
-) -> dict[str, Any]:
+) -> Report:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     of_snapshot = [*of_snapshot, *run.new_tokenizer(snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before) | {
-        "status": status,
-        "problem": None if problem is None else str(problem),
-        "tokenizer": tokenizer_report(run.root, plan),
-        "contamination": list_counts(run.root, plan.steps),
-        **distributions(run.root, plan.steps, _names_of(run)),
-        "run": _about(run),
-    }
+    shown = distributions(run.root, plan.steps, _names_of(run))
+    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
+        status=status,
+        problem=None if problem is None else str(problem),
+        tokenizer=tokenizer_figures(run.root, plan),
+        contamination=tuple(list_counts(run.root, plan.steps)),
+        measured=shown.measured,
+        lengths=shown.lengths,
+        clusters=shown.clusters,
+        run=_about(run),
+    )
     hours = node_hours(run.root) if run.engine == "ray" else None
-    return report | {"provenance": provenance(run.mixture, plan, report, hours)}
+    return report.with_(provenance=provenance(run.mixture, plan, report, hours))
 
 
 def _before(run: Run, snapshot: Manifest) -> str | None:
@@ -370,15 +374,15 @@ def _names_of(run: Run) -> Callable[[bytes], str]:
     return name_of
 
 
-def _about(run: Run) -> dict[str, Any]:
-    """The entry `run` of the report."""
+def _about(run: Run) -> Command:
+    """The command that writes the report."""
     from datapipe.engine.local import usable_cores
 
     workers = run.workers or (usable_cores() if run.engine == "local" else None)
-    return {
-        "datapipe": version("datapipe"),
-        "engine": run.engine,
-        "workers": workers,
-        "wall_s": round(perf_counter() - run.started_s, 3),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    return Command(
+        datapipe=version("datapipe"),
+        engine=run.engine,
+        workers=workers,
+        wall_s=round(perf_counter() - run.started_s, 3),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

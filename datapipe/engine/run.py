@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from shlex import quote
 from time import perf_counter
-from typing import Any
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
@@ -29,13 +28,14 @@ from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE, TOKENIZER
+from datapipe.report.report import Report
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.index.write import index_of_run, write_index
-from datapipe.snapshots.publish import Report, publish
+from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.snapshots.takedown import delete_from_indexes
 from datapipe.steps.compile import Plan, compile_plan
 from datapipe.steps.estimate import KeptShares, StepCost, step_costs
@@ -75,7 +75,7 @@ class Run:
     engine: str = "local"
     workers: int | None = None
     started_s: float = field(default_factory=perf_counter)
-    report: Report | None = None
+    report: MakeReport | None = None
     replaces: bool = False
     only: Only | None = None
     repacks: bool = False
@@ -84,7 +84,7 @@ class Run:
     plan: Plan | None = None
     snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
-    told: Mapping[str, Any] | None = None
+    told: Report | None = None
     figures: DriverFigures = field(default_factory=DriverFigures)
     kept_before: KeptShares | None = None
 

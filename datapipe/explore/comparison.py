@@ -9,15 +9,15 @@ spills to disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
+from datapipe.report.report import Entry, MeasuredRule, Report, RuleBin
 from datapipe.report.snapshot_list import option_changes
-from datapipe.report.tables import MeasuredRule, measured_rules
 
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
@@ -36,7 +36,7 @@ where own.fate = 'kept' and other.fate is distinct from 'kept' group by why orde
 """
 
 
-def compare(outputs: Sequence[str], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def compare(outputs: Sequence[str], reports: Sequence[Report]) -> dict[str, Any]:
     """Two outputs as plain data.
 
     outputs     of both, without credentials
@@ -47,22 +47,22 @@ def compare(outputs: Sequence[str], reports: Sequence[Mapping[str, Any]]) -> dic
     rules       as `rule_changes` returns them
     """
     first, second = map(Inspector.open, outputs)
-    names = dict.fromkeys(name for report in reports for name in report["sources"])
+    names = dict.fromkeys(name for report in reports for name in report.sources)
     return {
         "outputs": [masked(output) for output in outputs],
-        "runs": [{"status": report["status"], "problem": masked(report["problem"] or "") or None} for report in reports],
+        "runs": [{"status": report.status, "problem": masked(report.problem or "") or None} for report in reports],
         "options": option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second))),
-        "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
-        "total": _numbers([report["total"] for report in reports]),
+        "sources": {name: _numbers([report.sources.get(name) for report in reports]) for name in names},
+        "total": _numbers([report.total for report in reports]),
         "documents": membership(first, second),
         "rules": rule_changes(*reports),
     }
 
 
-def _numbers(entries: Sequence[Mapping[str, Any] | None]) -> dict[str, list[int | None]]:
-    documents = [None if entry is None else entry["documents"] for entry in entries]
-    counts = {name: [None if each is None else each[name] for each in documents] for name in ("read", "kept")}
-    return {**counts, "tokens": [None if entry is None else entry["tokens"] for entry in entries]}
+def _numbers(entries: Sequence[Entry | None]) -> dict[str, list[int | None]]:
+    documents = [None if entry is None else entry.documents for entry in entries]
+    counts = {name: [None if each is None else getattr(each, name) for each in documents] for name in ("read", "kept")}
+    return {**counts, "tokens": [None if entry is None else entry.tokens for entry in entries]}
 
 
 def membership(first: Inspector, second: Inspector, count: int = 3) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def membership(first: Inspector, second: Inspector, count: int = 3) -> dict[str,
 # ------------------------------------------------------------------------------------------------ reports side by side
 
 
-def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rule_changes(first: Report, second: Report) -> list[dict[str, Any]]:
     """The rules of two reports that measured different values or have different thresholds, as plain data, the largest change
     of the failing share first. A rule that one of them lacks counts as passed by all.
 
@@ -99,7 +99,7 @@ def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[di
     failed      shares of the measured documents that fail the rule; None where there is no such rule
     medians     of the measured values, within a bin; None where nothing was measured
     """
-    measured = [{(rule.source, rule.stage, rule.name): rule for rule in measured_rules(report)} for report in (first, second)]
+    measured = [{(rule.source, rule.stage, rule.name): rule for rule in report.rules()} for report in (first, second)]
     changes = []
     for name in dict.fromkeys([*measured[0], *measured[1]]):
         one, other = (_facts(rules.get(name)) for rules in measured)
@@ -111,10 +111,10 @@ def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[di
 
 def _facts(rule: MeasuredRule | None) -> tuple[float | None, float | None, float | None]:
     """Threshold, failing share and median."""
-    return (None, None, None) if rule is None else (rule.facts["threshold"], rule.failed_share, _median(rule.facts["bins"]))
+    return (None, None, None) if rule is None else (rule.rule.threshold, rule.rule.failed_share, _median(rule.rule.bins))
 
 
-def _median(bins: Sequence[Sequence[float]]) -> float | None:
+def _median(bins: Sequence[RuleBin]) -> float | None:
     """The median of a histogram, at its place between the edges of its bin."""
     counts = [passed + failed for _, _, passed, failed in bins]
     left = sum(counts) / 2

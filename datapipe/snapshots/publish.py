@@ -43,12 +43,12 @@ from datapipe.storage.root import Root
 
 _REASONS = 5
 Say = Callable[[str], None]
-Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
+MakeReport = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
 def publish(
-    hold: Hold, request: Request, plan: Plan, report: Report | None, say: Say | None = None
+    hold: Hold, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
 ) -> tuple[Manifest, list[RunWarning]]:
     """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
 

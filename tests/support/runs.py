@@ -13,9 +13,10 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run
 from datapipe.records.record import Record
+from datapipe.report.report import Report
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
-from datapipe.snapshots.publish import Report
+from datapipe.snapshots.publish import MakeReport
 from datapipe.steps.compile import Plan
 from datapipe.steps.run_task import run_task
 from datapipe.steps.warnings import RunWarning, run_warnings
@@ -108,10 +109,14 @@ class Finished:
     warnings: list[RunWarning] = field(default_factory=list)
 
     @property
-    def report(self) -> dict[str, Any]:
+    def summary(self) -> Report:
         sources, snapshot, warnings = self.mixture.sources, self.snapshot, self.warnings
-        report = summarize(self.mixture.name, self.plan, sources, snapshot=snapshot, warnings=warnings)
-        return report | {"provenance": {}}
+        return summarize(self.mixture.name, self.plan, sources, snapshot=snapshot, warnings=warnings)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """report.json, without what comes from files of the run."""
+        return self.summary.model_dump(mode="json")
 
     @property
     def told(self) -> list[str]:
@@ -140,7 +145,7 @@ def run_mixture(
     make_engine: Callable[..., Any] | None = None,
     watcher: Watcher | None = None,
     replaces: bool = False,
-    report: Report | None = None,
+    report: MakeReport | None = None,
 ) -> Finished:
     """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))

@@ -20,8 +20,8 @@ from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.state import RunState, message_json, step_json
 from datapipe.errors import UserError, exit_status_of
-from datapipe.records.names import FOLLOWER, REPORT, STATUS
-from datapipe.report.summary import parse_report
+from datapipe.records.names import FOLLOWER, STATUS
+from datapipe.report.report import read_report
 from datapipe.shards.snapshots import ADDITIONS
 from datapipe.steps.compile import Plan
 from datapipe.storage.lock import LEASE, LEASE_S, LOCK
@@ -111,11 +111,20 @@ def _documents_of_all(root: Root) -> dict[str, Any]:
     """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
     addition was published."""
     with suppress(FileNotFoundError, ValueError):
-        report = parse_report(root.read_bytes(REPORT))
-        if "addition" in report:
-            counted = {source: entry["documents"] for source, entry in report["sources"].items()}
-            fates = {source: {fate: each[fate] for fate in ("read", "kept", "quarantined")} for source, each in counted.items()}
-            return {"documents": {name: fates[name] | {"dropped": sum(counted[name]["dropped"].values())} for name in fates}}
+        report = read_report(root)
+        if report.addition is not None:
+            counts = {source: entry.documents for source, entry in report.sources.items()}
+            return {
+                "documents": {
+                    source: {
+                        "read": documents.read,
+                        "kept": documents.kept,
+                        "quarantined": documents.quarantined,
+                        "dropped": sum(documents.dropped.values()),
+                    }
+                    for source, documents in counts.items()
+                }
+            }
     return {}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.quantities import counted
+from datapipe.report.cells import cell
 from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, print_wrapped, wrapped
-from datapipe.report.tables import cell
 
 _SHOWN_REASONS, _SHOWN_RULES = 6, 12
 

@@ -16,7 +16,7 @@ from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
 from datapipe.explore.documents import Inspector
 from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts, TaskMetrics
-from datapipe.report.summary import write_report
+from datapipe.report.report import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
@@ -112,7 +112,7 @@ def _run(folder: Path, stages: str, texts: list[str] = TEXTS) -> runs.Finished:
 
 
 def _shown(output: str, **options: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options)))
+    return contamination(Inspector.open(output), "", 10, **options).model_dump(mode="json")
 
 
 def _against(folder: Path) -> str:
@@ -198,7 +198,7 @@ def _compared(folder: Path, name: str, min_chars: int, pattern: str = "*.jsonl",
     source = f"  web: {{path: {folder}/web/{pattern}}}\n"
     path = runs.write_mixture(folder, source, stages, _COMPARED_TAIL, f"{name}.yaml")
     run = runs.run_mixture(path, output=folder / name, make_engine=runs.InProcess)
-    write_report(Root(str(folder / name)), run.report)
+    write_report(Root(str(folder / name)), run.summary)
     return Inspector.open(str(folder / name))
 
 

@@ -108,7 +108,7 @@ def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
 
     found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
     if as_json:
-        print_json({"comparison": found})
+        print_json({"comparison": found.model_dump(mode="json")})
     else:
         print_comparison(found, wide_console(), full)
 

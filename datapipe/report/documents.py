@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from datapipe.quantities import counted
@@ -14,6 +15,9 @@ from datapipe.report.report import Documents, Entry, PackedRows, Report
 def documents(report: Report) -> Section:
     """What became of the documents, and what they are packed into: a column for each source, and for all of several."""
     names, entries = [*report.sources], [*report.sources.values()]
+    section = Section(anchor="funnel", title="What became of every document", notes=[*taken_down(report)])
+    if not names:
+        return section
     if len(names) > 1:
         names, entries = [*names, "total"], [*entries, report.total]
     *rows, kept = document_rows(report, entries)
@@ -36,12 +40,11 @@ def documents(report: Report) -> Section:
         by_source=True,
     )
     by_size = sorted(report.sources.items(), key=lambda each: -each[1].documents.read)
-    return Section(
-        anchor="funnel",
-        title="What became of every document",
+    return replace(
+        section,
         tables=[table],
         figures=[flow_figure(name, entry, report) for name, entry in by_size if entry.documents.read],
-        notes=["A document is counted under the first rule that drops it.", *taken_down(report)],
+        notes=["A document is counted under the first rule that drops it.", *section.notes],
         noun="source",
     )
 

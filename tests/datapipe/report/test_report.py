@@ -189,7 +189,7 @@ def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gav
 @pytest.mark.parametrize("output", ["out dir #1 50% é", "it's", 'say "so"', "a;b&c", "runs/trial", "s3://***@bucket/a b?x=1"])
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
-    report["total"]["packing"] = {"512": {}, "1024": {}}
+    report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
     screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]

@@ -142,6 +142,10 @@ def test_reports_of_runs_that_failed_are_drawn(missing: tuple[str, ...]) -> None
     assert list(_figures(page, "flow"))
 
 
+def test_report_of_rows_of_other_snapshots_alone_is_drawn() -> None:
+    assert not list(_figures(_page(report([], mixture=None)), "flow"))
+
+
 def test_equal_reports_give_equal_bytes() -> None:
     assert report_html(report()) == report_html(report())
 

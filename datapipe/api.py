@@ -27,6 +27,7 @@ from datapipe.engine.watching.state import RunState
 from datapipe.errors import UserError
 from datapipe.machine import activity
 from datapipe.report.plan_view import plan_json
+from datapipe.report.report import Report
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
 from datapipe.storage.root import Root
 
@@ -45,22 +46,22 @@ class RunResult:
         output: path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
         fingerprint: of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too.
         outputs: by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer: none`.
-        report: the content of report.json: documents, drops, tokens, cost. `report/summary.py` lists its keys.
-        warnings: what the run warns of, as texts; report["warnings"] has their kinds and numbers.
+        report: report.json: documents, drops, tokens, cost. `report/report.py` has its records.
+        warnings: what the run warns of, as texts; `report.warnings` has their kinds and numbers.
     """
 
     name: str
     output: str
     fingerprint: str
     outputs: Mapping[int, str]
-    report: Mapping[str, Any] = field(repr=False)
+    report: Report = field(repr=False)
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        documents, tokens = self.report["total"]["documents"], self.report["total"]["tokens"]
+        documents, tokens = self.report.total.documents, self.report.total.tokens
         return (
             f"RunResult(name={self.name!r}, output={masked(self.output)!r}, fingerprint={self.fingerprint!r}, "
-            f"documents={documents['kept']}, tokens={tokens}, warnings={len(self.warnings)})"
+            f"documents={documents.kept}, tokens={tokens}, warnings={len(self.warnings)})"
         )
 
 
@@ -148,12 +149,12 @@ def run(
         loaded, state = load_mixture(mixture, set or {}, output), RunState()
         run = Run(loaded, _observer(progress, state), options)
         ended = run_and_report(run, state)
-        report = ended.report or {}
-        warnings = tuple(warning["text"] for warning in report.get("warnings", ()))
+        warnings = () if ended.report is None else tuple(map(str, ended.report.warnings))
         for warning in warnings:
             _log.warning("%s", warning)
         ended.raise_problem()
     assert run.snapshot is not None
+    assert ended.report is not None
     return RunResult(
         name=loaded.name,
         output=run.root.url,
@@ -161,7 +162,7 @@ def run(
         outputs={}
         if loaded.tokenizer.is_none
         else {length: run.root.within(loaded.pack.folder(length)).url for length in loaded.pack.sequence_length},
-        report=report,
+        report=ended.report,
         warnings=warnings,
     )
 
@@ -216,7 +217,7 @@ def _observer(progress: bool, state: RunState) -> Observer:
     if not progress:
         return _log_event
     from datapipe.engine.watching.terminal import Terminal
-    from datapipe.report.funnel import wide_console
+    from datapipe.report.terminal import wide_console
 
     return Terminal(wide_console(), state).observe
 

@@ -101,7 +101,7 @@ def inspect(
     from datapipe.explore.printed.clusters import print_clusters
     from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
-    from datapipe.report.funnel import wide_console
+    from datapipe.report.terminal import wide_console
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
@@ -112,7 +112,9 @@ def inspect(
     inspector = Inspector.open(output)
     if contaminated:
         found = contamination(inspector, source, count, against or ())
-        print_json({"contamination": found}) if as_json else print_contamination(found, wide_console(), full)
+        print_json({"contamination": found.model_dump(mode="json")}) if as_json else print_contamination(
+            found, wide_console(), full
+        )
     elif sweep is not None:
         swept = count_sweep(inspector, sweep, source=source, thresholds=at)
         print_json({"sweep": swept}) if as_json else print_sweep(swept, wide_console())
@@ -197,8 +199,8 @@ def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) 
     from rich import box
     from rich.table import Table
 
-    from datapipe.report.funnel import wide_console
     from datapipe.report.layout import harmless_text, print_text
+    from datapipe.report.terminal import wide_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -18,6 +16,7 @@ from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
+    from datapipe.report.report import Report
     from datapipe.shards.manifest import Snapshot
     from datapipe.snapshots.export.export import ExportedSplit, ExportRequest
     from datapipe.storage.root import Root
@@ -54,34 +53,30 @@ def report(
     if html is not None:
         _write_page(output, Path(html))
         return
-    from datapipe.report.funnel import wide_console
     from datapipe.report.screen import print_full, print_problem, print_screen
+    from datapipe.report.terminal import wide_console
 
     if full and as_json:
         raise UserError("--full goes without --json, which has everything")
-    with _of_report(output) as (content, found):
-        console = wide_console()
-        if as_json:
-            sys.stdout.write(content.decode())
-            return
-        if full:
-            print_full(found, console)
-        else:
-            print_screen(found, masked(output), console)
-        print_problem(found, console)
+    content, console = _of_report(output), wide_console()
+    if as_json:
+        sys.stdout.write(content.to_bytes().decode())
+        return
+    if full:
+        print_full(content, console)
+    else:
+        print_screen(content, masked(output), console)
+    print_problem(content, console)
 
 
-@contextmanager
-def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The content of report.json, and as it is read. Raises UserError where there is none, and where it, or what the block does
-    with it, shows that another version wrote it."""
+def _of_report(output: str) -> Report:
+    """The report of an output. Raises UserError where there is none, and where another version wrote it."""
     from datapipe.records.names import MIXTURE, REPORT
-    from datapipe.report.summary import parse_report
+    from datapipe.report.report import read_report
     from datapipe.storage.root import Root
 
     try:
-        content = Root(output).read_bytes(REPORT)
-        yield content, parse_report(content)
+        return read_report(Root(output))
     except FileNotFoundError as error:
         if Root(output).exists(MIXTURE):
             raise UserError(
@@ -89,7 +84,7 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 f"`datapipe status {quote(output)}` shows how far it is."
             ) from error
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise UserError(
             f"{output}/{REPORT}: not a report that this version can read. Run the mixture again: the run writes a new report"
         ) from error
@@ -101,8 +96,7 @@ def _write_page(output: str, file: Path) -> None:
 
     if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
-    with _of_report(output) as (_, found):
-        content = report_html(found)
+    content = report_html(_of_report(output))
     file.write_bytes(content)
     say(f"{file}: {size(len(content))}; open it in a browser")
 
@@ -110,14 +104,13 @@ def _write_page(output: str, file: Path) -> None:
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
     from datapipe.explore.comparison import compare
     from datapipe.explore.printed.comparison import print_comparison
-    from datapipe.report.funnel import wide_console
+    from datapipe.report.terminal import wide_console
 
-    with _of_report(outputs[0]) as (_, first), _of_report(outputs[1]) as (_, second):
-        found = compare(outputs, (first, second))
-        if as_json:
-            print_json({"comparison": found})
-        else:
-            print_comparison(found, wide_console(), full)
+    found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
+    if as_json:
+        print_json({"comparison": found.model_dump(mode="json")})
+    else:
+        print_comparison(found, wide_console(), full)
 
 
 def verify(

@@ -74,9 +74,9 @@ def snapshots(
     """
     import time
 
-    from datapipe.report.funnel import wide_console
     from datapipe.report.layout import print_text
     from datapipe.report.snapshot_list import print_snapshots
+    from datapipe.report.terminal import wide_console
     from datapipe.shards.snapshots import pin_snapshot, publications, unpin_snapshot
     from datapipe.storage.root import Root
 

@@ -30,7 +30,7 @@ from datapipe.records.names import MIXTURE
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.index.reference_rows import earlier_runs
-from datapipe.snapshots.publish import Report, publish
+from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
@@ -99,7 +99,7 @@ class Run:
     options: RunOptions = field(default_factory=RunOptions)
     make_engine: EngineFactory | None = None
     only: Only | None = None
-    make_report: Report | None = None
+    make_report: MakeReport | None = None
     started_s: float = field(default_factory=perf_counter)
     before: Snapshot | None = None
     request: Request | None = None

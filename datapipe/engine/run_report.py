@@ -8,12 +8,11 @@ A report is made twice: before the snapshot is published, to be kept with it, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from time import perf_counter
-from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
@@ -30,7 +29,8 @@ from datapipe.report.card.write import write_card
 from datapipe.report.contamination import list_counts
 from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
-from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
+from datapipe.report.report import Command, Report, write_report
+from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
@@ -48,7 +48,7 @@ class EndedRun:
         problem: what ended it early; None for a run that is done.
     """
 
-    report: Mapping[str, Any] | None
+    report: Report | None
     problem: DatapipeError | KeyboardInterrupt | None
 
     def raise_problem(self) -> None:
@@ -65,16 +65,16 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     Raises:
         OSError: the report of a run that is done cannot be written.
     """
-    state, published = state or RunState(), dict[str, Any]()
+    state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
-        published.update(_report(run, plan, snapshot, None, warnings))
-        return report_bytes(published)
+        published[:] = [_report(run, plan, snapshot, None, warnings)]
+        return published[0].to_bytes()
 
     run.make_report = make_report
     run.emit = all_of([state.observe, run.emit, StatusFile(run.root, state).observe])
     problem = _executed(run)
-    return EndedRun(report=_kept_report(run, problem, published), problem=problem)
+    return EndedRun(report=_kept_report(run, problem, published[0] if published else None), problem=problem)
 
 
 def _executed(run: Run) -> DatapipeError | KeyboardInterrupt | None:
@@ -94,14 +94,14 @@ def _executed(run: Run) -> DatapipeError | KeyboardInterrupt | None:
         run.emit(RunEnded(problem=problem, snapshot=snapshot, is_new=run.is_new))
 
 
-def _kept_report(run: Run, problem: BaseException | None, published: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _kept_report(run: Run, problem: BaseException | None, published: Report | None) -> Report | None:
     """Writes the report: the published one, with the time of the whole run. After a problem of the run, a disk that fails is
     reported in a line and not raised."""
     if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
     try:
-        if problem is None and published:
-            report = {**published, "run": _about(run)}
+        if problem is None and published is not None:
+            report = published.with_(run=_about(run))
         else:
             report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
         write_report(run.root, report)
@@ -118,21 +118,24 @@ def _kept_report(run: Run, problem: BaseException | None, published: Mapping[str
 
 def _report(
     run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
-) -> dict[str, Any]:
+) -> Report:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before) | {
-        "status": status,
-        "problem": None if problem is None else str(problem),
-        "tokenizer": tokenizer_report(run.root, plan),
-        "contamination": list_counts(run.root, plan.steps),
-        **distributions(run.root, plan.steps, _names_of(run)),
-        "run": _about(run),
-    }
+    shown = distributions(run.root, plan.steps, _names_of(run))
+    report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
+        status=status,
+        problem=None if problem is None else str(problem),
+        tokenizer=tokenizer_figures(run.root, plan),
+        contamination=tuple(list_counts(run.root, plan.steps)),
+        measured=shown.measured,
+        lengths=shown.lengths,
+        clusters=shown.clusters,
+        run=_about(run),
+    )
     hours = node_hours(run.root) if run.options.engine == "ray" else None
-    return report | {"provenance": provenance(run.mixture, plan, report, hours)}
+    return report.with_(provenance=provenance(run.mixture, plan, report, hours))
 
 
 def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:
@@ -170,13 +173,13 @@ def _names_of(run: Run) -> Callable[[bytes], str]:
     return name_of
 
 
-def _about(run: Run) -> dict[str, Any]:
-    """The entry `run` of the report."""
+def _about(run: Run) -> Command:
+    """The command that writes the report."""
     workers = run.options.workers or (usable_cores() if run.options.engine == "local" else None)
-    return {
-        "datapipe": version("datapipe"),
-        "engine": run.options.engine,
-        "workers": workers,
-        "wall_s": round(perf_counter() - run.started_s, 3),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    return Command(
+        datapipe=version("datapipe"),
+        engine=run.options.engine,
+        workers=workers,
+        wall_s=round(perf_counter() - run.started_s, 3),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

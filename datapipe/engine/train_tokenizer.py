@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +30,9 @@ from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.steps.splits import file_hash
-from datapipe.token_counts import Fertility
+from datapipe.token_counts import Fertility, TokenizerFigures
 from datapipe.tokens.encoder import Encoder, slices_of
-from datapipe.tokens.fertility import Meter, described, unused_tokens
+from datapipe.tokens.fertility import Meter, unused_tokens
 from datapipe.tokens.training import Trained, check_training, train_on_words
 from datapipe.tokens.word_counts import WordCounts, counted_words
 
@@ -159,25 +158,19 @@ def _amount(num_bytes: int, seconds: float) -> str:
     return f"{num_bytes / 1e6:,.1f} MB" + ("" if rate is None else f" at {rate:,.1f} MB/s")
 
 
-def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], say: Say) -> dict[str, Any] | None:
-    """The `tokenizer` of a report, over the held-out documents."""
+def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], say: Say) -> TokenizerFigures | None:
+    """The figures of the tokenizer over the held-out documents."""
     if not held_out:
         return None
     say("measuring on held-out documents …")
-    encoder, total = Encoder(content, eos=eos), Fertility()
+    encoder = Encoder(content, eos=eos)
     used = np.zeros(encoder.vocab_size, np.bool_)
-    sources: dict[str, Any] = {}
+    sources: dict[str, Fertility] = {}
     for name, texts in held_out.items():
         meter = Meter(encoder.vocab_size)
         for part in slices_of(texts, _SLICE_BYTES):
             meter.add(DocumentBatch(pa.record_batch([part], names=["text"])), *encoder.encode(part))
         used |= meter.used
-        total.add(meter.fertility)
-        sources[name] = described(meter.fertility)
-    return {
-        "vocab_size": encoder.vocab_size,
-        "eos_token": encoder.eos_token,
-        "total": described(total),
-        "sources": sources,
-        "unused": unused_tokens(content, used),
-    }
+        sources[name] = meter.fertility
+    about = {"vocab_size": encoder.vocab_size, "eos_token": encoder.eos_token, "bos_token": None}
+    return TokenizerFigures.of(sources, unused=unused_tokens(content, used), **about)

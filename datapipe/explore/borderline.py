@@ -62,14 +62,14 @@ def _nearest(output: Inspector, rule: RuleOf, is_dropped: bool, most: int) -> li
 
 
 def _about(output: Inspector, rule: RuleOf) -> dict[str, Any]:
-    return {**{name: rule.facts[name] for name in ("option", "side", "threshold", "mode")}, **_yaml(output, rule)}
+    return {**{name: getattr(rule.facts, name) for name in ("option", "side", "threshold", "mode")}, **_yaml(output, rule)}
 
 
 def _yaml(output: Inspector, rule: RuleOf) -> dict[str, str]:
     """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
     option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
     uses = [output.use_of(source, rule.stage) for source in rule.of_sources]
-    use, option = uses[0], rule.facts["option"]
+    use, option = uses[0], rule.facts.option
     if use is None or not option or any(other != use for other in uses):
         return {"yaml": "", "as_it_is": ""}
     is_share = rule.rule == BELOW_SHARE
@@ -79,21 +79,21 @@ def _yaml(output: Inspector, rule: RuleOf) -> dict[str, str]:
         if not _is_least_score(use, option, others):
             return {"yaml": "", "as_it_is": ""}
     untagged = {name: value for name, value in use.options.items() if name != "mode"}
-    as_it_is = _line(use, untagged) if is_share and rule.facts["mode"] != "tag" else ""
+    as_it_is = _line(use, untagged) if is_share and rule.facts.mode != "tag" else ""
     return {"yaml": _line(use, others, f"{option}: {{threshold}}"), "as_it_is": as_it_is}
 
 
 def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
     """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
-    if rule.facts["side"] == "other":
+    if rule.facts.side == "other":
         raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
-    about = {**_about(output, rule), "in_force": rule.facts["threshold"]}
-    accepted = Accepted(output.use_of(next(iter(rule.of_sources)), rule.stage), rule.facts["option"])
-    tagged = swept_tags(output, rule, accepted) if rule.facts["mode"] == "tag" else None
+    about = {**_about(output, rule), "in_force": rule.facts.threshold}
+    accepted = Accepted(output.use_of(next(iter(rule.of_sources)), rule.stage), rule.facts.option)
+    tagged = swept_tags(output, rule, accepted) if rule.facts.mode == "tag" else None
     if tagged is None:
         return {**about, **swept_histograms(rule, accepted)}
     tokens = sum(output.tokens_of(source) or 0 for source in rule.of_sources)
-    kept = sum(output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.of_sources)
+    kept = sum(counts.kept_bytes for counts in map(output.counts_of, rule.of_sources) if counts is not None)
     for each in (tagged["total"], *tagged["points"]):
         each["tokens"] = round(each["bytes"] * tokens / kept) if tokens and kept else None
     return {**about, **tagged, "as_it_is": ""}

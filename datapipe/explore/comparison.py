@@ -9,15 +9,14 @@ spills to disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
+from datapipe.report.report import Entry, Record, Report, Rule, RuleBin, Status
 from datapipe.report.snapshot_list import option_changes
-from datapipe.report.tables import MeasuredRule, measured_rules
 
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
@@ -36,85 +35,144 @@ where own.fate = 'kept' and other.fate is distinct from 'kept' group by why orde
 """
 
 
-def compare(outputs: Sequence[str], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Two outputs as plain data.
+Pair = tuple[float | None, float | None]
+"""Of the first and the second output."""
 
-    outputs     of both, without credentials
-    runs        {status, problem} of both: numbers of a run that is not done count what it has committed
-    options     the stages and options of the mixtures that differ, a line each
-    sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
-    documents   as `membership` returns them
-    rules       as `rule_changes` returns them
+
+class OutputStatus(Record):
+    """Numbers of a run that is not done count what it has committed."""
+
+    status: Status
+    problem: str | None
+
+
+class Counts(Record):
+    """Of both outputs; None where a run has no such source."""
+
+    read: tuple[int | None, int | None]
+    kept: tuple[int | None, int | None]
+    tokens: tuple[int | None, int | None]
+
+
+class OneSided(Record):
+    """The documents that one output alone keeps.
+
+    Attributes:
+        reasons: why the other does not, "stage:rule", "quarantined: stage" or `NOT_READ` → documents, most frequent first.
+        sample: by reason, names of documents: a keyed sample.
     """
+
+    documents: int
+    reasons: dict[str, int]
+    sample: dict[str, tuple[str, ...]]
+
+
+class Membership(Record):
+    """Documents that both outputs keep, and those that one alone keeps."""
+
+    both: int
+    only_first: OneSided
+    only_second: OneSided
+
+
+class RuleChange(Record):
+    """A rule that decides or measures otherwise.
+
+    Attributes:
+        thresholds: None where it differs by document, or there is no such rule.
+        failed: shares of the measured documents that fail the rule; None where there is no such rule.
+        medians: of the measured values, within a bin; None where nothing was measured.
+    """
+
+    source: str
+    stage: str
+    rule: str
+    thresholds: Pair
+    failed: Pair
+    medians: Pair
+
+
+class Comparison(Record):
+    """Two outputs. `options` are the stages and options of the mixtures that differ, a line each."""
+
+    outputs: tuple[str, str]
+    runs: tuple[OutputStatus, OutputStatus]
+    options: tuple[str, ...]
+    sources: dict[str, Counts]
+    total: Counts
+    documents: Membership
+    rules: tuple[RuleChange, ...]
+
+
+def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Comparison:
+    """Two outputs and their reports side by side."""
     first, second = map(Inspector.open, outputs)
-    names = dict.fromkeys(name for report in reports for name in report["sources"])
-    return {
-        "outputs": [masked(output) for output in outputs],
-        "runs": [{"status": report["status"], "problem": masked(report["problem"] or "") or None} for report in reports],
-        "options": option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second))),
-        "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
-        "total": _numbers([report["total"] for report in reports]),
-        "documents": membership(first, second),
-        "rules": rule_changes(*reports),
-    }
+    one, other = reports
+    return Comparison(
+        outputs=(masked(outputs[0]), masked(outputs[1])),
+        runs=(_status(one), _status(other)),
+        options=tuple(option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second)))),
+        sources={name: _counts(one.sources.get(name), other.sources.get(name)) for name in {**one.sources, **other.sources}},
+        total=_counts(one.total, other.total),
+        documents=membership(first, second),
+        rules=tuple(rule_changes(one, other)),
+    )
 
 
-def _numbers(entries: Sequence[Mapping[str, Any] | None]) -> dict[str, list[int | None]]:
-    documents = [None if entry is None else entry["documents"] for entry in entries]
-    counts = {name: [None if each is None else each[name] for each in documents] for name in ("read", "kept")}
-    return {**counts, "tokens": [None if entry is None else entry["tokens"] for entry in entries]}
+def _status(report: Report) -> OutputStatus:
+    return OutputStatus(status=report.status, problem=masked(report.problem or "") or None)
 
 
-def membership(first: Inspector, second: Inspector, count: int = 3) -> dict[str, Any]:
-    """Which documents only one of two outputs keeps, as plain data.
+def _counts(first: Entry | None, second: Entry | None) -> Counts:
+    one, other = (None if entry is None else entry.documents for entry in (first, second))
+    return Counts(
+        read=(one and one.read, other and other.read),
+        kept=(one and one.kept, other and other.kept),
+        tokens=(first and first.tokens, second and second.tokens),
+    )
 
-    both                   documents that both keep
-    only_first, only_second
-                           what one alone keeps: {documents, reasons, sample}; reasons: why the other does not, "stage:rule",
-                           "quarantined: stage" or `NOT_READ` → documents, the most frequent first; sample: names of documents,
-                           a keyed sample, by reason
+
+def membership(first: Inspector, second: Inspector, count: int = 3) -> Membership:
+    """Which documents only one of two outputs keeps.
 
     Args:
         count: documents of each reason in the samples.
     """
     database = Database({"a": first.facts, "b": second.facts}, first.limits)
-    found: dict[str, Any] = {"both": database.rows(_BOTH)[0]["documents"]}
-    for name, output, own, other in (("only_first", first, "a", "b"), ("only_second", second, "b", "a")):
+
+    def only(output: Inspector, own: str, other: str) -> OneSided:
         rows = database.rows(_ONLY.format(own=own, other=other), {"count": count})
-        sample = {row["why"]: [output.locator.label(key) for key in row["sample"]] for row in rows}
+        sample = {row["why"]: tuple(output.locator.label(key) for key in row["sample"]) for row in rows}
         reasons = {row["why"]: row["documents"] for row in rows}
-        found[name] = {"documents": sum(reasons.values()), "reasons": reasons, "sample": sample}
-    return found
+        return OneSided(documents=sum(reasons.values()), reasons=reasons, sample=sample)
+
+    both = database.rows(_BOTH)[0]["documents"]
+    return Membership(both=both, only_first=only(first, "a", "b"), only_second=only(second, "b", "a"))
 
 
 # ------------------------------------------------------------------------------------------------ reports side by side
 
 
-def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rules of two reports that measured different values or have different thresholds, as plain data, the largest change
-    of the failing share first. A rule that one of them lacks counts as passed by all.
-
-    source, stage, rule
-    thresholds  of the first and the second output; None where it differs by document, or there is no such rule
-    failed      shares of the measured documents that fail the rule; None where there is no such rule
-    medians     of the measured values, within a bin; None where nothing was measured
-    """
-    measured = [{(rule.source, rule.stage, rule.name): rule for rule in measured_rules(report)} for report in (first, second)]
-    changes = []
-    for name in dict.fromkeys([*measured[0], *measured[1]]):
-        one, other = (_facts(rules.get(name)) for rules in measured)
+def rule_changes(first: Report, second: Report) -> list[RuleChange]:
+    """The rules of two reports that measured different values or have different thresholds, the largest change of the failing
+    share first. A rule that one of them lacks counts as passed by all."""
+    measured = [{(each.source, each.stage, each.name): each.rule for each in report.rules()} for report in (first, second)]
+    changes: list[RuleChange] = []
+    for source, stage, rule in dict.fromkeys([*measured[0], *measured[1]]):
+        one, other = (_facts(rules.get((source, stage, rule))) for rules in measured)
         if one != other:
-            about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
-            changes.append({**dict(zip(("source", "stage", "rule"), name)), **about})
-    return sorted(changes, key=lambda change: -abs((change["failed"][0] or 0.0) - (change["failed"][1] or 0.0)))
+            thresholds, failed, medians = zip(one, other)
+            about = {"thresholds": thresholds, "failed": failed, "medians": medians}
+            changes.append(RuleChange(source=source, stage=stage, rule=rule, **about))
+    return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
 
 
-def _facts(rule: MeasuredRule | None) -> tuple[float | None, float | None, float | None]:
+def _facts(rule: Rule | None) -> tuple[float | None, float | None, float | None]:
     """Threshold, failing share and median."""
-    return (None, None, None) if rule is None else (rule.facts["threshold"], rule.failed_share, _median(rule.facts["bins"]))
+    return (None, None, None) if rule is None else (rule.threshold, rule.failed_share, _median(rule.bins))
 
 
-def _median(bins: Sequence[Sequence[float]]) -> float | None:
+def _median(bins: Sequence[RuleBin]) -> float | None:
     """The median of a histogram, at its place between the edges of its bin."""
     counts = [passed + failed for _, _, passed, failed in bins]
     left = sum(counts) / 2

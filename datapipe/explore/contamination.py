@@ -9,8 +9,7 @@ through the same stage, which writes nothing. Memory holds one batch, the entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -20,6 +19,7 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
 from datapipe.report.contamination import counts_of, entries_of, list_counts
+from datapipe.report.report import Record, SearchedSet
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
@@ -28,14 +28,47 @@ SCAN = "decontaminate.ngram"
 """The stage that scans outputs."""
 
 
-def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> dict[str, Any]:
-    """What an output holds of evaluation sets, as plain data. Raises UserError for an output whose run searched for none.
+class Finding(Record):
+    """An entry in a document: bytes of the text as the stage got it."""
 
-    lists         counts by list
-    documents     a sample: {document, stage, outcome, findings: [{list, entry, start, stop, value}]}; the outcome is dropped,
-                  cut, tagged, or kept where an output was scanned; bytes of the text as the stage got it
-    contaminated  [{stage, list, entry, documents}]
-    undetectable  by list, the entries that cannot be found; None where the evaluation files are gone or have changed
+    list: str
+    entry: str
+    start: int
+    stop: int
+    value: float
+
+
+class FoundDocument(Record):
+    """A document with what was found in it. The outcome is dropped, cut, tagged, or kept where an output was scanned."""
+
+    document: str
+    stage: str
+    outcome: str
+    findings: tuple[Finding, ...]
+
+
+class FoundEntry(Record):
+    stage: str
+    list: str
+    entry: str
+    documents: int
+
+
+class Contamination(Record):
+    """What an output holds of evaluation sets: counts by list, and a sample of documents.
+
+    Attributes:
+        undetectable: by list, the entries that cannot be found; None where the evaluation files are gone or have changed.
+    """
+
+    lists: tuple[SearchedSet, ...]
+    documents: tuple[FoundDocument, ...]
+    contaminated: tuple[FoundEntry, ...]
+    undetectable: dict[str, tuple[str, ...]] | None
+
+
+def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
+    """What an output holds of evaluation sets. Raises UserError for an output whose run searched for none.
 
     Args:
         source: only documents of this source; empty: of all.
@@ -59,10 +92,10 @@ def _summary(
     inspector: Inspector,
     sources: Sequence[str],
     count: int,
-    lists: Sequence[Mapping[str, Any]],
-    undetectable: Mapping[str, Sequence[str]] | None,
+    lists: Sequence[SearchedSet],
+    undetectable: dict[str, tuple[str, ...]] | None,
     scanned: pa.Table | None = None,
-) -> dict[str, Any]:
+) -> Contamination:
     """Counts and a keyed sample over the findings of the run, or over those of a scan."""
     table = "found" if scanned is None else "scanned"
     of_sources, options = f"from {table} where source in $sources", {"sources": list(sources)}
@@ -77,34 +110,34 @@ def _summary(
         {**options, "count": count},
         scanned,
     )
-    return {
-        "lists": lists,
-        "documents": [{"document": inspector.locator.label(row.pop("key")), **row} for row in documents],
-        "contaminated": contaminated,
-        "undetectable": undetectable,
-    }
+    return Contamination(
+        lists=tuple(lists),
+        documents=tuple(FoundDocument(document=inspector.locator.label(row.pop("key")), **row) for row in documents),
+        contaminated=tuple(FoundEntry(**row) for row in contaminated),
+        undetectable=undetectable,
+    )
 
 
 def _undetectable(
-    inspector: Inspector, sources: Sequence[str], lists: Sequence[Mapping[str, Any]]
-) -> dict[str, list[str]] | None:
+    inspector: Inspector, sources: Sequence[str], lists: Sequence[SearchedSet]
+) -> dict[str, tuple[str, ...]] | None:
     """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
-    names: dict[str, list[str]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
     try:
         for stage in (catalogue.build_stage(use) for use in uses.values()):
             if isinstance(stage, Filter):
-                names.update({searched.name: list(searched.undetectable) for searched in stage.searched_lists()})
+                names.update({searched.name: tuple(searched.undetectable) for searched in stage.searched_lists()})
     except UserError:
         return None
-    is_same = all(len(names.get(counts["name"], ())) == counts["undetectable"] for counts in lists)
+    is_same = all(len(names.get(counts.name, ())) == counts.undetectable for counts in lists)
     return names if is_same else None
 
 
 # ------------------------------------------------------------------------------------------------ scanning
 
 
-def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> dict[str, Any]:
+def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> Contamination:
     """The kept documents of an output, searched for other evaluation files."""
     options = {"against": list(against), "profile": "strict", "mode": "tag"}
     stage = catalogue.build_stage(StageUse(name=SCAN, alias=SCAN, options=options))
@@ -115,7 +148,7 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
     numbers_of = {SCAN: {each.name: (each.entries, len(each.undetectable)) for each in searched}}
     lists = counts_of(numbers_of, {entry for rows in tables for entry in entries_of(rows)})
     scanned = pa.Table.from_batches(tables, FINDINGS.append(pa.field("source", pa.string())))
-    return _summary(inspector, sources, count, lists, {each.name: list(each.undetectable) for each in searched}, scanned)
+    return _summary(inspector, sources, count, lists, {each.name: tuple(each.undetectable) for each in searched}, scanned)
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:

@@ -10,9 +10,9 @@ the same documents each time, and a larger sample contains the smaller one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
@@ -28,9 +28,8 @@ from datapipe.exchange.facts import shard_of_task
 from datapipe.exchange.partitions import read_row
 from datapipe.explore.database import KINDS, Database, FactFiles, Limits
 from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
-from datapipe.records.names import REPORT
 from datapipe.records.outputs import ShardFile, TableFile
-from datapipe.report.tables import MeasuredRule, measured_rules
+from datapipe.report.report import Entry, MeasuredRule, Report, read_report
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed
@@ -92,13 +91,15 @@ class Inspector:
             return None
 
     @cached_property
-    def report(self) -> Mapping[str, Any]:
-        """report.json; empty where there is none."""
-        try:
-            report = json.loads(self.root.read_bytes(REPORT))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return report if isinstance(report, dict) else {}
+    def report(self) -> Report | None:
+        """None where there is none that this version reads."""
+        with suppress(FileNotFoundError, ValueError):
+            return read_report(self.root)
+        return None
+
+    def counts_of(self, source: str) -> Entry | None:
+        """What the report counts of a source."""
+        return None if self.report is None else self.report.sources.get(source)
 
     @cached_property
     def facts(self) -> FactFiles:
@@ -168,18 +169,18 @@ class Inspector:
 
     def tokens_of(self, source: str) -> int | None:
         """Tokens of the kept documents of a source; None without a tokenizer."""
-        entry = self.report.get("sources", {}).get(source, {})
-        return entry.get("tokens") if self.snapshot is not None and self.snapshot.has_tokens else None
+        counts = self.counts_of(source)
+        return counts.tokens if counts is not None and self.snapshot is not None and self.snapshot.has_tokens else None
 
     def rules(self, source: str) -> list[MeasuredRule]:
         """The measured rules of one source, or of all for "". Raises UserError for an unknown one."""
         sources = self.select_sources(source)
-        return [rule for rule in measured_rules(self.report) if rule.source in sources]
+        return [] if self.report is None else [rule for rule in self.report.rules() if rule.source in sources]
 
     @property
     def notes(self) -> Iterator[str]:
         """What is missing of a whole run, in sentences."""
-        status = self.report.get("status")
+        status = None if self.report is None else self.report.status
         if status in ("failed", "stopped"):  # its error may quote a document, and stays in the report
             yield (
                 f"The last run {status}; `datapipe report` says why. Documents that some step has still to decide about are "
@@ -187,11 +188,12 @@ class Inspector:
             )
         elif self.snapshot is None:
             yield "No snapshot is published yet. Documents that some step has still to decide about are not shown."
-        if not self.report:
+        if self.report is None:
             yield "There is no report.json, so counts by source and distributions are missing. A run writes it when it ends."
         for source in self.sources:
-            kept = self.report.get("sources", {}).get(source, {}).get("documents", {}).get("kept", 0)
-            if kept and not self.map_steps(source)[-1].records:
+            counts = self.counts_of(source)
+            if counts is not None and counts.documents.kept and not self.map_steps(source)[-1].records:
+                kept = counts.documents.kept
                 yield f"The files with the {kept:,} kept documents of '{source}' are gone from work/. Run the mixture again."
 
     # ---------------------------------------------------------------------------------------------- documents

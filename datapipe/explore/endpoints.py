@@ -98,7 +98,7 @@ class Api:
     def _output(self) -> Answer:
         output = self.output
         return {
-            "name": output.report.get("name"),
+            "name": None if output.report is None else output.report.name,
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
             "documents": sum(each["documents"] for each in self.rows.reasons),
@@ -109,22 +109,22 @@ class Api:
     def _source(self, source: str) -> dict[str, Any]:
         own = [reason for reason in self.rows.reasons if reason["source"] == source]
         counts = {fate: sum(reason["documents"] for reason in own if reason["fate"] == fate) for fate in FATES}
-        read = self.output.report.get("sources", {}).get(source, {}).get("documents", {}).get("read")
-        tokens = self.output.tokens_of(source)
-        return {"name": source, "read": sum(counts.values()) if read is None else read, **counts, "tokens": tokens}
+        reported, tokens = self.output.counts_of(source), self.output.tokens_of(source)
+        read = sum(counts.values()) if reported is None else reported.documents.read
+        return {"name": source, "read": read, **counts, "tokens": tokens}
 
     def _rules(self) -> list[dict[str, Any]]:
         """Every rule that measured or dropped documents, in the order of sources and stages."""
         named = ("source", "stage", "rule")
         dropped = {tuple(each[name] for name in named): each for each in self.rows.reasons if each["fate"] == "dropped"}
-        measured = {(rule.source, rule.stage, rule.name): rule.facts for rule in self.output.rules("")}
+        measured = {(rule.source, rule.stage, rule.name): rule.rule for rule in self.output.rules("")}
         listed = []
         for name in measured | dropped:
-            facts, reason = measured.get(name, {}), dropped.get(name, {"threshold": None, "documents": 0})
+            rule, reason = measured.get(name), dropped.get(name, {"threshold": None, "documents": 0})
             about = {"threshold": reason["threshold"], **_UNMEASURED}
-            about |= {key: facts[key] for key in about if key in facts}
-            near = facts.get("borderline", {})
-            has = {"has_borderline": bool(near.get("kept") or near.get("dropped")), "has_sweep": about["side"] != "other"}
+            about |= {key: getattr(rule, key) for key in about} if rule is not None else {}
+            has_borderline = rule is not None and bool(rule.borderline.kept or rule.borderline.dropped)
+            has = {"has_borderline": has_borderline, "has_sweep": about["side"] != "other"}
             listed.append({**dict(zip(named, name)), **about, "dropped": reason["documents"], **has})
         return listed
 

@@ -108,7 +108,7 @@ class Rows:
             rule = rule_of(self.output, query.stage, query.rule, query.source)
         except UserError:
             return None
-        tagging, limit = rule.tagging, rule.facts["threshold"]
+        tagging, limit = rule.tagging, rule.facts.threshold
         limit = "null" if limit is None else repr(limit)
         return (f"{quoted(f'{rule.stage}.{rule.rule}')}::double", f"{limit}::double", tagging) if tagging else None
 

@@ -29,6 +29,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector
+from datapipe.report.report import Rule
 from datapipe.stage.base import BELOW_SHARE
 
 MAX_DISTINCT = 16
@@ -67,7 +68,7 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
     tags, _ = tags_of(output, rule)
     if not tags:
         raise UserError(_not_tagged(output, threshold, rule))
-    limits = {name: rule.of_sources[name]["threshold"] for name in tags}
+    limits = {name: rule.of_sources[name].threshold for name in tags}
     in_force = {limit for limit in limits.values() if limit is not None}
     grid = sorted(set(thresholds)) or _grid(output.database, rule, list(tags), in_force)
     *sources, total = counted(output.database, rule, tags, grid)
@@ -75,8 +76,8 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
     return {
         "stage": rule.stage,
         "rule": rule.rule,
-        "option": rule.facts["option"],
-        "side": rule.facts["side"],
+        "option": rule.facts.option,
+        "side": rule.facts.side,
         "sources": [{**each, "limit": limits[each["name"]]} for each in sources],
         "total": {**total, "limit": common},
         "dropping": [name for name in rule.of_sources if name not in tags],
@@ -124,7 +125,7 @@ def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float])
     Args:
         grid: thresholds, ascending.
     """
-    is_min = rule.facts["side"] == "min"
+    is_min = rule.facts.side == "min"
     passes, unsure = (" ".join(f"when {quoted_text(name)} then {sql[each]}" for name, sql in tags.items()) for each in (0, 1))
     query = _COUNTS.format(
         column=_column(rule.stage, rule.rule), passes=passes, unsure=unsure, compared=">=" if is_min else "<="
@@ -175,13 +176,13 @@ class RuleOf:
 
     stage: str
     rule: str
-    of_sources: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]
+    of_sources: Mapping[str, Rule]
+    facts: Rule
 
     @property
     def tagging(self) -> tuple[str, ...]:
         """The sources whose filter has `mode: tag`."""
-        return tuple(source for source, facts in self.of_sources.items() if facts["mode"] == "tag")
+        return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
 
 
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
@@ -198,9 +199,9 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
     }
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-    of_sources, first = {name: each.facts for name, each in found.items()}, next(iter(found.values()))
-    has_one = len({facts["threshold"] for facts in of_sources.values()}) == 1
-    facts = {**first.facts, "threshold": first.facts["threshold"] if has_one else None}
+    of_sources, first = {name: each.rule for name, each in found.items()}, next(iter(found.values()))
+    has_one = len({each.threshold for each in of_sources.values()}) == 1
+    facts = first.rule if has_one else first.rule.model_copy(update={"threshold": None})
     return RuleOf(stage=first.stage, rule=rule, of_sources=of_sources, facts=facts)
 
 
@@ -210,26 +211,26 @@ def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
     if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
     measured = {
-        source: {each.name: each.facts for each in output.rules(source) if each.stage == rule.stage} for source in rule.tagging
+        source: {each.name: each.rule for each in output.rules(source) if each.stage == rule.stage} for source in rule.tagging
     }
     is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
     return {source: _others(rules, rule) if is_certain else ("true", "false") for source, rules in measured.items()}, is_certain
 
 
-def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> tuple[str, str]:
+def _others(rules: Mapping[str, Rule], rule: RuleOf) -> tuple[str, str]:
     """In SQL, whether a document passes the other rules of the stage, and whether it might fail one without a measured value:
     of a rule without a threshold, only the first rule that failed tells the result."""
     first, passes, unsure = quoted(f"{rule.stage}.rule"), ["true"], ["false"]
-    replaced = rule.facts["option"] if rule.rule == BELOW_SHARE else None
+    replaced = rule.facts.option if rule.rule == BELOW_SHARE else None
     for index, (name, facts) in enumerate(rules.items()):
-        if name in (rule.rule, BELOW_SHARE) or not facts["failed"] or facts["option"] == replaced:
+        if name in (rule.rule, BELOW_SHARE) or not facts.failed or facts.option == replaced:
             continue
-        column, limit = _column(rule.stage, name), facts["threshold"]
-        if limit is None or facts["side"] == "other":
+        column, limit = _column(rule.stage, name), facts.threshold
+        if limit is None or facts.side == "other":
             passes.append(f"{first} is distinct from {quoted_text(name)}")
             earlier = ", ".join(map(quoted_text, list(rules)[:index]))
             unsure += [f"coalesce({first} in ({earlier}), false)"] if earlier else []
-        elif facts["side"] == "min":
+        elif facts.side == "min":
             passes.append(f"{column} >= '{float(limit)!r}'::double")  # NaN is greater than all numbers
         else:
             passes.append(f"({column} <= '{float(limit)!r}'::double or isnan({column}))")
@@ -238,11 +239,11 @@ def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> tuple[str, 
 
 def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
     """The rule that "STAGE.RULE" names, or of which "STAGE.OPTION" is the threshold. Raises UserError."""
-    rules = [(each.stage, each.name, each.facts) for each in output.rules(source)]
+    rules = [(each.stage, each.name, each.rule) for each in output.rules(source)]
     named = {rule: stage for stage, rule, _ in rules if threshold == f"{stage}.{rule}"}
-    by_option = {rule: stage for stage, rule, facts in rules if facts["option"] and threshold == f"{stage}.{facts['option']}"}
+    by_option = {rule: stage for stage, rule, facts in rules if facts.option and threshold == f"{stage}.{facts.option}"}
     found = named or {rule: stage for rule, stage in by_option.items() if rule != BELOW_SHARE} or by_option
-    known = dict.fromkeys(f"{stage}.{facts['option'] or rule}" for stage, rule, facts in rules if facts["side"] != "other")
+    known = dict.fromkeys(f"{stage}.{facts.option or rule}" for stage, rule, facts in rules if facts.side != "other")
     listed = f"{suggest(threshold, known)} Expected one of: {', '.join(known) or '(none)'}. {' '.join(output.notes)}".rstrip()
     if not found:
         raise UserError(f"--sweep {threshold}: no filter of this output has measured this threshold.{listed}")
@@ -251,7 +252,7 @@ def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
         raise UserError(f"--sweep {threshold}: this is the threshold of several rules. Expected one of: {names}")
     [(rule, stage)] = found.items()
     chosen = rule_of(output, stage, rule, source)
-    if chosen.facts["side"] == "other":
+    if chosen.facts.side == "other":
         raise UserError(f"--sweep {threshold}: the rule '{rule}' compares no value with a threshold.{listed}")
     return chosen
 
@@ -342,7 +343,7 @@ def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str,
 
 def _points(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Accepted) -> list[float]:
     """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
-    in_force, is_min = rule.facts["threshold"], rule.facts["side"] == "min"
+    in_force, is_min = rule.facts.threshold, rule.facts.side == "min"
     found, _ = tagged_values(output.database, rule, sources, MOST_POINTS, np.linspace(0, 1, MOST_POINTS - 1).tolist())
     bounds = {accepted.of_value(value, is_min) for value in found}
     bounds |= {in_force} if bounds and in_force is not None else set()
@@ -351,24 +352,23 @@ def _points(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: A
 
 def swept_histograms(rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
-    is_min, in_force = rule.facts["side"] == "min", rule.facts["threshold"]
+    is_min, in_force = rule.facts.side == "min", rule.facts.threshold
     entries = list(rule.of_sources.values())
     # per bin: its threshold, and its documents
     bins = [
-        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry["bins"]]
-        for entry in entries
+        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry.bins] for entry in entries
     ]
     bounds = sorted({bound for each in bins for bound, _ in each if accepted.takes(bound)})
     points = {
         bound: sum(
-            entry["not_a_number"] + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
+            entry.not_a_number + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
             for entry, each in zip(entries, bins)
         )
         for bound in bounds[:: max(1, len(bounds) // MOST_POINTS)]
     }
     if in_force is not None:
-        points[in_force] = sum(entry["passed"] + entry["not_a_number"] for entry in entries)
+        points[in_force] = sum(entry.passed + entry.not_a_number for entry in entries)
     unknown = {"bytes": None, "tokens": None, "together": None}
     listed = [{"threshold": bound, "documents": count, **unknown} for bound, count in sorted(points.items())]
-    total = {"documents": sum(entry["documents"] for entry in entries), "bytes": None, "tokens": None}
+    total = {"documents": sum(entry.documents for entry in entries), "bytes": None, "tokens": None}
     return {"exact": False, "note": _BY_HISTOGRAM, "points": listed, "total": total}

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.quantities import counted, size
-from datapipe.report.funnel import number_table
+from datapipe.report.cells import Cell, Share, Table
 from datapipe.report.layout import NumberTable, print_text
-from datapipe.report.tables import Cell, Share, Table
+from datapipe.report.terminal import number_table
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
@@ -51,8 +51,9 @@ def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
         for row in source["rows"]
     ]
     rows.append(["whole chain", source["seconds"], Share(1), source["mb_per_s"], None, None, text_mb])
-    table = Table(headings=["", "seconds", "share", "MB/s", "docs in", "out", "MB in"], rows=rows)
-    return number_table(title, table, {f"▶ {source['bottleneck']}": "bold yellow", "whole chain": "bold"})
+    headings = ["", "seconds", "share", "MB/s", "docs in", "out", "MB in"]
+    table = Table(title=title, headings=headings, rows=rows, strong=[f"▶ {source['bottleneck']}", "whole chain"])
+    return number_table(table)
 
 
 def _findings(source: Mapping[str, Any], cores: int) -> list[tuple[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from datapipe.exchange.partitions import read_table
 from datapipe.records.outputs import TableFile
+from datapipe.report.report import SearchedSet
 from datapipe.steps.input_source import MapMetrics
 from datapipe.steps.kind import Step
 from datapipe.storage.root import Root
@@ -18,9 +18,9 @@ Entry = tuple[str, str, str]
 """Stage, list and entry."""
 
 
-def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """The lists that filters of the map steps searched for: {stage, name, entries, contaminated, undetectable, clean}. Entries
-    are contaminated where some document holds them, undetectable where they cannot be found, and clean otherwise."""
+def list_counts(root: Root, steps: Iterable[Step]) -> list[SearchedSet]:
+    """The lists that filters of the map steps searched for. Entries are contaminated where some document holds them,
+    undetectable where they cannot be found, and clean otherwise."""
     known = [step for step in steps if step.kind == "map"]
     searched: dict[str, dict[str, list[int]]] = {}
     for own in (own for step in known for own in step.numbers(MapMetrics)):
@@ -31,15 +31,15 @@ def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
     return counts_of(searched, found)
 
 
-def counts_of(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[dict[str, Any]]:
+def counts_of(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[SearchedSet]:
     """As `list_counts`, of the numbers of entries by list that `searched` gives, and of the entries that were found."""
-    by_list, counts = Counter((stage, name) for stage, name, _ in found), []
+    by_list, sets = Counter((stage, name) for stage, name, _ in found), list[SearchedSet]()
     for stage, lists in searched.items():
         for name, (entries, lost) in lists.items():
             hit = by_list[stage, name]
             kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
-            counts.append({"stage": stage, "name": name, "entries": entries, **kinds})
-    return counts
+            sets.append(SearchedSet(stage=stage, name=name, entries=entries, **kinds))
+    return sets
 
 
 def entries_of(rows: pa.RecordBatch) -> Iterator[Entry]:

@@ -22,6 +22,7 @@ from datapipe.columns import numbers
 from datapipe.exchange.partitions import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.records.outputs import TableFile
+from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SizeBin
 from datapipe.steps.kind import Step
 from datapipe.steps.measuring.clusters import ClusterSample, read_samples
 from datapipe.steps.measuring.distributions import LENGTH, rules_of
@@ -43,8 +44,8 @@ _PARTS = {"passed": 0, "failed": 1}
 
 
 @dataclass(slots=True)
-class _Rule:
-    """Sums over the tasks of one source.
+class _Sums:
+    """A rule: sums over the tasks of one source.
 
     Attributes:
         counts: (NUM_BINS, 4) int64: documents that pass and that fail, and their bytes.
@@ -56,53 +57,64 @@ class _Rule:
     not_a_number: int = 0
     nearest: dict[str, list[tuple[float, bytes, float, float]]] = field(default_factory=lambda: {"kept": [], "dropped": []})
 
-    def to_json(self, dropped: int, name_of: NameOf) -> dict[str, Any]:
+    def rule(self, dropped: int, name_of: NameOf) -> Rule:
         passed, failed, passed_bytes, failed_bytes = self.counts.sum(axis=0).tolist()
-        return {
-            **self.facts,
-            "documents": passed + failed + self.not_a_number,
-            "not_a_number": self.not_a_number,
-            "passed": passed,
-            "failed": failed,
-            "passed_bytes": passed_bytes,
-            "failed_bytes": failed_bytes,
-            "dropped": dropped,
-            "bins": _bins(self.counts),
-            "borderline": {
-                outcome: [
-                    {"document": name_of(key), "key": key.hex(), "value": value, "threshold": threshold}
-                    for _, key, value, threshold in documents
-                ]
-                for outcome, documents in self.nearest.items()
-            },
+        nearest = {
+            outcome: tuple(
+                NearDocument(document=name_of(key), key=key.hex(), value=value, threshold=threshold)
+                for _, key, value, threshold in documents
+            )
+            for outcome, documents in self.nearest.items()
         }
+        return Rule(
+            **self.facts,
+            documents=passed + failed + self.not_a_number,
+            not_a_number=self.not_a_number,
+            passed=passed,
+            failed=failed,
+            passed_bytes=passed_bytes,
+            failed_bytes=failed_bytes,
+            dropped=dropped,
+            bins=_bins(self.counts),
+            borderline=Borderline(**nearest),
+        )
 
 
-def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> dict[str, Any]:
-    """The entries `measured`, `lengths` and `clusters` of report.json; `report/summary.py` lists their keys."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distributions:
+    """The entries of a report with these names."""
+
+    measured: dict[str, dict[str, dict[str, Rule]]]
+    lengths: dict[str, dict[str, tuple[LengthBin, ...]]]
+    clusters: dict[str, Clusters]
+
+
+def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> Distributions:
+    """The distributions over all committed tasks."""
     by_source: dict[str, list[Step]] = {}
     for step in steps:
         if step.kind == "map":
             by_source.setdefault(step.source, []).append(step)
     samples: dict[str, ClusterSample] = {}
-    measured: dict[str, dict[str, dict[str, Any]]] = {}
-    lengths: dict[str, dict[str, list[list[float]]]] = {}
+    measured: dict[str, dict[str, dict[str, Rule]]] = {}
+    lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
     for source, of_source in by_source.items():
         rules, by_part = _of_source(root, of_source)
         dropped = _dropped(of_source)
         for (stage, rule), sums in rules.items():
             by_stage = measured.setdefault(source, {}).setdefault(stage, {})
-            by_stage[rule] = sums.to_json(dropped[f"{stage}:{rule}"], name_of)
+            by_stage[rule] = sums.rule(dropped[f"{stage}:{rule}"], name_of)
         lengths[source] = {part: _bins(counts) for part, counts in by_part.items()}
         for step in of_source:
             for output in step.outputs("survivors", TableFile):
                 read_samples(read_table(root, output), samples, MOST_CLUSTERS)
-    return {"measured": measured, "lengths": lengths, "clusters": {stage: _sizes(each) for stage, each in samples.items()}}
+    clusters = {stage: _sizes(each) for stage, each in samples.items()}
+    return Distributions(measured=measured, lengths=lengths, clusters=clusters)
 
 
-def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Rule], dict[str, np.ndarray]]:
+def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Sums], dict[str, np.ndarray]]:
     """The rules of a source, and its lengths by part, (NUM_BINS, 2) int64 each. Kept are the documents of the last step."""
-    rules: dict[tuple[str, str], _Rule] = {}
+    rules: dict[tuple[str, str], _Sums] = {}
     lengths = {part: np.zeros((NUM_BINS, 2), np.int64) for part in ("read", "kept")}
     for step in steps:
         for output in step.outputs("measured", TableFile):
@@ -115,7 +127,7 @@ def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Ru
 
 
 def _add_measured(
-    batch: pa.RecordBatch, rules: dict[tuple[str, str], _Rule], lengths: Mapping[str, np.ndarray], is_last: bool
+    batch: pa.RecordBatch, rules: dict[tuple[str, str], _Sums], lengths: Mapping[str, np.ndarray], is_last: bool
 ) -> None:
     facts = rules_of(batch.schema)
     stages, names, parts = (batch.column(name).to_pylist() for name in ("stage", "rule", "part"))
@@ -129,7 +141,7 @@ def _add_measured(
                 lengths[part][rows] += np.column_stack([documents[start:stop], sizes[start:stop]])
             continue
         known = facts[stage][name]
-        rule = rules.setdefault((stage, name), _Rule(facts=dict(known)))
+        rule = rules.setdefault((stage, name), _Sums(facts=dict(known)))
         if known["threshold"] != rule.facts["threshold"]:
             rule.facts["threshold"] = None
         if part not in _PARTS:
@@ -140,7 +152,7 @@ def _add_measured(
         rule.counts[rows, column + 2] += sizes[start:stop]
 
 
-def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Rule]) -> None:
+def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Sums]) -> None:
     for row in batch.to_pylist():
         nearest = rules[row["stage"], row["rule"]].nearest
         outcome = "dropped" if row["is_dropped"] else "kept"
@@ -157,7 +169,7 @@ def _dropped(steps: Iterable[Step]) -> Counter[str]:
     return total
 
 
-def _bins(counts: np.ndarray) -> list[list[float]]:
+def _bins(counts: np.ndarray) -> tuple[tuple[float, float, int, int], ...]:
     """[low, high, number of each of the first two columns] of each bin that is not empty, ascending. Where more than
     `SHOWN_BINS` are not empty, neighbours within an octave are joined, two, four, up to all sixteen."""
     filled = np.flatnonzero(counts[:, :2].any(axis=1)) - LAST_BIN  # numbers of bins
@@ -165,30 +177,28 @@ def _bins(counts: np.ndarray) -> list[list[float]]:
     while len(np.unique(groups)) > SHOWN_BINS and joined < BINS_AN_OCTAVE:
         joined *= 2
         groups = np.sign(filled) * ((np.abs(filled) - 1) // joined + 1)
-    rows: list[list[float]] = []
+    rows: list[tuple[float, float, int, int]] = []
     for group in np.unique(groups).tolist():
         first = int(np.sign(group)) * ((abs(group) - 1) * joined + 1)
         edges = (*bin_edges(first), *bin_edges(group * joined))
-        rows.append([min(edges), max(edges), *counts[filled[groups == group] + LAST_BIN, :2].sum(axis=0).tolist()])
-    return rows
+        one, other = counts[filled[groups == group] + LAST_BIN, :2].sum(axis=0).tolist()
+        rows.append((min(edges), max(edges), one, other))
+    return tuple(rows)
 
 
-def _sizes(sample: ClusterSample) -> dict[str, Any]:
+def _sizes(sample: ClusterSample) -> Clusters:
     """Clusters by size, the documents that stay included; sizes above 16 in octaves."""
     _, dropped = sample.clusters()
     sizes = dropped + 1
-    rows: list[list[int]] = []
+    rows: list[SizeBin] = []
     low = 2
     while len(sizes) and low <= sizes.max():
         high = low if low < BINS_AN_OCTAVE else 2 * low - 1
         chosen = sizes[(sizes >= low) & (sizes <= high)]
         if len(chosen):
-            rows.append([low, high, len(chosen), int(chosen.sum())])
+            rows.append((low, high, len(chosen), int(chosen.sum())))
         low = high + 1
     share = 2.0**-sample.halvings
-    return {
-        "clusters": round(len(sizes) / share),
-        "dropped": round(int(dropped.sum()) / share),
-        "sampled": share,
-        "sizes": rows,
-    }
+    return Clusters(
+        clusters=round(len(sizes) / share), dropped=round(int(dropped.sum()) / share), sampled=share, sizes=tuple(rows)
+    )

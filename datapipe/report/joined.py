@@ -16,44 +16,42 @@ from typing import Any
 
 from datapipe.report.distributions import SHOWN_BORDERLINE
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
-from datapipe.report.summary import shards_entry, with_rates
+from datapipe.report.report import Addition, MixtureShares, Report, SearchedSet
+from datapipe.report.summary import published
 from datapipe.shards.manifest import Snapshot
-
-Report = Mapping[str, Any]
+from datapipe.steps.warnings import RunWarning
+from datapipe.token_counts import TokenizerFigures
 
 _OF_THE_WHOLE = ("ends_early", "many_epochs", "nothing_to_draw")
 """Kinds of warnings that a mixture's shares and epochs give: only those of the whole count."""
 
 
-def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a snapshot, without the entry `provenance`.
+def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: Addition) -> Report:
+    """The report of a snapshot, with the provenance of the addition.
 
     Args:
         before: the report of the snapshot that files were added to.
         added: of the addition.
         snapshot: the new one.
-        addition: the entry `addition`.
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
-    sums = {name: joined(before[name], added[name], _SUMS[name]) for name in _SUMS}
+    numbers = [report.model_dump(mode="json") for report in (before, added)]
+    sums = {name: joined(numbers[0][name], numbers[1][name], _SUMS[name]) for name in _SUMS}
     for entry in (sums["total"], *sums["sources"].values()):
         for name in ("dropped", "quarantine_reasons"):
             entry["documents"][name] = dict(sorted(entry["documents"][name].items(), key=lambda item: -item[1]))
-        with_rates(entry)
-    return {
-        **added,
-        **sums,
-        "name": snapshot.name,
-        "taken": before["taken"],
-        "mixture": mixture,
-        "tokenizer": _tokenizer(before["tokenizer"], added["tokenizer"]),
-        "warnings": _warnings(before, added, mixture),
-        "thresholds": {**added["thresholds"], **before["thresholds"]},
-        "contamination": _contamination(before["contamination"], added["contamination"]),
-        "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
-        "shards": shards_entry(snapshot, addition["added_to"]),
-        "addition": dict(addition),
-    }
+    return Report.model_validate(dict(added) | sums).with_(
+        name=snapshot.name,
+        taken=before.taken,
+        mixture=mixture,
+        tokenizer=_tokenizer(before.tokenizer, added.tokenizer),
+        warnings=_warnings(before, added, mixture),
+        thresholds={**added.thresholds, **before.thresholds},
+        contamination=_contamination(before.contamination, added.contamination),
+        peak_worker_bytes=max(before.peak_worker_bytes, added.peak_worker_bytes),
+        shards=published(snapshot, addition.added_to),
+        addition=addition,
+    )
 
 
 def joined(one: Any, other: Any, names: int = -1) -> Any:
@@ -110,31 +108,28 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
 """What does not add up in a record. `languages` is None where one part has more than are counted."""
 
 
-def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _tokenizer(before: TokenizerFigures | None, added: TokenizerFigures | None) -> TokenizerFigures | None:
     if before is None or added is None:
         return None
-    total, sources = (joined(before[name], added[name], level) for name, level in (("total", 0), ("sources", 1)))
-    for entry in (total, *sources.values()):
-        for counts in (entry, *(entry["languages"] or {}).values()):
-            counts["bytes_per_token"] = round(counts["bytes"] / counts["tokens"], 4) if counts["tokens"] else None
-            counts["tokens_per_word"] = round(counts["tokens"] / counts["words"], 4) if counts["words"] else None
-    unused = [entry["unused"] for entry in (before, added) if entry["unused"] is not None]
-    least = min(unused, key=lambda entry: entry["count"], default=None)
-    return {**before, "total": total, "sources": sources, "unused": least}
+    first, second = before.model_dump(), added.model_dump()
+    sums = {name: joined(first[name], second[name], level) for name, level in (("total", 0), ("sources", 1))}
+    unused = [figures.unused for figures in (before, added) if figures.unused is not None]
+    least = min(unused, key=lambda each: each.count, default=None)
+    return TokenizerFigures.model_validate({**first, **sums, "unused": least})
 
 
-def _warnings(before: Report, added: Report, mixture: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _warnings(before: Report, added: Report, mixture: MixtureShares | None) -> tuple[RunWarning, ...]:
     """The warnings of both, each once, and those about the epochs of the whole."""
-    told = [warning for warning in (*before["warnings"], *added["warnings"]) if warning["kind"] not in _OF_THE_WHOLE]
-    told += [warning.to_json() for warning in (epoch_warnings(mixture) if mixture else ())]
-    return [warning for number, warning in enumerate(told) if warning not in told[:number]]
+    warnings = [warning for warning in (*before.warnings, *added.warnings) if warning.kind not in _OF_THE_WHOLE]
+    warnings += epoch_warnings(mixture) if mixture else ()
+    return tuple(warning for number, warning in enumerate(warnings) if warning not in warnings[:number])
 
 
-def _contamination(before: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _contamination(before: Iterable[SearchedSet], added: Iterable[SearchedSet]) -> tuple[SearchedSet, ...]:
     """An entry for each list: that with more contaminated items."""
-    entries: dict[tuple[str, str], Mapping[str, Any]] = {}
+    entries: dict[tuple[str, str], SearchedSet] = {}
     for entry in (*before, *added):
-        known = entries.setdefault((entry["stage"], entry["name"]), entry)
-        if entry["contaminated"] > known["contaminated"]:
-            entries[entry["stage"], entry["name"]] = entry
-    return list(entries.values())
+        known = entries.setdefault((entry.stage, entry.name), entry)
+        if entry.contaminated > known.contaminated:
+            entries[entry.stage, entry.name] = entry
+    return tuple(entries.values())

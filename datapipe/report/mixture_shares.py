@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
+from datapipe.report.origins import TakenSource
+from datapipe.report.report import Interval, MixtureShares, SourceShare, Stratum
 from datapipe.shards.manifest import ShardEntry, Snapshot
-from datapipe.shards.provenance import Provenance
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import drawn_shares, epoch_tokens
 
@@ -18,21 +18,15 @@ arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
 
-ORIGIN = tuple(Provenance.model_fields)
-"""What a manifest tells of where a source comes from; it leaves out those without a value."""
 
-
-def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[str, Any]]:
-    """What a manifest tells of the sources whose rows are those of another snapshot.
+def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, TakenSource]:
+    """The sources whose rows are those of another snapshot, as a manifest records them.
 
     Args:
         own: the sources with input files.
     """
     return {
-        name: {
-            **_sums(shard for shard in snapshot.shards if shard.source == name),
-            **origin(source),
-        }
+        name: TakenSource.of(source, **_sums(shard for shard in snapshot.shards if shard.source == name))
         for name, source in snapshot.sources.items()
         if name not in own
     }
@@ -43,77 +37,70 @@ def _sums(shards: Iterable[ShardEntry]) -> dict[str, int]:
     return {name: sum(getattr(shard, name) for shard in listed) for name in names}
 
 
-def origin(source: Provenance) -> dict[str, Any]:
-    """Where a source comes from. Fields without a value are None."""
-    collected = source.collected and dict(zip(("from", "to"), source.collected))
-    return {**dict.fromkeys(ORIGIN), **source.model_dump(mode="json", include=set(ORIGIN)), "collected": collected}
-
-
-def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
-    """The entry `mixture`, computed with the loader's own arithmetic. Epoch caps are applied."""
+def mixture_shares(snapshot: Snapshot) -> MixtureShares:
+    """The realised mixture, computed with the loader's own arithmetic. Epoch caps are applied."""
     order = run_order(snapshot)
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     shares, drawn = drawn_shares(snapshot), drawn_tokens(snapshot, order)
     total = None if drawn is None else sum(drawn.values())
     sources = {
-        name: {
-            "share": float(shares[name]) if drawn is None or not total else drawn[name] / total,
-            "tokens": None if drawn is None else drawn[name],
-            "epoch_tokens": sizes[name],
-            "epochs": None if drawn is None or not sizes[name] else round(drawn[name] / sizes[name], 6),
-            "max_epochs": source.max_epochs,
-            "strata": _strata(snapshot, name),
-        }
+        name: SourceShare(
+            share=float(shares[name]) if drawn is None or not total else drawn[name] / total,
+            tokens=None if drawn is None else drawn[name],
+            epoch_tokens=sizes[name],
+            epochs=None if drawn is None or not sizes[name] else round(drawn[name] / sizes[name], 6),
+            max_epochs=source.max_epochs,
+            strata=_strata(snapshot, name),
+        )
         for name, source in snapshot.sources.items()
     }
-    return {
-        "tokens": total,
-        "asked_tokens": snapshot.total_tokens,
-        "phases": len(snapshot.phases),
-        "exhausted": snapshot.exhausted,
-        "window": snapshot.window_shards,
-        "sources": sources,
-        "schedule": _schedule(snapshot, order),
-    }
+    return MixtureShares(
+        tokens=total,
+        asked_tokens=snapshot.total_tokens,
+        phases=len(snapshot.phases),
+        exhausted=snapshot.exhausted,
+        window=snapshot.window_shards,
+        sources=sources,
+        schedule=_schedule(snapshot, order),
+    )
 
 
-def _schedule(snapshot: Snapshot, order: SampleOrder) -> list[dict[str, Any]]:
+def _schedule(snapshot: Snapshot, order: SampleOrder) -> tuple[Interval, ...]:
     """What is drawn in each of `SCHEDULE_INTERVALS` equal parts of a run, cut where phases end, too."""
     if not order.num_samples:
-        return []
+        return ()
     length, num_samples = snapshot.sequence_length, order.num_samples
     ends = [-(-phase.until_tokens // length) for phase in snapshot.phases if phase.until_tokens is not None]
     parts = (num_samples * number // SCHEDULE_INTERVALS for number in range(SCHEDULE_INTERVALS + 1))
     ends = ends if len(ends) <= SCHEDULE_INTERVALS else []  # the stairs of a linear schedule are finer than the parts
     borders = sorted({*parts, *(end for end in ends if end < num_samples)})
     counts = [order.mixture.counts(border) for border in borders]
-    return [
-        {
-            "start_tokens": start * length,
-            "stop_tokens": stop * length,
-            "tokens": {name: (b - a) * length for name, a, b in zip(order.mixture.sources, before, after) if b > a},
-        }
+    return tuple(
+        Interval(
+            start_tokens=start * length,
+            stop_tokens=stop * length,
+            tokens={name: (b - a) * length for name, a, b in zip(order.mixture.sources, before, after) if b > a},
+        )
         for start, stop, before, after in zip(borders, borders[1:], counts, counts[1:])
-    ]
+    )
 
 
-def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
+def _strata(snapshot: Snapshot, source: str) -> tuple[Stratum, ...] | None:
     strata = snapshot.sources[source].strata
     if strata is None:
         return None
     shards = snapshot.shards_of(source, "train")
-    return [
-        {**_sums(shard for shard in shards if shard.stratum == number), "repeat": repeat}
+    return tuple(
+        Stratum(**_sums(shard for shard in shards if shard.stratum == number), repeat=repeat)
         for number, repeat in enumerate(strata.repeats)
-    ]
+    )
 
 
-def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
-    """A warning about each source of `mixture_shares` of which some text is drawn more than `MOST_EPOCHS` times; none for an
-    endless run."""
+def epoch_warnings(mixture: MixtureShares) -> list[RunWarning]:
+    """A warning about each source of which some text is drawn more than `MOST_EPOCHS` times; none for an endless run."""
     warnings: list[RunWarning] = []
-    for name, source in mixture["sources"].items():
-        epochs, repeats = source["epochs"], _most_repeats(source["strata"])
+    for name, source in mixture.sources.items():
+        epochs, repeats = source.epochs, source.most_repeats
         if epochs is not None and epochs * repeats > MOST_EPOCHS:
             what = f"source '{name}'" if repeats == 1 else f"source '{name}': a stratum that an epoch repeats {repeats} times"
             text = (
@@ -124,8 +111,3 @@ def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
             details = {"epochs": epochs, "repeats": repeats}
             warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details=details))
     return warnings
-
-
-def _most_repeats(strata: Sequence[Mapping[str, int]] | None) -> int:
-    """How often an epoch repeats the text that it repeats most."""
-    return max((stratum["repeat"] for stratum in strata or () if stratum["documents"]), default=1)

@@ -43,12 +43,12 @@ from datapipe.storage.root import Root
 
 _REASONS = 5
 Say = Callable[[str], None]
-Report = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
+MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
 def publish(
-    lock: OutputLock, request: Request, plan: Plan, report: Report | None, say: Say | None = None
+    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
 

@@ -1,6 +1,6 @@
 """The fertility of a tokenizer: bytes per token and tokens per word, by source and language, and the ids that never occur.
 
-    batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ `described`, `unused_tokens`
+    batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ TokenizerFigures of a report
 
 Words are runs without white space, so tokens per word mean little in scripts without spaces (Chinese, Thai). All numbers are
 sums of integers over documents, or unions of bits: they do not depend on how the work is cut. Memory is one byte per id.
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from datapipe.columns import compute as pc
 from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage.documents import DocumentBatch
-from datapipe.token_counts import Fertility, TokenCounts
+from datapipe.token_counts import Fertility, TokenCounts, TokenExample, UnusedTokens
 
 LANGUAGE = "language"
 """The column with the language of a document."""
@@ -79,28 +79,13 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
     return np.unpackbits(used, count=vocab_size).astype(np.bool_)
 
 
-def described(fertility: Fertility) -> dict[str, Any]:
-    """Counts with their ratios, for report.json."""
-    languages = fertility.languages.by_name
-    by_name = None if languages is None else {name: _ratios(counts) for name, counts in sorted(languages.items())}
-    return {**_ratios(fertility.total), "unknown_tokens": fertility.unknown, "languages": by_name}
-
-
-def _ratios(counts: TokenCounts) -> dict[str, Any]:
-    return {
-        **counts.to_json(),
-        "bytes_per_token": round(counts.bytes / counts.tokens, 4) if counts.tokens else None,
-        "tokens_per_word": round(counts.tokens / counts.words, 4) if counts.words else None,
-    }
-
-
-def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> dict[str, Any]:
-    """The number of tokens that never occur, and ten examples spread over the vocabulary. Special tokens are left out."""
+def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> UnusedTokens:
+    """The tokens that never occur."""
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
     unused = [number for number in np.flatnonzero(~used).tolist() if number in tokens and number not in special]
     picked = unused[:: max(1, -(-len(unused) // _EXAMPLES))]
-    shown = [(number, tokenizer.decode([number])) for number in picked]
-    examples = [{"id": number, "token": text if text and _REPLACED not in text else tokens[number]} for number, text in shown]
-    return {"count": len(unused), "examples": examples}
+    texts = [(number, tokenizer.decode([number])) for number in picked]
+    examples = [TokenExample(id=each, token=text if text and _REPLACED not in text else tokens[each]) for each, text in texts]
+    return UnusedTokens(count=len(unused), examples=tuple(examples))

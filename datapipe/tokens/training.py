@@ -13,7 +13,6 @@ that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.bpe_training import join_pairs
 from datapipe.metrics import UnreadableFile
+from datapipe.token_counts import TokenizerFigures
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
@@ -43,7 +43,7 @@ class Trained:
         sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
         rejected: documents that could not be read.
         unreadable_files: damaged files, each with its first damage.
-        tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
+        tokenizer: its figures on the held-out documents; None where there are none.
     """
 
     content: bytes
@@ -53,7 +53,7 @@ class Trained:
     train_s: float
     rejected: int
     unreadable_files: tuple[UnreadableFile, ...]
-    tokenizer: dict[str, Any] | None
+    tokenizer: TokenizerFigures | None
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:

@@ -10,7 +10,6 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -24,7 +23,7 @@ from datapipe.engine.watching.terminal import Terminal
 from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.record import Record
-from datapipe.report.funnel import print_funnel
+from datapipe.report.report import Report
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask
@@ -126,7 +125,7 @@ def _drawn(draw: Callable[[Console], None], columns: int) -> str:
     return check(stream.getvalue(), columns)
 
 
-def _reports() -> list[dict[str, Any]]:
+def _reports() -> list[Report]:
     warnings = [
         {"kind": f"kind_{number % 3}", "source": None, "text": f"source {number} {_HOSTILE} " * 5} for number in range(9)
     ]
@@ -134,9 +133,9 @@ def _reports() -> list[dict[str, Any]]:
     failed = report(["web"], status="failed", problem=f"the disk s3://KEY:SECRET@bucket/{'folder/' * 20} is full {_HOSTILE}")
     long_rules = report([_LONG, "web"], [f"rule_{number}" * (number + 1) for number in range(7)], warnings=warnings)
     hostile = report(["web", _HOSTILE], [_HOSTILE], _HOSTILE, name=_HOSTILE)
-    for entry in (*hostile["sources"].values(), hostile["total"]):
-        entry["documents"]["quarantine_reasons"] = {f"my:Stage: {_HOSTILE}": 2}
-        entry["counts"] = {f"my:Stage:{_HOSTILE}": 3}
+    for entry in (*hostile.sources.values(), hostile.total):
+        entry.documents.quarantine_reasons[f"my:Stage: {_HOSTILE}"] = 2
+        entry.counts[f"my:Stage:{_HOSTILE}"] = 3
     return [report(), report(many, warnings=warnings), failed, long_rules, hostile]
 
 
@@ -150,20 +149,19 @@ def test_reason_with_control_characters_is_whole_on_the_screen() -> None:
 @pytest.mark.parametrize("number", range(5))
 def test_screens_of_any_report_fit_and_have_their_numbers(number: int) -> None:
     content = _reports()[number]
-    total, num_sources = content["total"]["documents"], len(content["sources"])
+    total, num_sources = content.total.documents, len(content.sources)
     for columns in WIDTHS:
         screen = _drawn(lambda console: print_screen(content, f"s3://bucket/{_LONG}", console, ("news " * 30,)), columns)
         full = _drawn(lambda console: print_full(content, console), columns)
-        funnel = _drawn(lambda console: print_funnel(content, console), columns)
-        warned = _drawn(lambda console: print_warnings(content, console, ""), columns)
+        warned = _drawn(lambda console: print_warnings(content.warnings, console, ""), columns)
         problem = _drawn(lambda console: print_problem(content, console), columns)
         assert "SECRET" not in screen + full + problem
-        assert warned.count("warning: ") == len(content["warnings"])
-        assert f"{total['read']:,} documents" in " ".join(screen.split()) or f"of {total['read']:,} document" in screen
-        for entry in content["sources"].values():
-            read, tokens = f"{entry['documents']['read']:,}", f"{entry['tokens']:,}"
-            assert funnel.count(read) >= 1 and funnel.count(tokens) >= 1
-            assert num_sources > 10 or content["status"] == "failed" or read in screen
+        assert warned.count("warning: ") == len(content.warnings)
+        assert f"{total.read:,} documents" in " ".join(screen.split()) or f"of {total.read:,} document" in screen
+        for entry in content.sources.values():
+            read, tokens = f"{entry.documents.read:,}", f"{entry.tokens:,}"
+            assert full.count(read) >= 1 and full.count(tokens) >= 1
+            assert num_sources > 10 or content.status == "failed" or read in screen
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

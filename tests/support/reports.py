@@ -1,4 +1,4 @@
-"""Reports of runs that never were: the entries of report.json, with any number of sources and rules, and any names."""
+"""Reports of runs that never were, with any number of sources and rules, and any names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapipe.kernels.distributions import bin_edges
+from datapipe.report.report import Report
 
 
 def _bins(threshold: float, count: int) -> list[list[float]]:
@@ -25,6 +26,7 @@ def rule(bins: int = 30) -> dict[str, Any]:
     nearest = {"document": "web/a.jsonl:0", "key": "0" * 32, "value": threshold, "threshold": threshold}
     facts = {"option": "min_words", "side": "min", "threshold": threshold, "mode": "drop", "documents": passed + failed + 3}
     counts = {"not_a_number": 3, "passed": passed, "failed": failed, "dropped": failed // 2}
+    counts |= {"passed_bytes": 9, "failed_bytes": 8}
     return {**facts, **counts, "bins": rows, "borderline": {"kept": [nearest], "dropped": []}}
 
 
@@ -51,8 +53,8 @@ def _fertility(number: int, language: str) -> dict[str, Any]:
 
 def report(
     sources: Sequence[str] = ("web", "code"), rules: Sequence[str] = ("too_few_words",), language: str = "en", **changes: Any
-) -> dict[str, Any]:
-    """The content of a report.json.
+) -> Report:
+    """A report.
 
     Args:
         changes: entries to replace.
@@ -72,6 +74,8 @@ def report(
         {"start_tokens": n * whole, "stop_tokens": (n + 1) * whole, "tokens": {name: d // (n + 1) for name, d in drawn.items()}}
         for n in range(4)
     ]
+    origin = {"license": None, "synthetic": False, "license_field": None, "homepage": None, "collected": None}
+    of_map = {"kind": "map", "source": None, "label": "reads"}
     measured = {"filter.some": {name: rule() for name in rules}}
     content = {
         "name": "trial",
@@ -92,6 +96,7 @@ def report(
         "tokenizer": {
             "vocab_size": 600,
             "eos_token": "</s>",
+            "bos_token": None,
             "total": _fertility(0, language),
             "sources": {name: _fertility(number, language) for number, name in enumerate(sources)},
             "unused": {"count": 12, "examples": []},
@@ -101,11 +106,11 @@ def report(
         "measured": dict.fromkeys(sources, measured),
         "lengths": {name: {"read": [[1, 2, 3, 4], [2, 4, 9, 30]], "kept": [[2, 4, 5, 15]]} for name in sources},
         "clusters": {"dedup.exact": {"clusters": 7, "dropped": 12, "sampled": 1.0, "sizes": [[2, 2, 5, 10], [4, 7, 2, 9]]}},
-        "tasks": {f"{name}/read": {"planned": 3, "committed": 3, "seconds": 4.5, "peak_bytes": 1 << 28} for name in sources},
+        "tasks": {name: {"planned": 3, "committed": 3, "seconds": 4.5, "peak_bytes": 1 << 28} | of_map for name in sources},
         "second_attempts": {},
         "peak_worker_bytes": 1 << 28,
         "run": {"datapipe": "0.1.0", "engine": "local", "workers": 2, "wall_s": 6.5, "finished": "2026-11-23T04:00:00+00:00"},
         "shards": {"files": 4, "bytes": 123_456, "fingerprint": "ab" * 16, "before": None, "taken_down": 0, "held_out": 0},
-        "provenance": {"sources": {}, "licenses": {}, "synthetic": {}, "cost": {}},
+        "provenance": {"sources": dict.fromkeys(sources, origin), "licenses": {}, "synthetic": {}, "cost": None},
     }
-    return content | changes
+    return Report.model_validate(content | changes)

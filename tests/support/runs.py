@@ -13,9 +13,10 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.run import Run, RunOptions
 from datapipe.records.record import Record
+from datapipe.report.report import Report
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
-from datapipe.snapshots.publish import Report
+from datapipe.snapshots.publish import MakeReport
 from datapipe.steps.kind import Plan
 from datapipe.steps.run_task import run_task
 from datapipe.steps.warnings import RunWarning, run_warnings
@@ -110,10 +111,14 @@ class Finished:
     warnings: list[RunWarning] = field(default_factory=list)
 
     @property
-    def report(self) -> dict[str, Any]:
+    def summary(self) -> Report:
         sources, snapshot, warnings = self.mixture.sources, self.snapshot, self.warnings
-        report = summarize(self.mixture.name, self.plan, sources, snapshot=snapshot, warnings=warnings)
-        return report | {"provenance": {}}
+        return summarize(self.mixture.name, self.plan, sources, snapshot=snapshot, warnings=warnings)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """report.json, without what comes from files of the run."""
+        return self.summary.model_dump(mode="json")
 
     @property
     def told(self) -> list[str]:
@@ -143,7 +148,7 @@ def run_mixture(
     watcher: Watcher | None = None,
     observer: Observer | None = None,
     replaces: bool = False,
-    report: Report | None = None,
+    report: MakeReport | None = None,
 ) -> Finished:
     """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given.
 

@@ -25,6 +25,7 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.records.names import FILES, MIXTURE, REMOVED, REPORT, SNAPSHOT, TOKENIZER, WORK
 from datapipe.report.card.write import whole_report
+from datapipe.report.report import Addition as AddedTo
 from datapipe.shards.document_files import files_in, files_of, files_parquet, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.removed import removed_entry
@@ -162,7 +163,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]
         snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, joined, files, removed=entry)
-        about_it = {"part": part, "folder": addition.folder, "added_to": before.fingerprint}
+        about_it = AddedTo(part=part, folder=addition.folder, added_to=before.fingerprint)
         added_report = root.read_bytes(f"{addition.folder}/{snapshot_folder(added.fingerprint)}/{REPORT}")
         try:
             # not that in the output: a later run that failed has written its own there

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import UserError
-from datapipe.records.names import FOLLOWER, REPORT, STATUS
-from datapipe.report.summary import parse_report
+from datapipe.records.names import FOLLOWER, STATUS
+from datapipe.report.report import read_report
 from datapipe.shards.snapshots import ADDITIONS
 from datapipe.storage.lock import LEASE, LEASE_S, LOCK
 from datapipe.storage.root import Root
@@ -41,11 +41,20 @@ def _documents_of_all(root: Root) -> dict[str, Any]:
     """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
     addition was published."""
     with suppress(FileNotFoundError, ValueError):
-        report = parse_report(root.read_bytes(REPORT))
-        if "addition" in report:
-            counted = {source: entry["documents"] for source, entry in report["sources"].items()}
-            fates = {source: {fate: each[fate] for fate in ("read", "kept", "quarantined")} for source, each in counted.items()}
-            return {"documents": {name: fates[name] | {"dropped": sum(counted[name]["dropped"].values())} for name in fates}}
+        report = read_report(root)
+        if report.addition is not None:
+            counts = {source: entry.documents for source, entry in report.sources.items()}
+            return {
+                "documents": {
+                    source: {
+                        "read": documents.read,
+                        "kept": documents.kept,
+                        "quarantined": documents.quarantined,
+                        "dropped": sum(documents.dropped.values()),
+                    }
+                    for source, documents in counts.items()
+                }
+            }
     return {}
 
 

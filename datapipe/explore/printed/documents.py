@@ -8,10 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.rule import Rule
 
+from datapipe.explore.contamination import Contamination
 from datapipe.quantities import counted, size
-from datapipe.report.funnel import EVALUATION, number_table
+from datapipe.report.cells import Bytes, Table, share_of
 from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
-from datapipe.report.tables import Bytes, Table, evaluation_table, share_of
+from datapipe.report.sections import evaluation_table
+from datapipe.report.terminal import number_table
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
@@ -99,9 +101,8 @@ def _table(source: Mapping[str, Any]) -> NumberTable:
         rows.append([name, *documents, *texts])
     title = f"{source['name']}: {counted(tagged['documents'], 'document')}, {size(tagged['bytes'])}"
     headings = ["threshold", "alone", "", "with the others", "", "text alone", "", "text with the others", ""]
-    table = number_table(title, Table(headings=headings, rows=rows), {in_force: "bold yellow"})
-    table.caption = "▶ in force" if any(row[0] == in_force for row in rows) else ""
-    return table
+    note = "▶ in force" if any(row[0] == in_force for row in rows) else ""
+    return number_table(Table(title=title, headings=headings, rows=rows, strong=[in_force], note=note))
 
 
 def _number(value: float) -> str:
@@ -112,28 +113,27 @@ def _number(value: float) -> str:
 # ------------------------------------------------------------------------------------------------ evaluation sets
 
 
-def print_contamination(found: Mapping[str, Any], console: Console, full: bool = False) -> None:
+def print_contamination(found: Contamination, console: Console, full: bool = False) -> None:
     """Prints the contaminated, clean and undetectable items of evaluation sets, and a sample of documents.
 
     Args:
-        found: as `contamination` returns it.
         full: whether all items and findings are printed.
     """
-    console.print(number_table(EVALUATION, evaluation_table(found["lists"])))
-    for document in found["documents"]:
-        print_text(f"{document['document']}  {document['outcome']} by {document['stage']}", console, "bold")
-        findings = document["findings"]
+    console.print(number_table(evaluation_table(found.lists)))
+    for document in found.documents:
+        print_text(f"{document.document}  {document.outcome} by {document.stage}", console, "bold")
+        findings = document.findings
         shown = findings if full else findings[:_SHOWN_FINDINGS]
         for each in shown:
-            where = f"bytes {each['start']:,} to {each['stop']:,}"
-            print_text(f"  {each['list']}:{each['entry']}  {where}  measured {each['value']:g}", console)
+            where = f"bytes {each.start:,} to {each.stop:,}"
+            print_text(f"  {each.list}:{each.entry}  {where}  measured {each.value:g}", console)
         if len(findings) > len(shown):
             print_text(f"  and {counted(len(findings) - len(shown), 'other item')}", console)
-    _print_names("contaminated", [f"{each['list']}:{each['entry']}" for each in found["contaminated"]], console, full)
-    if found["undetectable"] is None:
+    _print_names("contaminated", [f"{each.list}:{each.entry}" for each in found.contaminated], console, full)
+    if found.undetectable is None:
         print_text("undetectable items: the evaluation files are gone or have changed, so their names are not known", console)
     else:
-        names = [f"{name}:{entry}" for name, entries in found["undetectable"].items() for entry in entries]
+        names = [f"{name}:{entry}" for name, entries in found.undetectable.items() for entry in entries]
         _print_names("undetectable", names, console, full)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from datapipe.report.card.data_files import Configuration, DataFiles
 from datapipe.report.card.escaping import plain
+from datapipe.report.report import Report
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.licenses import UNKNOWN, named, single_licenses
 
@@ -32,19 +33,19 @@ _MEDIA_TYPES = {
 }
 
 
-def croissant(report: Mapping[str, Any], manifest: Snapshot, data: DataFiles, front: Mapping[str, Any]) -> bytes:
+def croissant(report: Report, manifest: Snapshot, data: DataFiles, front: Mapping[str, Any]) -> bytes:
     """The content of croissant.json.
 
     Args:
         front: the front matter of the card, for what both tell.
     """
-    documents = report["total"]["documents"]
+    documents = report.total.documents
     described = {
         "@context": json.loads(files("datapipe.report.card").joinpath(_CONTEXT).read_bytes()),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": plain(manifest.name),
-        "description": f"{documents['kept']:,} of {documents['read']:,} documents. README.md tells what was removed, and why.",
+        "description": f"{documents.kept:,} of {documents.read:,} documents. README.md tells what was removed, and why.",
         **_license(report),
         **({"inLanguage": front["language"]} if "language" in front else {}),
         "keywords": front["tags"],
@@ -58,9 +59,9 @@ def croissant(report: Mapping[str, Any], manifest: Snapshot, data: DataFiles, fr
     return (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _sources(report: Mapping[str, Any]) -> list[str]:
+def _sources(report: Report) -> list[str]:
     """All sources, those whose rows are those of another snapshot last."""
-    return [*report["sources"], *report["taken"]]
+    return [*report.sources, *report.taken]
 
 
 def license_url(license: str) -> str:
@@ -69,32 +70,33 @@ def license_url(license: str) -> str:
     return plain(license) if is_own else f"https://spdx.org/licenses/{license.removesuffix('+')}.html"
 
 
-def _license(report: Mapping[str, Any]) -> dict[str, Any]:
-    licenses = report["provenance"]["licenses"]
+def _license(report: Report) -> dict[str, Any]:
+    licenses = report.provenance.licenses
     singles = dict.fromkeys(single for license in licenses for single in single_licenses(named(license)))
     return {"license": [license_url(single) for single in singles]} if singles else {}
 
 
-def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+def _entity(name: str, report: Report) -> dict[str, Any]:
     """A source as what the data set was derived from."""
-    origin = report["provenance"]["sources"][name]
-    license, collected, synthetic = origin["license"], origin["collected"], origin["synthetic"]
+    origin = report.provenance.sources[name]
+    license, collected, synthetic = origin.license, origin.collected, origin.synthetic
     entity: dict[str, Any] = {"@type": "prov:Entity", "@id": f"source/{name}", "name": plain(name)}
     if license and license != UNKNOWN:
         entity["license"] = [license_url(single) for single in single_licenses(named(license))]
-    if origin["homepage"]:
-        entity["url"] = plain(origin["homepage"])
+    if origin.homepage:
+        entity["url"] = plain(origin.homepage)
     if collected:
-        first, last = collected["from"], collected["to"]
+        first, last = collected.first, collected.last
         entity["temporalCoverage"] = first if first == last else f"{first}/{last}"
     if synthetic:
-        agent = {"@type": "prov:SoftwareAgent", "name": "a model" if synthetic is True else plain(synthetic["model"])}
+        agent = {"@type": "prov:SoftwareAgent", "name": "a model" if synthetic is True else plain(synthetic.model)}
         entity["prov:wasAttributedTo"] = agent
     return entity
 
 
-def _activity(report: Mapping[str, Any], manifest: Snapshot) -> dict[str, Any]:
+def _activity(report: Report, manifest: Snapshot) -> dict[str, Any]:
     """The run that made the data set."""
+    assert report.run is not None
     return {
         "@type": "prov:Activity",
         "@id": f"run/{manifest.fingerprint}",
@@ -103,7 +105,7 @@ def _activity(report: Mapping[str, Any], manifest: Snapshot) -> dict[str, Any]:
         "prov:wasAssociatedWith": {
             "@type": "prov:SoftwareAgent",
             "name": "datapipe",
-            "version": plain(report["run"]["datapipe"]),
+            "version": plain(report.run.datapipe),
         },
     }
 

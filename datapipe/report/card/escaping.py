@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 from datapipe.credentials import masked
-from datapipe.report.tables import Cell, cell
+from datapipe.report.cells import Cell, cell
 
 MOST_CHARS = 300
 """Of a text in the card. Longer ones end in "…"."""

@@ -7,13 +7,14 @@ in lower case, with exceptions. A licence that it does not list is `other`, with
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from datapipe.report.card.data_files import Configuration, DataFiles
 from datapipe.report.card.escaping import plain
 from datapipe.report.card.provenance import UNCOUNTED, VARIOUS
-from datapipe.report.tables import language_counts
+from datapipe.report.report import Report
+from datapipe.report.sections import language_counts
 from datapipe.snapshots.export.card import hub_features
 from datapipe.stage.licenses import UNKNOWN, named, single_licenses
 
@@ -31,14 +32,14 @@ _HUB_LICENSES = frozenset(
 _RENAMED = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
 
 
-def front_matter(name: str, report: Mapping[str, Any], files: DataFiles) -> dict[str, Any]:
+def front_matter(name: str, report: Report, files: DataFiles) -> dict[str, Any]:
     """The keys and values.
 
     Args:
         name: of the mixture.
     """
     return {
-        **_license(report["provenance"]["licenses"]),
+        **_license(report.provenance.licenses),
         **_languages(report),
         "pretty_name": plain(name),
         "size_categories": [size_category(files.rows)],
@@ -89,9 +90,9 @@ def _license(licenses: Iterable[str]) -> dict[str, Any]:
     return {"license": listed[0] if len(listed) == 1 else listed, **name}
 
 
-def _languages(report: Mapping[str, Any]) -> dict[str, Any]:
+def _languages(report: Report) -> dict[str, Any]:
     """The languages of at least `LEAST_LANGUAGE_SHARE` of the documents, the most frequent first."""
-    counts = {name: entry["documents"] for name, entry in language_counts(report).items()}
+    counts = {name: entry.documents for name, entry in language_counts(report).items()}
     least = sum(counts.values()) * LEAST_LANGUAGE_SHARE
     listed = [name for name, count in counts.items() if re.fullmatch(r"[a-z]{2,3}", name) and count >= least]
     return {"language": listed} if listed else {}

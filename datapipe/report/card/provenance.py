@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import CostSpec
 from datapipe.report.joined import joined
-from datapipe.report.mixture_shares import ORIGIN, origin
+from datapipe.report.origins import Cost, Kept, Origin, ReportProvenance
+from datapipe.report.report import Entry, Report
 from datapipe.shards.provenance import Provenance
 from datapipe.snapshots.composed_manifest import provenance_of
 from datapipe.stage.licenses import UNKNOWN
@@ -36,67 +36,58 @@ UNCOUNTED = "not counted yet"
 """Documents that a run which did not end has cleaned, and not tokenized or written."""
 
 
-def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hours: float | None = None) -> dict[str, Any]:
+def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float | None = None) -> ReportProvenance:
     """The entry of a run.
 
     Args:
-        report: the other entries of report.json.
+        report: the other entries.
         node_hours: of the Ray cluster; None for another engine.
     """
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
-    costs = {name: _usd(source.cost, report["sources"][name]) for name, source in mixture.sources.items()}
-    written = [name for name, source in mixture.sources.items() if source.synthetic]
-    taken = report["taken"]
-    by_source |= {name: {entry["license"] or UNKNOWN: _taken(report, name)} for name, entry in taken.items()}
-    written += [name for name, entry in taken.items() if entry["synthetic"]]
+    costs = {name: _usd(source.cost, report.sources[name]) for name, source in mixture.sources.items()}
+    taken = report.taken
+    by_source |= {name: {source.license or UNKNOWN: _taken(report, name)} for name, source in taken.items()}
+    written = {name for name, source in {**mixture.sources, **taken}.items() if source.synthetic}
+    kept = {
+        kind: Kept.total(part for name in names for part in by_source[name].values())
+        for kind, names in (("synthetic", written), ("natural", by_source.keys() - written))
+    }
+    return ReportProvenance(
+        sources={**_origins(mixture, costs), **{name: Origin.of(source) for name, source in taken.items()}},
+        licenses=_by_name(by_source.values()),
+        synthetic=kept,
+        cost=_cost(mixture, plan, costs, node_hours),
+    )
+
+
+def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, Origin]:
+    """Where the sources of a mixture come from, and what their text cost."""
     return {
-        "sources": {
-            **_origins(mixture, costs),
-            **{name: {key: entry[key] for key in ORIGIN} | {"cost_usd": None} for name, entry in taken.items()},
-        },
-        "licenses": _by_name(by_source.values()),
-        "synthetic": {
-            "synthetic": _total(part for name in written for part in by_source[name].values()),
-            "natural": _total(part for name in by_source.keys() - set(written) for part in by_source[name].values()),
-        },
-        "cost": _cost(mixture, plan, costs, node_hours),
+        name: Origin.of(Provenance(**provenance_of(source)), cost_usd=costs.get(name))
+        for name, source in mixture.sources.items()
     }
 
 
-def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:
-    """Where the sources of a mixture come from, and what their text cost."""
-    own = {name: origin(Provenance(**provenance_of(source))) for name, source in mixture.sources.items()}
-    return {name: entry | {"cost_usd": costs.get(name)} for name, entry in own.items()}
+def _taken(report: Report, name: str) -> Kept:
+    """What rows of another snapshot add; its manifest does not know the bytes of their text."""
+    source = report.taken[name]
+    return Kept(documents=source.documents, bytes=None, tokens=source.tokens, drawn_tokens=_drawn_of(report, name))
 
 
-def _taken(report: Mapping[str, Any], name: str) -> Numbers:
-    """What rows of another snapshot add; its manifest does not tell the bytes of their text."""
-    entry = report["taken"][name]
-    return numbers(entry["documents"], None, entry["tokens"], _drawn_of(report, name))
-
-
-def _drawn_of(report: Mapping[str, Any], name: str) -> int | None:
-    return report["mixture"]["sources"][name]["tokens"] if report["mixture"] else None
+def _drawn_of(report: Report, name: str) -> int | None:
+    return report.mixture.sources[name].tokens if report.mixture else None
 
 
 # ------------------------------------------------------------------------------------------------ licences
 
 
-Numbers = dict[str, int | None]
-"""What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and bytes
-where rows of another snapshot are among them."""
-
-
-def numbers(documents: int, num_bytes: int | None, tokens: int | None, drawn_tokens: int | None) -> Numbers:
-    return {"documents": documents, "bytes": num_bytes, "tokens": tokens, "drawn_tokens": drawn_tokens}
-
-
-def _by_license(mixture: Mixture, plan: Plan, report: Mapping[str, Any], name: str) -> dict[str, Numbers]:
+def _by_license(mixture: Mixture, plan: Plan, report: Report, name: str) -> dict[str, Kept]:
     """What is kept of a source, by licence."""
-    source, entry = mixture.sources[name], report["sources"][name]
-    tokens = None if mixture.tokenizer.is_none else entry["tokens"]
-    whole = numbers(entry["documents"]["kept"], entry["kept_bytes"], tokens, _drawn_of(report, name))
-    if not whole["documents"]:
+    source, entry = mixture.sources[name], report.sources[name]
+    tokens = None if mixture.tokenizer.is_none else entry.tokens
+    drawn = _drawn_of(report, name)
+    whole = Kept(documents=entry.documents.kept, bytes=entry.kept_bytes, tokens=tokens, drawn_tokens=drawn)
+    if not whole.documents:
         return {}
     if source.license_field is None:
         return {source.license or UNKNOWN: whole}
@@ -115,7 +106,7 @@ def _counted(plan: Plan, source: str) -> CountsByName:
     return total
 
 
-def _divided(counted: CountsByName, whole: Numbers, default: str, around: int) -> dict[str, Numbers]:
+def _divided(counted: CountsByName, whole: Kept, default: str, around: int) -> dict[str, Kept]:
     """The numbers of a source by the licences of its documents. Those without one have that of the source.
 
     Args:
@@ -126,15 +117,16 @@ def _divided(counted: CountsByName, whole: Numbers, default: str, around: int) -
         part = parts.setdefault(default if name == UNKNOWN else name, [0, 0, 0])
         for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + around * counts.documents)):
             part[index] += number
-    missing = [whole[column] or 0 for column in ("documents", "bytes", "tokens")]
+    missing = [number or 0 for number in (whole.documents, whole.bytes, whole.tokens)]
     missing = [number - sum(part[index] for part in parts.values()) for index, number in enumerate(missing)]
     if missing[0] > 0:
         parts[UNCOUNTED] = [missing[0], missing[1], max(0, missing[2])]
-    total_drawn = whole["drawn_tokens"]
+    total_drawn = whole.drawn_tokens
     drawn = [None] * len(parts) if total_drawn is None else shared_out(total_drawn, [part[2] for part in parts.values()])
+    has_tokens = whole.tokens is not None
     return {
-        name: numbers(part[0], part[1], None if whole["tokens"] is None else part[2], drawn_tokens)
-        for (name, part), drawn_tokens in zip(parts.items(), drawn)
+        name: Kept(documents=documents, bytes=num_bytes, tokens=tokens if has_tokens else None, drawn_tokens=drawn_tokens)
+        for (name, (documents, num_bytes, tokens)), drawn_tokens in zip(parts.items(), drawn)
     }
 
 
@@ -145,38 +137,27 @@ def shared_out(total: int, weights: Sequence[int]) -> list[int]:
     return [stop - start for start, stop in pairwise(bounds)]
 
 
-def _by_name(sources: Iterable[Mapping[str, Numbers]]) -> dict[str, Numbers]:
+def _by_name(sources: Iterable[Mapping[str, Kept]]) -> dict[str, Kept]:
     """The sums by name, the one with the most documents first."""
     listed = [item for entries in sources for item in entries.items()]
-    totals = {name: _total(part for other, part in listed if other == name) for name, _ in listed}
-    return dict(sorted(totals.items(), key=lambda item: (-(item[1]["documents"] or 0), item[0])))
-
-
-def _total(parts: Iterable[Numbers]) -> Numbers:
-    """The sum of numbers; None where one of them is not known."""
-    listed = list(parts)
-    return {column: _sum(part[column] for part in listed) for column in ("documents", "bytes", "tokens", "drawn_tokens")}
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
+    totals = {name: Kept.total(part for other, part in listed if other == name) for name, _ in listed}
+    return dict(sorted(totals.items(), key=lambda item: (-(item[1].documents or 0), item[0])))
 
 
 # ------------------------------------------------------------------------------------------------ cost
 
 
-def _usd(cost: CostSpec | None, entry: Mapping[str, Any]) -> float | None:
+def _usd(cost: CostSpec | None, entry: Entry) -> float | None:
     """What the text of a source cost. Tokens of dropped documents are taken to be as long as those of kept ones."""
     if cost is None or cost.usd is not None:
         return None if cost is None else cost.usd
-    if cost.usd_per_million_tokens is None or not entry["tokens"] or not entry["kept_bytes"]:
+    if cost.usd_per_million_tokens is None or not entry.tokens or not entry.kept_bytes:
         return None
-    tokens_read = entry["tokens"] * max(1.0, entry["bytes"] / entry["kept_bytes"])
+    tokens_read = entry.tokens * max(1.0, entry.bytes / entry.kept_bytes)
     return round(tokens_read / 1e6 * cost.usd_per_million_tokens, 6)
 
 
-def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], node_hours: float | None) -> dict[str, Any]:
+def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], node_hours: float | None) -> Cost:
     """Core-hours and money."""
     spec, is_cluster = mixture.execution, node_hours is not None
     by_step = {step.id: _core_s(step, is_cluster) / 3600 for step in plan.steps if step.records}
@@ -185,14 +166,14 @@ def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], nod
     core_hours = sum(by_step.values())
     compute = None if spec.cost_per_core_hour is None else core_hours * spec.cost_per_core_hour
     cluster = None if spec.cost_per_node_hour is None or node_hours is None else node_hours * spec.cost_per_node_hour
-    return {
-        "core_hours": _rounded(core_hours),
-        "core_hours_by_step": {name: _rounded(hours) for name, hours in by_step.items()},
-        "core_hours_by_source": {name: _rounded(seconds / 3600) for name, seconds in of_source.items()},
-        "core_hours_shared": _rounded(shared / 3600),
-        "node_hours": _rounded(node_hours),
+    return Cost(
+        core_hours=round(core_hours, 6),
+        core_hours_by_step={name: round(hours, 6) for name, hours in by_step.items()},
+        core_hours_by_source={name: round(seconds / 3600, 6) for name, seconds in of_source.items()},
+        core_hours_shared=round(shared / 3600, 6),
+        node_hours=_rounded(node_hours),
         **_money(sources, compute, cluster),
-    }
+    )
 
 
 def _money(sources: Mapping[str, float | None], compute: float | None, cluster: float | None) -> dict[str, float | None]:
@@ -221,38 +202,42 @@ def _rounded(number: float | None) -> float | None:
 # ------------------------------------------------------------------------------------------------ additions
 
 
-def joined_provenance(
-    mixture: Mixture, before: Mapping[str, Any], added: Mapping[str, Any], report: Mapping[str, Any]
-) -> dict[str, Any]:
+def joined_provenance(mixture: Mixture, before: Report, added: Report, report: Report) -> ReportProvenance:
     """The entry of a snapshot that grew: what is kept by licence, and what it cost, of all that it was made of.
 
     Args:
         before, added: reports of the snapshot before, and of the addition, each with its entry.
         report: the other entries of the new report.
     """
-    first, second = before["provenance"], added["provenance"]
-    names = report["sources"].keys() & mixture.sources.keys()
-    costs = {name: _usd(mixture.sources[name].cost, report["sources"][name]) for name in names}
-    drawn = {name: entry["tokens"] for name, entry in (report["mixture"] or {"sources": {}})["sources"].items()}
-    sources = first["sources"] | _origins(mixture, costs)
-    cost = joined(first["cost"], second["cost"])
-    synthetic = _by_name((first["synthetic"], second["synthetic"]))
-    for kind, part in synthetic.items():
-        of_kind = (tokens for name, tokens in drawn.items() if bool(sources[name]["synthetic"]) == (kind == "synthetic"))
-        part["drawn_tokens"] = _sum(of_kind)
-    return {
-        "sources": sources,
-        "licenses": _licenses(mixture, _by_name((first["licenses"], second["licenses"])), drawn),
-        "synthetic": synthetic,
-        "cost": cost | _money(costs, cost["compute_usd"], cost["cluster_usd"]),  # a source that has one price is paid once
-    }
+    first, second = before.provenance, added.provenance
+    assert first.cost is not None
+    assert second.cost is not None
+    names = report.sources.keys() & mixture.sources.keys()
+    costs = {name: _usd(mixture.sources[name].cost, report.sources[name]) for name in names}
+    drawn = {name: source.tokens for name, source in report.mixture.sources.items()} if report.mixture else {}
+    sources = first.sources | _origins(mixture, costs)
+    cost = Cost.model_validate(joined(first.cost.model_dump(), second.cost.model_dump()))
+
+    def of_kind(kind: str) -> list[int | None]:
+        return [tokens for name, tokens in drawn.items() if bool(sources[name].synthetic) == (kind == "synthetic")]
+
+    synthetic = _by_name((first.synthetic, second.synthetic))
+    return ReportProvenance(
+        sources=sources,
+        licenses=_licenses(mixture, _by_name((first.licenses, second.licenses)), drawn),
+        synthetic={kind: _drawing(part, of_kind(kind)) for kind, part in synthetic.items()},
+        # a source that has one price is paid once
+        cost=cost.model_copy(update=_money(costs, cost.compute_usd, cost.cluster_usd)),
+    )
 
 
-def _licenses(mixture: Mixture, kept: dict[str, Numbers], drawn: Mapping[str, int | None]) -> dict[str, Numbers]:
+def _drawing(kept: Kept, tokens: Sequence[int | None]) -> Kept:
+    return kept.model_copy(update={"drawn_tokens": None if None in tokens else sum(count or 0 for count in tokens)})
+
+
+def _licenses(mixture: Mixture, kept: Mapping[str, Kept], drawn: Mapping[str, int | None]) -> dict[str, Kept]:
     """Adds the drawn tokens where every source has one licence: which of several a drawn row has is not in the reports."""
     has_several = any(source.license_field is not None for source in mixture.sources.values())
     license_of = {name: source.license or UNKNOWN for name, source in mixture.sources.items()}
-    for license, part in kept.items():
-        of_license = (tokens for name, tokens in drawn.items() if license_of.get(name) == license)
-        part["drawn_tokens"] = None if has_several else _sum(of_license)
-    return kept
+    tokens = {license: [count for name, count in drawn.items() if license_of.get(name) == license] for license in kept}
+    return {license: _drawing(part, [None] if has_several else tokens[license]) for license, part in kept.items()}

@@ -9,6 +9,7 @@ lines above, by which an edit is seen.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import Any
 import xxhash
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.config.yaml import dump_yaml
 from datapipe.errors import UserError
@@ -24,24 +26,26 @@ from datapipe.quantities import counted
 from datapipe.records.names import CARD, CROISSANT, MIXTURE, REPORT
 from datapipe.report.card.croissant import croissant
 from datapipe.report.card.data_files import DataFiles, data_files
-from datapipe.report.card.escaping import Markdown, code, shown
-from datapipe.report.card.facts import gathered, share
+from datapipe.report.card.escaping import Markdown, code, link, plain, shown
 from datapipe.report.card.front_matter import front_matter
-from datapipe.report.card.provenance import joined_provenance, numbers
+from datapipe.report.card.markdown import columns_markdown, section_markdown
+from datapipe.report.card.provenance import joined_provenance
+from datapipe.report.cells import Bytes, share
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
-from datapipe.report.summary import parse_report, report_bytes
-from datapipe.report.tables import Bytes
+from datapipe.report.origins import Kept, Origin, ReportProvenance
+from datapipe.report.report import Addition, Report, Total, read_report
+from datapipe.report.sections import sections
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.snapshots import published_additions
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.root import Root
+from datapipe.storage.root import Root, is_remote
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
 
 
-def write_card(root: Root, manifest: Snapshot, report: Mapping[str, Any]) -> str | None:
+def write_card(root: Root, manifest: Snapshot, report: Report) -> str | None:
     """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
     mixture = mixture_text(root, manifest)
@@ -70,11 +74,11 @@ def is_unedited(content: bytes) -> bool:
     return bool(mark) and digest == f"{xxhash.xxh3_64_hexdigest(text)}{_MARK_END}".encode()
 
 
-def report_of(root: Root, manifest: Snapshot) -> dict[str, Any]:
+def report_of(root: Root, manifest: Snapshot) -> Report:
     """The report of a snapshot. Raises UserError where there is none that this version reads."""
-    for path in (f"{snapshot_folder(manifest.fingerprint)}/{REPORT}", REPORT):
+    for folder in (snapshot_folder(manifest.fingerprint), ""):
         with suppress(FileNotFoundError, ValueError):
-            return parse_report(root.read_bytes(path))
+            return read_report(root.within(folder))
     raise UserError(
         f"{root.url}: no {REPORT} of snapshot {manifest.fingerprint[:12]} that this version can read, and the card is made of "
         f"it. Run its mixture again: nothing is computed twice"
@@ -99,8 +103,8 @@ def card_maker(
         place: where a reader loads the export from.
         source: the only one that is exported; None: all.
     """
-    whole, mixture = report_of(root, manifest), mixture_text(root, manifest)
-    report = whole if source is None else _of_source(whole, source)
+    report, mixture = report_of(root, manifest), mixture_text(root, manifest)
+    report = report if source is None else _of_source(report, source)
 
     def make(exported: Snapshot, files: DataFiles) -> dict[str, bytes]:
         about = {MIXTURE: mixture.encode()} if mixture else {}
@@ -109,36 +113,37 @@ def card_maker(
     return make
 
 
-def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _of_source(report: Report, name: str) -> Report:
     """The report of one source alone. What was counted over all sources is left out."""
-    if name in report["taken"]:
+    if name in report.taken:
         raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
-    entry = report["sources"][name]
-    tokenizer = report["tokenizer"]
-    if tokenizer is not None and name in tokenizer["sources"]:
-        own = tokenizer["sources"][name]
-        tokenizer = {**tokenizer, "sources": {name: own}, "total": own}
-    part = {
-        **report,
-        "sources": {name: entry},
-        "taken": {},
-        "total": entry,
-        "mixture": None,
-        "clusters": {},
-        "contamination": [],
-        "measured": {name: report["measured"].get(name, {})},
-        "warnings": [warning for warning in report["warnings"] if warning["source"] == name],
-        "tokenizer": tokenizer,
-    }
-    origin = report["provenance"]["sources"][name]
-    kept = numbers(entry["documents"]["kept"], entry["kept_bytes"], entry["tokens"] if tokenizer else None, None)
-    licenses = {} if origin["license_field"] or not kept["documents"] else {origin["license"] or UNKNOWN: kept}
-    synthetic = {"synthetic": kept} if origin["synthetic"] else {}
-    return {**part, "provenance": {"sources": {name: origin}, "licenses": licenses, "synthetic": synthetic, "cost": {}}}
+    entry, tokenizer, origin = report.sources[name], report.tokenizer, report.provenance.sources[name]
+    if tokenizer is not None and name in tokenizer.sources:
+        own = tokenizer.sources[name]
+        tokenizer = tokenizer.model_copy(update={"sources": {name: own}, "total": own})
+    tokens = entry.tokens if tokenizer else None
+    kept = Kept(documents=entry.documents.kept, bytes=entry.kept_bytes, tokens=tokens, drawn_tokens=None)
+    return report.with_(
+        sources={name: entry},
+        taken={},
+        total=Total(**dict(entry), task_seconds=0.0),
+        mixture=None,
+        clusters={},
+        contamination=(),
+        measured={name: report.measured.get(name, {})},
+        warnings=tuple(warning for warning in report.warnings if warning.source == name),
+        tokenizer=tokenizer,
+        provenance=ReportProvenance(
+            sources={name: origin},
+            licenses={} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept},
+            synthetic={"synthetic": kept} if origin.synthetic else {},
+            cost=None,
+        ),
+    )
 
 
 def card_files(
-    report: Mapping[str, Any],
+    report: Report,
     manifest: Snapshot,
     mixture: str,
     files: DataFiles,
@@ -149,12 +154,42 @@ def card_files(
     Args:
         mixture: mixture.yaml of the snapshot; empty where there is none.
         place: of an export: where a reader loads the files from, the name of a data set on the hub or a path. None for an
-            output, which is where its mixture has it.
+            output, which is where its mixture has it, with report.json beside the card.
     """
     front = front_matter(manifest.name, report, files)
-    facts = gathered(report, manifest, mixture, files, place)
-    text = _template().render(front_matter=Markdown(dump_yaml(front)), **facts)
+    options: Mapping[str, Any] = {}
+    with suppress(ValueError):
+        options = parsed_yaml(mixture)
+    sources = options.get("sources") or {}
+    pages = {name: _pages(origin, sources.get(name, {})) for name, origin in report.provenance.sources.items()}
+    schema = files.configurations[0].schema if files.configurations else None
+    text = _template().render(
+        front_matter=Markdown(dump_yaml(front)),
+        name=manifest.name,
+        report=report,
+        manifest=manifest,
+        snapshot=manifest if manifest.has_tokens else None,
+        num_rows=files.rows,
+        sections=[section_markdown(section) for section in sections(report) if section.tables and section.anchor != "speed"],
+        pages={name: links for name, links in pages.items() if links},
+        columns="" if schema is None else columns_markdown(schema.names, list(map(str, schema.types))),
+        is_output=place is None,
+        for_loader=files.is_packed and place is None,
+        path=Markdown(json.dumps(plain(place or str(options.get("output") or ".")), ensure_ascii=False)),
+        looks_for_secrets=any(name.partition(":")[0].startswith("redact.") for name in report.total.counts),
+    )
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
+
+
+def _pages(origin: Origin, options: Mapping[str, Any]) -> Markdown:
+    """The homepage of a source, and the paths of its files where they are URLs. Paths of one machine tell nobody anything.
+
+    Args:
+        options: of the source in the mixture.
+    """
+    paths = options.get("path") or ()
+    remote = [path for path in ([paths] if isinstance(paths, str) else paths) if is_remote(path.removeprefix("@"))]
+    return Markdown(", ".join([*([link(origin.homepage)] if origin.homepage else []), *map(code, remote[:3])]))
 
 
 @lru_cache(maxsize=1)
@@ -178,34 +213,34 @@ def whole_report(
     before: bytes,
     added: bytes,
     snapshot: Snapshot,
-    addition: Mapping[str, Any],
+    addition: Addition,
     warnings: Sequence[RunWarning],
 ) -> bytes:
     """report.json of a snapshot that grew.
 
     Args:
         before, added: report.json of the snapshot before, and of the addition. Raises ValueError for those of other versions.
-        addition: its part, folder, and the snapshot that it was added to.
         warnings: about the new snapshot.
     """
-    first, second = parse_report(before), parse_report(added)
+    first, second = Report.parse(before), Report.parse(added)
     report = joined_report(first, second, snapshot, addition)
-    report["warnings"] += [warning.to_json() for warning in warnings if warning.to_json() not in report["warnings"]]
-    return report_bytes(report | {"provenance": joined_provenance(mixture, first, second, report)})
+    more = [warning for warning in warnings if warning not in report.warnings]
+    provenance = joined_provenance(mixture, first, second, report)
+    return report.with_(warnings=(*report.warnings, *more), provenance=provenance).to_bytes()
 
 
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:
     """`write_about` of the newest snapshot and of its additions, after a takedown, and after one that was killed: what is there
     already stays as it is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
-    told: str | None = None
+    problem: str | None = None
     for folder in (*published_additions(root, snapshot), ""):
         target = root.within(folder)
         with suppress(FileNotFoundError, ValueError):
-            shards = parse_report(target.read_bytes(REPORT))["shards"]
+            shards = read_report(target).shards
             newest = read_snapshot(target)
-            if newest.has_tokens and shards and shards["fingerprint"] == newest.fingerprint:
-                told = write_about(target, newest)
-    return told
+            if newest.has_tokens and shards and shards.fingerprint == newest.fingerprint:
+                problem = write_about(target, newest)
+    return problem
 
 
 def write_about(root: Root, snapshot: Snapshot) -> str | None:

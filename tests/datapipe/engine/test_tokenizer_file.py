@@ -14,7 +14,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
 from datapipe.engine.train_tokenizer import train_tokenizer_from_files
 from datapipe.errors import UserError
-from datapipe.report.funnel import print_training
+from datapipe.report.terminal import print_training
 from datapipe.storage.root import Root
 from datapipe.tokens import Encoder
 from datapipe.tokens.training import Trained
@@ -126,8 +126,8 @@ def test_train_tokenizer_from_files_of_several_formats_in_any_order_measures_eac
     assert Encoder(trained.content).vocab_size == 400
     assert 25_000 < trained.sample_bytes < 75_000 < trained.read_bytes
     assert trained.tokenizer is not None
-    assert list(trained.tokenizer["sources"]) == [f"{folder}/web", f"{folder}/books/c.parquet"]
-    assert all(1 < source["bytes_per_token"] < 10 for source in trained.tokenizer["sources"].values())
+    assert list(trained.tokenizer.sources) == [f"{folder}/web", f"{folder}/books/c.parquet"]
+    assert all(1 < source.bytes_per_token < 10 for source in trained.tokenizer.sources.values())
 
 
 @pytest.mark.medium

@@ -81,8 +81,8 @@ def test_tables_hold_the_tokens_of_each_document_and_the_shard_that_has_them(fin
         "left join documents using (key) group by all"
     )
     [(fate, shard, tokens, documents)] = [row for row in rows if "/web/" in row[1]]
-    report = finished.api.output.report["sources"]["web"]
-    assert (fate, tokens, documents) == ("kept", report["tokens"], report["documents"]["kept"])
+    report = finished.api.output.counts_of("web")
+    assert (fate, tokens, documents) == ("kept", report.tokens, report.documents.kept)
     assert (finished.folder / "out" / shard).is_file()
     row = finished.listed(source="web", fate="kept")[0]
     [(where,)] = database.ask(

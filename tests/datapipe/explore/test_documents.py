@@ -16,10 +16,10 @@ from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
 from datapipe.explore.documents import Inspector
 from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts, TaskMetrics
-from datapipe.report.summary import write_report
+from datapipe.report.report import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from datapipe.storage.root import Root
-from tests.support import corpora, runs
+from tests.support import corpora, reports, runs
 from tests.support.command_line import datapipe
 from tests.support.evaluation_files import FILLER, SHORT, TINY, WINDMILL, write
 
@@ -112,7 +112,7 @@ def _run(folder: Path, stages: str, texts: list[str] = TEXTS) -> runs.Finished:
 
 
 def _shown(output: str, **options: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options)))
+    return contamination(Inspector.open(output), "", 10, **options).model_dump(mode="json")
 
 
 def _against(folder: Path) -> str:
@@ -198,7 +198,7 @@ def _compared(folder: Path, name: str, min_chars: int, pattern: str = "*.jsonl",
     source = f"  web: {{path: {folder}/web/{pattern}}}\n"
     path = runs.write_mixture(folder, source, stages, _COMPARED_TAIL, f"{name}.yaml")
     run = runs.run_mixture(path, output=folder / name, make_engine=runs.InProcess)
-    write_report(Root(str(folder / name)), run.report)
+    write_report(Root(str(folder / name)), run.summary)
     return Inspector.open(str(folder / name))
 
 
@@ -212,13 +212,13 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Pa
     lost = Counter({NOT_READ: 1, "filter.length:too_few_chars": sum(50 <= length < 200 for length in lengths)})
     kept = [length for length in lengths if length >= 200]
     lost["dedup.exact:duplicate"] = len(kept) - len(set(kept))
-    only = found["only_first"]
-    assert only["reasons"] == dict(lost.most_common())
-    assert only["documents"] == lost.total()
-    assert (found["both"], found["only_second"]["documents"]) == (len(set(kept)), 0)
-    assert [name.startswith("web/b.jsonl:") for name in only["sample"][NOT_READ]] == [True]
+    only = found.only_first
+    assert only.reasons == dict(lost.most_common())
+    assert only.documents == lost.total()
+    assert (found.both, found.only_second.documents) == (len(set(kept)), 0)
+    assert [name.startswith("web/b.jsonl:") for name in only.sample[NOT_READ]] == [True]
     swapped = membership(strict, loose)
-    assert (swapped["only_first"], swapped["only_second"]) == (found["only_second"], only)
+    assert (swapped.only_first, swapped.only_second) == (found.only_second, only)
 
 
 def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
@@ -237,15 +237,17 @@ def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
 def test_the_rule_that_moved_most_comes_first() -> None:
     def rule(threshold: float, passed: int, failed: int) -> dict:
         bins = [[0.0, 1.0, 0, failed], [1.0, 2.0, passed, 0]]
-        return {"threshold": threshold, "passed": passed, "failed": failed, "bins": [each for each in bins if any(each[2:])]}
+        counts = {"threshold": threshold, "passed": passed, "failed": failed}
+        return {**reports.rule(), **counts, "bins": [each for each in bins if any(each[2:])]}
 
-    first = {"measured": {"web": {"f": {"a": rule(1, 9, 1), "b": rule(1, 9, 1), "c": rule(1, 5, 5)}}}}
-    second = {"measured": {"web": {"f": {"a": rule(1, 9, 1), "b": rule(1, 6, 4), "d": rule(1, 1, 9)}}}}
+    none = reports.report(measured={})
+    first = reports.report(measured={"web": {"f": {"a": rule(1, 9, 1), "b": rule(1, 9, 1), "c": rule(1, 5, 5)}}})
+    second = reports.report(measured={"web": {"f": {"a": rule(1, 9, 1), "b": rule(1, 6, 4), "d": rule(1, 1, 9)}}})
 
     changes = rule_changes(first, second)
 
-    assert [change["rule"] for change in changes] == ["d", "c", "b"]
-    assert changes[0]["failed"] == (None, 0.9)
-    assert changes[2]["failed"] == (0.1, 0.4)
-    assert changes[2]["medians"] == (1 + 4 / 9, 1 + 1 / 6)
-    assert rule_changes(first, {}) and not rule_changes({}, {})
+    assert [change.rule for change in changes] == ["d", "c", "b"]
+    assert changes[0].failed == (None, 0.9)
+    assert changes[2].failed == (0.1, 0.4)
+    assert changes[2].medians == (1 + 4 / 9, 1 + 1 / 6)
+    assert rule_changes(first, none) and not rule_changes(none, none)

@@ -151,7 +151,10 @@ def _distributions(folder: Path, split_bytes: str = "1MiB", mode: str = "", **ho
     tail = _SPLIT_TAIL.replace("SPLITBYTES", split_bytes)
     path = runs.write_mixture(folder, source, _LENGTHS.replace("MODE", mode), tail, f"{split_bytes}.yaml")
     run = runs.run_mixture(path, output=folder / f"out-{split_bytes}{bool(mode)}", make_engine=runs.InProcess, **how)
-    return distributions(Root(run.mixture.output), run.plan.steps, lambda key: key.hex())
+    found = distributions(Root(run.mixture.output), run.plan.steps, lambda key: key.hex())
+    report = run.summary.with_(measured=found.measured, lengths=found.lengths, clusters=found.clusters)
+    entries = report.model_dump(mode="json")
+    return {name: entries[name] for name in ("measured", "lengths", "clusters")}
 
 
 def test_every_document_is_counted_on_its_side_of_the_threshold(tmp_path: Path) -> None:

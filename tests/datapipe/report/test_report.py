@@ -22,14 +22,19 @@ from rich.console import Console
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.machine.terminal import harmless
-from datapipe.report.funnel import print_funnel, print_training
+from datapipe.report.documents import documents
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
+from datapipe.report.origins import TakenSource
 from datapipe.report.plan_view import plan_view
+from datapipe.report.report import KeptShare, PackedRows, Report
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
+from datapipe.report.terminal import print_sections, print_training
 from datapipe.shards.snapshots import publications
+from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 from datapipe.storage.root import Root
+from datapipe.token_counts import TokenizerFigures
 from tests.support import corpora, runs
 
 
@@ -79,17 +84,20 @@ def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
         "bytes": 4000 * read,
         "kept_bytes": 4000 * kept,
         "tokens": tokens,
-        "packing": {"512": {}},
+        "sequences": 0,
+        "packing": {"512": dict.fromkeys(PackedRows.model_fields, 0)},
         "counts": {},
         "steps": {"read": {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0}},
     }
 
 
 def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict[str, Any]:
-    tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
+    about = {"kind": "map", "source": "web", "label": "", "seconds": 1.0, "peak_bytes": 0}
+    tasks = {"web/read": {"planned": 2, "committed": 2, **about}, "web/apply": {"planned": None, "committed": 0, **about}}
     known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
     known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
-    known |= {"contamination": [], "shards": None, "run": None}
+    known |= {"contamination": [], "shards": None, "run": None, "peak_worker_bytes": 0}
+    known["provenance"] = {"sources": {}, "licenses": {}, "synthetic": {}, "cost": None}
     total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
     return {"name": "trial", "sources": sources, "total": total} | known | more
 
@@ -98,7 +106,9 @@ def _two() -> dict[str, Any]:
     web = _entry(1200, 1020, 6_012_345, filter_of_length__too_few_words=150, dedup_of_exact__duplicate=30)
     docs = _entry(704, 12, 812_300, filter_of_length__too_few_words=692)
     total = _entry(1904, 1032, 6_824_645, filter_of_length__too_few_words=842, dedup_of_exact__duplicate=30)
-    mixture = {"tokens": 9, "sources": {"web": {"epochs": 1.5}, "docs": {"epochs": 95.04}}}
+    drawn = {"share": 0.5, "tokens": 9, "epoch_tokens": 9, "max_epochs": None, "strata": None}
+    mixture = {"tokens": 9, "asked_tokens": None, "phases": 1, "exhausted": "stop", "window": 1, "schedule": []}
+    mixture["sources"] = {"web": {**drawn, "epochs": 1.5}, "docs": {**drawn, "epochs": 95.04}}
     warnings = [
         {"kind": "few_kept", "source": "docs", "text": "source 'docs': 12 of 704 documents kept (1.70%). Check the threshold."},
         {"kind": "many_epochs", "source": "docs", "text": "source 'docs' is drawn 95.0 times over the run. Add text to it."},
@@ -108,7 +118,7 @@ def _two() -> dict[str, Any]:
 
 def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), output: str = "runs/trial") -> str:
     stream = io.StringIO()
-    print_screen(report, output, Console(file=stream, width=width), news)
+    print_screen(Report.model_validate(report), output, Console(file=stream, width=width), news)
     return stream.getvalue()
 
 
@@ -142,7 +152,7 @@ def test_screen_of_fifty_sources_is_short_and_its_sums_are_whole(width: int) -> 
     assert warned[:3] == [f"few of {name}" for name in list(sources)[:3]]
     assert " ".join(warned[3].split()) == "47 more of the kind few_kept: `datapipe report runs/trial --full` shows them"
     stream = io.StringIO()
-    print_warnings({"warnings": warnings}, Console(file=stream, width=width), "")
+    print_warnings([RunWarning(**warning) for warning in warnings], Console(file=stream, width=width), "")
     assert stream.getvalue().count("warning: few of") == 50
 
 
@@ -165,9 +175,11 @@ def test_screen_names_the_stages_that_dropped_most_and_counts_the_others(num_sta
 
 
 def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
-    entry, cut = _entry(10, 5, 7), {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
+    entry, cut = _entry(10, 5, 7), dict.fromkeys(KeptShare.model_fields, None)
+    cut |= {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
     thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
-    taken = {f"old-{number:02}": {"tokens": 1000 + number} for number in range(12)}
+    origin = {**dict.fromkeys(TakenSource.model_fields, None), "synthetic": False, "documents": 1, "sequences": 1}
+    taken = {f"old-{number:02}": {**origin, "tokens": 1000 + number} for number in range(12)}
     screen = " ".join(_printed(_report({"web": entry}, entry, thresholds=thresholds, taken=taken), 100).split())
     assert "web: filter.classifier keeps 0.1 of the documents: scores from 0.7235 on" in screen
     assert "web: again keeps 0.1 of the documents: nothing is left to keep, as in runs/old" in screen
@@ -177,7 +189,7 @@ def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gav
 @pytest.mark.parametrize("output", ["out dir #1 50% é", "it's", 'say "so"', "a;b&c", "runs/trial", "s3://***@bucket/a b?x=1"])
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
-    report["total"]["packing"] = {"512": {}, "1024": {}}
+    report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
     screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
@@ -205,8 +217,8 @@ def _of_sources(num_sources: int) -> dict[str, Any]:
 
 def _funnel(report: dict[str, Any], width: int) -> list[str]:
     stream = io.StringIO()
-    print_funnel(report, Console(file=stream, width=width))
-    return stream.getvalue().partition("time by step")[0].splitlines()
+    print_sections([documents(Report.model_validate(report))], Console(file=stream, width=width))
+    return stream.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(("width", "num_tables"), [(40, 7), (80, 4), (120, 2), (200, 1)])
@@ -244,12 +256,13 @@ def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
 
 
 def _fertility(num_bytes: int, **more: Any) -> dict[str, Any]:
-    return {"documents": 3, "bytes": num_bytes, "tokens": 40, "bytes_per_token": 4.25, "tokens_per_word": None, **more}
+    known = {"documents": 3, "bytes": num_bytes, "words": 0, "tokens": 40, "unknown_tokens": 0, "languages": None}
+    return {**known, **more}
 
 
 @dataclass
 class _Trained:
-    tokenizer: dict[str, Any] | None
+    tokenizer: TokenizerFigures | None
     read_bytes: int = 3_000_000
     read_s: float = 2.0
     sample_bytes: int = 1_000_000
@@ -260,7 +273,8 @@ class _Trained:
 
 def _trained(tokenizer: dict[str, Any] | None) -> str:
     stream = io.StringIO()
-    print_training(_Trained(tokenizer), Console(file=stream, width=100))
+    figures = None if tokenizer is None else TokenizerFigures.model_validate(tokenizer)
+    print_training(_Trained(figures), Console(file=stream, width=100))
     return stream.getvalue()
 
 
@@ -270,7 +284,16 @@ def test_training_tells_its_rates_and_what_tokens_are_of_the_languages_with_most
     )
     languages = {f"l{number:02}": _fertility(1000 + number) for number in range(15)}
     source = _fertility(90, languages=languages, unknown_tokens=7)
-    told = _trained({"vocab_size": 600, "sources": {"web": source}, "total": _fertility(90), "unused": None})
+    told = _trained(
+        {
+            "vocab_size": 600,
+            "eos_token": "x",
+            "bos_token": None,
+            "sources": {"web": source},
+            "total": _fertility(90),
+            "unused": None,
+        }
+    )
     assert re.findall(r"\bl\d\d\b", told) == [f"l{number:02}" for number in range(14, 2, -1)]
     assert "3 more languages" in told and "does not know: web 7" in told
     assert "never occur" not in told

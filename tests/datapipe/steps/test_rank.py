@@ -14,7 +14,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import sweep
 from datapipe.report.distributions import distributions
-from datapipe.report.summary import write_report
+from datapipe.report.report import write_report
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -143,7 +143,8 @@ def test_tag_mode_drops_nothing_and_publishes_the_threshold(tmp_path):
         row["id"]: None if row["id"] in kept else "below_share" for row in rows
     }
     root = Root(tagging.mixture.output)
-    write_report(root, tagging.report | distributions(root, tagging.plan.steps, lambda key: key.hex()))
+    measured = distributions(root, tagging.plan.steps, lambda key: key.hex()).measured
+    write_report(root, tagging.summary.with_(measured=measured))
     found = sweep(Inspector.open(root.url), "best.keep_share", thresholds=[0.25])["total"]["kept"][0]
     assert found["alone"]["documents"] == sum(row["score"] >= 0.25 for row in rows)
 
@@ -151,7 +152,7 @@ def test_tag_mode_drops_nothing_and_publishes_the_threshold(tmp_path):
 def test_threshold_of_an_earlier_run_is_not_moved_by_new_files(tmp_path):
     _write(tmp_path / "web", _scores(200))
     first = _run(tmp_path, ", keep_share: '1/10'", output=tmp_path / "first")
-    write_report(Root(str(tmp_path / "first")), first.report)
+    write_report(Root(str(tmp_path / "first")), first.summary)
     frozen = f", keep_share: '1/10', threshold_from: {tmp_path}/first"
     assert _kept(_run(tmp_path, frozen)) == _kept(first)
     _append(

@@ -25,7 +25,7 @@ from datapipe.exchange.ranges import HASH_SPACE, read_rows
 from datapipe.loader import Loader
 from datapipe.records.names import MIXTURE
 from datapipe.records.outputs import TableFile, TokenizerFile
-from datapipe.report.summary import tokenizer_report
+from datapipe.report.summary import tokenizer_figures
 from datapipe.rng import shuffle_hash
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.shards.reader import ShardReader
@@ -175,9 +175,9 @@ def sampled(finished: runs.Finished) -> dict[str, Counter[bytes]]:
 
 
 def report_of(finished: runs.Finished) -> dict:
-    found = tokenizer_report(Root(finished.mixture.output), finished.plan)
+    found = tokenizer_figures(Root(finished.mixture.output), finished.plan)
     assert found is not None
-    return found
+    return found.model_dump(mode="json")
 
 
 def texts_of(finished: runs.Finished, source: str) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.report.mixture_shares import epoch_warnings
+from datapipe.report.report import MixtureShares, SourceShare, Stratum
 from datapipe.steps.warnings import RunWarning
 from tests.support import corpora, runs
 
@@ -153,8 +154,11 @@ def test_stages_in_an_odd_order_are_told_by_the_run(tmp_path: Path) -> None:
     ("documents", "epochs", "told"), [(2, 0.9, "4.5 times"), (2, 0.8, ""), (0, 0.9, ""), (0, 4.1, "4.1 times")]
 )
 def test_stratum_that_epochs_repeat_counts_as_often_as_it_is_drawn(documents: int, epochs: float, told: str) -> None:
-    strata = [{"documents": 7, "repeat": 1}, {"documents": documents, "repeat": 5}]
-    texts = [warning.text for warning in epoch_warnings({"sources": {"web": {"epochs": epochs, "strata": strata}}})]
+    counts = {"tokens": 1, "sequences": 1}
+    strata = (Stratum(documents=7, repeat=1, **counts), Stratum(documents=documents, repeat=5, **counts))
+    source = SourceShare(share=1, tokens=9, epoch_tokens=9, epochs=epochs, max_epochs=None, strata=strata)
+    drawn = MixtureShares(tokens=9, asked_tokens=9, phases=1, exhausted="stop", window=1, sources={"web": source}, schedule=())
+    texts = [warning.text for warning in epoch_warnings(drawn)]
     assert len(texts) == bool(told) and all(told in text for text in texts)
 
 

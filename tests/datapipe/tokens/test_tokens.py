@@ -21,9 +21,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
-from datapipe.token_counts import MAX_NAMES, Fertility
+from datapipe.token_counts import MAX_NAMES, Fertility, SourceFertility
 from datapipe.tokens import Encoder, tiktoken
-from datapipe.tokens.fertility import Meter, described
+from datapipe.tokens.fertility import Meter
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.special_tokens import AddedAround, added_around
 from datapipe.tokens.tiktoken import Encoding, convert, is_rank_file
@@ -357,11 +357,11 @@ def metered(languages: list[str | None], cuts: int = 1) -> Fertility:
 
 @pytest.mark.parametrize("cuts", [1, 3])
 def test_counts_are_by_language_however_cut(cuts):
-    found = described(metered(["en", "de", "en", None, "de", "en"], cuts))
-    assert {name: one["documents"] for name, one in found["languages"].items()} == {"": 1, "de": 2, "en": 3}
-    assert (found["bytes"], found["words"], found["tokens"]) == (18, 6, 12)
-    assert (found["bytes_per_token"], found["tokens_per_word"]) == (1.5, 2.0)
-    assert described(Fertility())["bytes_per_token"] is None
+    found = SourceFertility.of(metered(["en", "de", "en", None, "de", "en"], cuts))
+    assert {name: one.documents for name, one in (found.languages or {}).items()} == {"": 1, "de": 2, "en": 3}
+    assert (found.bytes, found.words, found.tokens) == (18, 6, 12)
+    assert (found.bytes_per_token, found.tokens_per_word) == (1.5, 2.0)
+    assert SourceFertility.of(Fertility()).bytes_per_token is None
 
 
 @pytest.mark.parametrize("cuts", [1, 3])

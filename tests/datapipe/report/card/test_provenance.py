@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datapipe.config import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.report.card.provenance import provenance, shared_out
 from datapipe.report.joined import _bins
@@ -65,7 +66,7 @@ def _sums(entries: Iterator[dict[str, int]]) -> Counter[str]:
 def test_totals_agree_with_the_report_and_an_edit_of_a_licence_runs_nothing(folder: Path) -> None:
     finished = _run(folder, TOKENS)
     report = finished.report
-    entry = provenance(finished.mixture, finished.plan, report)
+    entry = provenance(finished.mixture, finished.plan, finished.summary).model_dump(mode="json")
     total, drawn = report["total"], report["mixture"]["tokens"]
     whole = {"documents": total["documents"]["kept"], "bytes": total["kept_bytes"], "tokens": total["tokens"]}
     for part in ("licenses", "synthetic"):
@@ -95,7 +96,7 @@ def test_totals_agree_with_the_report_and_an_edit_of_a_licence_runs_nothing(fold
 def test_documents_are_dropped_and_counted_by_their_own_licence(folder: Path) -> None:
     finished = _run(folder, f"tokenizer: none\n{TAIL}")
     report = finished.report
-    entry = provenance(finished.mixture, finished.plan, report)
+    entry = provenance(finished.mixture, finished.plan, finished.summary).model_dump(mode="json")
     refused = sum(LICENCES[number % len(LICENCES)] == "cc-by-nc-4.0" for number in range(60))
     assert report["sources"]["web"]["documents"]["dropped"]["filter.license:not_allowed"] == refused
     names = dict.fromkeys([None, ""], "CC-BY-4.0")
@@ -110,17 +111,21 @@ def test_documents_are_dropped_and_counted_by_their_own_licence(folder: Path) ->
     assert _sums(iter(entry["licenses"].values()))["bytes"] == report["total"]["kept_bytes"]
 
 
+def _cost(mixture: Mixture, finished: runs.Finished, node_hours: float | None = None) -> dict[str, Any]:
+    return provenance(mixture, finished.plan, finished.summary, node_hours).model_dump()["cost"]
+
+
 def test_cores_and_nodes_have_their_prices(folder: Path) -> None:
     finished = _run(folder, f"tokenizer: none\n{TAIL}execution: {{resources: {{write: {{num_cpus: 4}}}}}}")
     prices = {"cost_per_core_hour": 3.6e9, "cost_per_node_hour": 3.0}
     execution = finished.mixture.execution.model_copy(update=prices)
     priced = finished.mixture.model_copy(update={"execution": execution})
     seconds = {step.id: sum(record.metrics.seconds for record in step.records) for step in finished.plan.steps}
-    cost = provenance(priced, finished.plan, finished.report)["cost"]
+    cost = _cost(priced, finished)
     assert cost["cluster_usd"] is None
     assert cost["compute_usd"] == pytest.approx(sum(seconds.values()) * 1e6)
     assert cost["total_usd"] == pytest.approx(12.5 + cost["compute_usd"])
-    on_cluster = provenance(priced, finished.plan, finished.report, node_hours=2.0)["cost"]
+    on_cluster = _cost(priced, finished, node_hours=2.0)
     writing = sum(number for step, number in seconds.items() if step.endswith("/write"))
     assert on_cluster["compute_usd"] == pytest.approx((sum(seconds.values()) + 3 * writing) * 1e6)  # a local task has one core
     assert (on_cluster["cluster_usd"], on_cluster["total_usd"]) == (6.0, 18.5)  # nodes' hours include those of their cores
@@ -155,7 +160,7 @@ def test_more_licences_than_are_counted_are_one_entry(tmp_path: Path) -> None:
     finished = runs.run_mixture(
         runs.write_mixture(tmp_path, source, stages="", tail="tokenizer: none"), make_engine=runs.InProcess
     )
-    entry = provenance(finished.mixture, finished.plan, finished.report)
+    entry = provenance(finished.mixture, finished.plan, finished.summary).model_dump(mode="json")
     assert {name: numbers["documents"] for name, numbers in entry["licenses"].items()} == {"various": len(rows)}
 
 
@@ -169,7 +174,7 @@ def test_pages_have_the_licence_that_a_stage_finds(tmp_path: Path) -> None:
     source = f"  web: {{path: {tmp_path}/*.warc.gz, license_field: license}}"
     tail = "tokenizer: none\nlicenses: [CC-BY-4.0, unknown]\nstages: [extract.html, filter.license]"
     finished = runs.run_mixture(runs.write_mixture(tmp_path, source, stages="", tail=tail), make_engine=runs.InProcess)
-    entry = provenance(finished.mixture, finished.plan, finished.report)
+    entry = provenance(finished.mixture, finished.plan, finished.summary).model_dump(mode="json")
     assert {name: numbers["documents"] for name, numbers in entry["licenses"].items()} == {"CC-BY-4.0": 2, "unknown": 1}
     assert finished.report["sources"]["web"]["documents"]["dropped"] == {"filter.license:not_allowed": 1}
     assert finished.told == []

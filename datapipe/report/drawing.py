@@ -1,27 +1,17 @@
-"""The charts of the report: what each of the four forms draws. `templates/charts.html` has their elements.
+"""The charts of a report: what each of the four forms draws. `html/templates/charts.html` has their elements.
 
-A chart comes with the table that it draws. Lengths of its marks, or areas, are proportional to the numbers of the table.
+A chart draws a table. Lengths of its marks, or areas, are proportional to the numbers of the table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
-
-from datapipe.machine.terminal import HARMFUL
-from datapipe.quantities import counted
-from datapipe.report.tables import Table, cell
 
 WIDTH = 720
 """Units of a chart across. On a page of this width they are CSS pixels."""
-
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#7f7f7f")
-"""Okabe and Ito's colours, which colour-blind people tell apart (jfly.uni-koeln.de/color)."""
-
-_LABEL_WIDTH = 230
-_CHAR_WIDTH = 7.6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,14 +24,9 @@ class Bars:
     """
 
     kind: ClassVar[str] = "bars"
+    hint: ClassVar[str] = ""
     column: int = 1
     unit: str = ""
-
-    def scale(self, table: Table) -> float:
-        """The length of 1. The longest bar leaves room for its label and for the longest number."""
-        values = [row[self.column] for row in table.rows]
-        room = WIDTH - _LABEL_WIDTH - max(len(cell(value) + self.unit) for value in values) * _CHAR_WIDTH - 14
-        return room / (max(value for value in values if isinstance(value, int | float)) or 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +79,7 @@ class Histogram:
     """
 
     kind: ClassVar[str] = "histogram"
+    hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules say."
     bins: Sequence[Bin]
     threshold: float | None
     is_log: bool
@@ -157,6 +143,7 @@ class Flow:
     """A stream that gets narrower from top to bottom, of at least one document."""
 
     kind: ClassVar[str] = "flow"
+    hint: ClassVar[str] = "The stream is as wide as the documents in it. What a stage drops leaves to the right."
     read: int
     steps: Sequence[FlowStep]
 
@@ -171,49 +158,13 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacked:
-    """Shares that change along an axis. Rows of the table are start, stop, and the share of each part of the legend."""
+    """Shares that change along an axis. Rows of the table are start, stop, and the share of each other heading."""
 
     kind: ClassVar[str] = "stacked"
+    hint: ClassVar[str] = "Axis: tokens."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chart:
-    """A picture with its title, which says what to read from it, and its table.
-
-    Attributes:
-        drawing: None where a table is enough.
-        note: what else a reader needs; may be empty.
-        legend: class and name of each part.
-    """
-
-    title: str
-    table: Table
-    drawing: Bars | Histogram | Flow | Stacked | None = None
-    note: str = ""
-    legend: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A part of the page.
-
-    Attributes:
-        anchor: its name in links.
-        note: a sentence below the heading; may be empty.
-        more: what is only in report.json; may be empty.
-    """
-
-    anchor: str
-    heading: str
-    charts: Sequence[Chart] = ()
-    tables: Sequence[tuple[str, Table]] = field(default_factory=tuple)
-    note: str = ""
-    more: str = ""
-
-
-def coordinate(number: float) -> str:
-    """A coordinate, to a thousandth."""
-    return f"{number:.3f}".rstrip("0").rstrip(".")
+Drawing = Bars | Histogram | Flow | Stacked
 
 
 def short(number: float) -> str:
@@ -231,13 +182,3 @@ def cut(text: str, most: int) -> str:
         return text
     head = (most - 1) // 2
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
-
-
-def visible(text: str) -> str:
-    """A text whose control characters, of bidirectional text too, are shown as their code points."""
-    return HARMFUL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
-
-
-def left_out(shown: int, there: int, noun: str) -> str:
-    """How many are only in report.json."""
-    return f"{counted(there - shown, f'more {noun}')} in report.json." if there > shown else ""

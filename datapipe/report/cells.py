@@ -1,0 +1,103 @@
+"""What a report shows: sections of tables of typed cells. `sections.py` computes them; each renderer writes them in its form.
+
+Section ─▶ Table: rows of texts and numbers ─▶ columns of a terminal · <table> and chart of a page · Markdown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from datapipe.quantities import size
+from datapipe.report.drawing import Drawing
+
+
+class Bytes(int):
+    """A number of bytes, shown with a unit."""
+
+
+class Dropped(int):
+    """A number of documents, shown as a loss."""
+
+
+class Share(float):
+    """A part of a whole, shown in per cent."""
+
+
+Cell = str | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Rows of texts and numbers.
+
+    Attributes:
+        title: what to read from the table.
+        rows: the first cell of a row is its name; None stands for a number that does not exist.
+        drawing: how a page draws the rows; None: it shows the table alone.
+        note: what else a reader needs; may be empty.
+        strong, weak: names of rows that stand out, and that stand back.
+        by_source: whether each column but the first is a source, the last one all of them.
+    """
+
+    title: str = ""
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    drawing: Drawing | None = None
+    note: str = ""
+    strong: Sequence[str] = ()
+    weak: Sequence[str] = ()
+    by_source: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+        anchor: its name in links.
+        tables: shown everywhere.
+        figures: drawn by a page alone; `noun` is what each of them is about.
+        notes: sentences below the tables.
+    """
+
+    anchor: str
+    title: str
+    tables: Sequence[Table] = ()
+    figures: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    noun: str = ""
+
+
+def cell(value: Cell) -> str:
+    """A cell as text. Floats have four significant digits."""
+    if value is None:
+        return "·"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Bytes):
+        return size(value)
+    if isinstance(value, Dropped):
+        return f"−{value:,}" if value else "·"
+    if isinstance(value, Share):
+        return f"{value:.2%}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.4g}"
+
+
+def share(part: float, whole: float) -> Share | None:
+    """A part of a whole; None of nothing."""
+    return Share(part / whole) if whole else None
+
+
+def short_share(part: float, whole: float) -> str:
+    """Whole per cents, with a decimal below ten; 100% is all, and 0% nothing."""
+    share = part / whole if whole else 0.0
+    if share >= 0.995 and part < whole:
+        return ">99%"
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return f"{share:.1%}" if 0 < share < 0.0995 else f"{share:.0%}"
+
+
+def share_of(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "0%"

@@ -1,0 +1,82 @@
+"""Where the text of a report comes from, under which licences it is kept, and what it cost: `provenance` in report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from datapipe.shards.provenance import Provenance, SyntheticEntry
+
+
+class Collected(BaseModel, frozen=True):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    first: str = Field(alias="from")
+    last: str = Field(alias="to")
+
+
+class Origin(BaseModel, frozen=True):
+    """Where a source comes from."""
+
+    license: str | None
+    synthetic: bool | SyntheticEntry
+    license_field: str | None
+    homepage: str | None
+    collected: Collected | None
+    cost_usd: float | None = None
+
+    @classmethod
+    def of(cls, source: Provenance | Origin, **more: Any) -> Self:
+        """What a manifest records of a source, or another record of it."""
+        dates = source.collected
+        if isinstance(dates, tuple):
+            dates = Collected.model_validate(dict(zip(("from", "to"), dates)))
+        return cls.model_validate({**dict(source), "collected": dates, **more})
+
+
+class TakenSource(Origin, frozen=True):
+    """A source whose rows are those of another snapshot."""
+
+    documents: int
+    tokens: int
+    sequences: int
+
+
+class Kept(BaseModel, frozen=True):
+    """What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and
+    bytes where rows of another snapshot are among them."""
+
+    documents: int | None
+    bytes: int | None
+    tokens: int | None
+    drawn_tokens: int | None
+
+    @classmethod
+    def total(cls, parts: Iterable[Kept]) -> Kept:
+        """The sum; None where one of the numbers is not known."""
+        listed = list(parts)
+        columns = {name: [getattr(part, name) for part in listed] for name in cls.model_fields}
+        return cls(**{name: None if None in numbers else sum(numbers) for name, numbers in columns.items()})
+
+
+class Cost(BaseModel, frozen=True):
+    """Core-hours of committed tasks, and money where the mixture has prices."""
+
+    core_hours: float
+    core_hours_by_step: dict[str, float]
+    core_hours_by_source: dict[str, float]
+    core_hours_shared: float
+    node_hours: float | None
+    sources_usd: float | None
+    compute_usd: float | None
+    cluster_usd: float | None
+    total_usd: float | None
+
+
+class ReportProvenance(BaseModel, frozen=True):
+    sources: dict[str, Origin]
+    licenses: dict[str, Kept]
+    synthetic: dict[str, Kept]
+    cost: Cost | None

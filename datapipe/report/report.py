@@ -1,0 +1,365 @@
+"""Every number of a run, as report.json has it: typed records, read and written here alone. `README.md` explains the keys.
+
+    committed tasks ─▶ `summary.py` ─▶ Report ─▶ report.json
+                                         ├─▶ `sections.py` ─▶ terminal, page, card
+                                         └─▶ comparison and page of `explore`
+
+Shares and rates are computed from the sums beside them. Reading ignores keys that are not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, computed_field
+
+from datapipe.quantities import rate_mb_per_s
+from datapipe.records.names import REPORT
+from datapipe.report.origins import ReportProvenance, TakenSource
+from datapipe.shards.shard_table import absent
+from datapipe.steps.warnings import RunWarning
+from datapipe.storage.root import Root
+from datapipe.token_counts import TokenizerFigures
+
+RuleBin = tuple[float, float, int, int]
+"""low, high, passed, failed; half open."""
+
+LengthBin = tuple[float, float, int, int]
+"""low, high, documents, bytes; half open."""
+
+SizeBin = tuple[int, int, int, int]
+"""low, high, clusters, documents; both bounds included."""
+
+_IN_ONE_LINE = ("measured", "lengths", "clusters")
+"""Long entries that programs read; people find them on a line each."""
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+# ------------------------------------------------------------------------------------------------ counts of documents
+
+
+class Documents(Record):
+    """read = kept + Σ dropped + quarantined, when every step is committed."""
+
+    read: int
+    kept: int
+    dropped: dict[str, int]
+    quarantined: int
+    quarantine_reasons: dict[str, int]
+
+    @property
+    def between_steps(self) -> int:
+        """Documents that some step has still to decide about."""
+        return self.read - self.kept - self.quarantined - sum(self.dropped.values())
+
+
+class PackedRows(Record):
+    """How documents went into rows of one length; see `metrics.Packing`."""
+
+    rows: int
+    tokens: int
+    padding_tokens: int
+    documents: int
+    split_documents: int
+    pieces: int
+    dropped_tokens: int
+    dropped_documents: int
+    split_for_padding: int
+
+    @computed_field
+    @property
+    def padding_share(self) -> float:
+        whole = self.tokens + self.padding_tokens
+        return round(self.padding_tokens / whole, 9) if whole else 0.0
+
+
+class StepWork(Record):
+    """Time and input of one kind of work, summed over tasks."""
+
+    seconds: float
+    bytes: int
+    documents: int
+
+    @computed_field
+    @property
+    def mb_per_s(self) -> float | None:
+        rate = rate_mb_per_s(self.bytes, self.seconds)
+        return None if rate is None else round(rate, 3)
+
+
+class Entry(Record):
+    """The sums of one source, or of all."""
+
+    documents: Documents
+    bytes: int
+    kept_bytes: int
+    tokens: int
+    sequences: int
+    packing: dict[int, PackedRows]
+    counts: dict[str, int]
+    steps: dict[str, StepWork]
+
+
+class Total(Entry):
+    task_seconds: float
+
+
+class TaskCounts(Record):
+    """The tasks of one step; `rows` and `bytes` are those that an exchange wrote."""
+
+    planned: int | None
+    committed: int
+    kind: str
+    source: str | None
+    label: str
+    seconds: float
+    peak_bytes: int
+    rows: int | None = absent()
+    bytes: int | None = absent()
+
+
+class SecondAttempts(Record):
+    tasks: int
+    won: int
+
+
+# ------------------------------------------------------------------------------------------------ decisions
+
+
+class KeptShare(Record):
+    """The cut of a filter that keeps a share."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    threshold: float | None
+    tie: str | None
+    documents: int | None
+    kept_documents: int | None
+    weight: int | None
+    kept_weight: int | None
+    share: float
+    of: str
+    earlier: str | None = Field(alias="from")
+
+
+class SearchedSet(Record):
+    """A list of entries that filters searched for; contaminated + undetectable + clean = entries."""
+
+    stage: str
+    name: str
+    entries: int
+    contaminated: int
+    undetectable: int
+    clean: int
+
+
+class NearDocument(Record):
+    document: str
+    key: str
+    value: float
+    threshold: float
+
+
+class Borderline(Record):
+    """The documents nearest to a threshold, nearest first."""
+
+    kept: tuple[NearDocument, ...] = ()
+    dropped: tuple[NearDocument, ...] = ()
+
+
+class Rule(Record):
+    """What one rule of a filter measured, summed over the tasks of one source."""
+
+    option: str
+    side: Literal["min", "max", "other"]
+    threshold: float | None
+    mode: str
+    documents: int
+    not_a_number: int
+    passed: int
+    failed: int
+    passed_bytes: int
+    failed_bytes: int
+    dropped: int
+    bins: tuple[RuleBin, ...]
+    borderline: Borderline
+
+    @property
+    def failed_share(self) -> float | None:
+        measured = self.passed + self.failed
+        return self.failed / measured if measured else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRule:
+    """A rule with the source and the stage that have it."""
+
+    source: str
+    stage: str
+    name: str
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}: {self.stage}:{self.name}"
+
+
+class Clusters(Record):
+    """Clusters of a stage by size; the numbers are estimates where `sampled` is below 1."""
+
+    clusters: int
+    dropped: int
+    sampled: float
+    sizes: tuple[SizeBin, ...]
+
+
+# ------------------------------------------------------------------------------------------------ the snapshot
+
+
+class Stratum(Record):
+    documents: int
+    tokens: int
+    sequences: int
+    repeat: int
+
+
+class SourceShare(Record):
+    """What training draws of a source. Tokens and epochs of an endless run are None."""
+
+    share: float
+    tokens: int | None
+    epoch_tokens: int
+    epochs: float | None
+    max_epochs: float | None
+    strata: tuple[Stratum, ...] | None
+
+    @property
+    def most_repeats(self) -> int:
+        """How often an epoch repeats the text that it repeats most."""
+        return max((stratum.repeat for stratum in self.strata or () if stratum.documents), default=1)
+
+
+class Interval(Record):
+    """A part of the run, with the tokens drawn of each source."""
+
+    start_tokens: int
+    stop_tokens: int
+    tokens: dict[str, int]
+
+
+class MixtureShares(Record):
+    """The realised mixture; `tokens` is None for an endless run."""
+
+    tokens: int | None
+    asked_tokens: int | None
+    phases: int
+    exhausted: str
+    window: int
+    sources: dict[str, SourceShare]
+    schedule: tuple[Interval, ...]
+
+
+class Published(Record):
+    """The files of the snapshot."""
+
+    files: int
+    bytes: int
+    fingerprint: str
+    before: str | None
+    taken_down: int
+    held_out: int
+
+
+class Command(Record):
+    """The command that wrote the report."""
+
+    datapipe: str
+    engine: str
+    workers: int | None
+    wall_s: float
+    finished: str
+
+
+class Addition(Record):
+    part: int
+    folder: str
+    added_to: str
+
+
+# ------------------------------------------------------------------------------------------------ the report
+
+
+def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:
+    if isinstance(entry, RunWarning):
+        return entry
+    details = {name: value for name, value in entry.items() if name not in ("kind", "source", "text")}
+    return RunWarning(kind=entry["kind"], source=entry["source"] or "", text=entry["text"], details=details)
+
+
+Warned = Annotated[RunWarning, BeforeValidator(_warning), PlainSerializer(RunWarning.to_json)]
+Status = Literal["done", "failed", "stopped"]
+
+
+class Report(Record):
+    """report.json. What comes from files of a run, and not from its plan, has a default."""
+
+    name: str
+    status: Status
+    problem: str | None
+    total: Total
+    sources: dict[str, Entry]
+    taken: dict[str, TakenSource]
+    mixture: MixtureShares | None
+    tokenizer: TokenizerFigures | None
+    warnings: tuple[Warned, ...]
+    thresholds: dict[str, dict[str, KeptShare]]
+    contamination: tuple[SearchedSet, ...]
+    measured: dict[str, dict[str, dict[str, Rule]]]
+    lengths: dict[str, dict[str, tuple[LengthBin, ...]]]
+    clusters: dict[str, Clusters]
+    tasks: dict[str, TaskCounts]
+    second_attempts: dict[str, SecondAttempts]
+    peak_worker_bytes: int
+    run: Command | None
+    shards: Published | None
+    provenance: ReportProvenance
+    addition: Addition | None = absent()
+
+    def with_(self, **changes: Any) -> Self:
+        return self.model_copy(update=changes)
+
+    def rules(self) -> list[MeasuredRule]:
+        """The rules that measured documents, in the order of sources and stages."""
+        return [
+            MeasuredRule(source=source, stage=stage, name=name, rule=rule)
+            for source, stages in self.measured.items()
+            for stage, rules in stages.items()
+            for name, rule in rules.items()
+        ]
+
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """Raises ValueError for a file of another version, and for one that is no report."""
+        return cls.model_validate_json(content)
+
+    def to_bytes(self) -> bytes:
+        entries = (
+            f"{json.dumps(name)}: {json.dumps(value, indent=None if name in _IN_ONE_LINE else 1, ensure_ascii=False)}"
+            for name, value in self.model_dump(mode="json").items()
+        )
+        return ("{\n" + ",\n".join(entries) + "\n}\n").encode()
+
+
+def write_report(root: Root, report: Report) -> None:
+    root.write_atomic(REPORT, report.to_bytes())
+
+
+def read_report(root: Root) -> Report:
+    """report.json of an output. Raises FileNotFoundError, and ValueError as `Report.parse` does."""
+    return Report.parse(root.read_bytes(REPORT))

@@ -160,7 +160,7 @@ def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture, ro
     expected = [batch["input_ids"] for batch, _ in zip(dataset, range(3))]
     run(mixture, LATER)
     later = pickle.loads(pickle.dumps(fresh))
-    assert later.snapshot == fresh.snapshot != read_snapshot(root)
+    assert later.loader.snapshot == fresh.loader.snapshot != read_snapshot(root)
     for batch, wanted in zip(later, expected):
         np.testing.assert_array_equal(batch["input_ids"], wanted)
 

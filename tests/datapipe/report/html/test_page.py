@@ -212,12 +212,16 @@ def test_the_report_is_whole_in_any_window(browser: Any, address: str, width: in
 @pytest.mark.browser
 def test_the_report_is_read_by_keyboard(browser: Any, address: str) -> None:
     with window(browser, address) as seen:
+        numbers = seen.page.locator("details").first
+        was_open = numbers.get_attribute("open") is not None
         seen.page.locator("summary").first.focus()
         seen.page.keyboard.press("Enter")
-        assert seen.page.locator("details").first.get_attribute("open") is not None
-        seen.page.locator("nav a").first.focus()
+        assert (numbers.get_attribute("open") is not None) is not was_open
+        link = seen.page.locator("nav a").first
+        link.focus()
         seen.page.keyboard.press("Enter")
-        assert seen.page.evaluate("location.hash") == "#funnel"
+        assert seen.page.evaluate("location.hash") == link.get_attribute("href")
+        assert seen.page.locator(link.get_attribute("href")).is_visible()
 
 
 @pytest.mark.parametrize("most", [1, 2, 9, 10])

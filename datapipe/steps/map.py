@@ -245,8 +245,10 @@ class _Flow:
             outputs: dict[str, Any] = {"documents": self.documents.finish()}
         with self.metrics.timed("write facts"):
             outputs["kept"] = self.kept.finish() if self.kept is not None else ()
-            for sink in (self.drops, self.quarantine, *self.sinks, self.distributions, self.survivors):
+            for sink in (self.drops, self.quarantine, *self.sinks):
                 outputs |= sink.finish()
+        with self.metrics.timed("measure"):
+            outputs |= self.distributions.finish() | self.survivors.finish()
         self.own.searched = searched(self.task.stages)
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):

@@ -168,7 +168,7 @@ def _last_run(root: Root) -> LastRun | None:
 
 
 def read_history(root: Root) -> RunHistory:
-    """The history of an output. Raises UserError where no run has been, or one of another version of datapipe."""
+    """The history of an output. Raises UserError where no run has been, or one of another version, and for damaged files."""
     try:
         run = json.loads(root.read_bytes(RUN))
         inputs = parquet_table(root.read_bytes(INPUTS)).to_pylist()
@@ -176,6 +176,10 @@ def read_history(root: Root) -> RunHistory:
         begun = "a run has begun here, and none has ended: `datapipe status` tells how far it is" if root.exists(BEGUN) else ""
         raise UserError(
             f"{root.url}: {begun or 'no run has left anything here'}. Expected the output of `datapipe run`."
+        ) from error
+    except ValueError as error:  # pyarrow's errors of damaged files are ValueErrors
+        raise UserError(
+            f"{root.child_url(RUN)} or inputs.parquet beside it is damaged: {error}. Its mixture, run again, writes both."
         ) from error
     if run.get("version") != RECORD_VERSION:
         raise UserError(

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from datapipe.cli.main import main
-from datapipe.engine import local as local_engine
+from datapipe.engine import run as engine_run
 from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.storage.root import Root
 from tests.storm.processes import Ended, HangError
@@ -54,7 +54,7 @@ class Here(runs.InProcess):
 def command(arguments: Sequence[str], stops_after: int | None = None) -> Ended:
     """A `datapipe` command in this process. A run stops after so many tasks."""
     printed, errors, status = io.StringIO(), io.StringIO(), 0
-    make = mock.patch.object(local_engine, "LocalEngine", lambda url, *_, **__: Here(Root(url), stops_after))
+    make = mock.patch.object(engine_run, "LocalEngine", lambda url, *_, **__: Here(Root(url), stops_after))
     argv = mock.patch.object(sys, "argv", ["datapipe", *arguments])
     with make, argv, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:

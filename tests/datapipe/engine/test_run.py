@@ -238,6 +238,9 @@ def test_mixture_of_an_output_that_is_damaged_is_named_where_it_is(tmp_path: Pat
         read_mixture(Root(str(tmp_path)))
     with pytest.raises(UserError):  # there was no run
         read_history(Root(str(tmp_path)))
+    Root(str(tmp_path)).write_atomic("work/run.json", b'{"version"')
+    with pytest.raises(UserError, match=r"work/run\.json or inputs\.parquet beside it is damaged: .*run again"):
+        read_history(Root(str(tmp_path)))
 
 
 @pytest.mark.medium

@@ -248,7 +248,7 @@ class _Flow:
             for sink in (self.drops, self.quarantine, *self.sinks):
                 outputs |= sink.finish()
         with self.metrics.timed("measure"):
-            outputs |= self.distributions.finish() | self.survivors.finish()
+            outputs |= {**self.distributions.finish(), **self.survivors.finish()}
         self.own.searched = searched(self.task.stages)
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):

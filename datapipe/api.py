@@ -96,7 +96,7 @@ class PlannedRun:
         output: path or URL, with credentials masked.
         steps: in the order in which they run.
         sources: by name: files, bytes, share, and documents and tokens as far as they are known.
-        estimate: `bytes` and `core_seconds` that the run would take, about; see `plan.estimate.Estimate`.
+        estimate: `bytes` and `core_seconds` that the run would take, about; see `steps.estimate.Estimate`.
         warnings: what planning warns of, as texts.
     """
 

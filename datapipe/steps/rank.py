@@ -4,7 +4,7 @@
     scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
     documents, the cut ─▶ map
 
-How the interval narrows is in `stage/ranking.py`. What `narrow` finds is so small that it stands in its record, so the plan
+How the interval narrows is in `steps/cut.py`. What `narrow` finds is so small that it stands in its record, so the plan
 knows it without reading a file.
 """
 

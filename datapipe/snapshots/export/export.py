@@ -14,7 +14,7 @@ Documents that were taken down are in no export: rows are written without their 
 The list of them stays with an export of shards.
 
 The snapshot is only read. What readers begin with is written last: snapshot.json, or for Megatron tokenizer.json, and then the
-mark of a whole export (`export_folder.py`).
+mark of a whole export (`folder.py`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None
 
 
 def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:
-    """The hashes that `tasks/train.is_validation` compares with the share: (num_docs,) uint64."""
+    """The hashes that `steps/train.is_validation` compares with the share: (num_docs,) uint64."""
     return keyed_hash(key_halves(keys), seed_for(snapshot.seed, "validation"))
 
 

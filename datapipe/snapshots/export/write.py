@@ -1,6 +1,6 @@
 """Writes parts to a folder as a dataset of another tool: Parquet or JSON lines for the Hugging Face hub, or MDS.
 
-    files ─▶ index.json of each split, or README.md ─▶ the mark of a whole export (`export_folder.py`)
+    files ─▶ index.json of each split, or README.md ─▶ the mark of a whole export (`folder.py`)
 
 The bytes follow from the rows and the options alone.
 """

@@ -42,7 +42,7 @@ MACHINERY = tuple(
 output depends on them."""
 
 _NAMING = frozenset({"datapipe", "datapipe.stage"})
-"""Packages whose `__init__.py` no digest covers: it only names what the modules of the package hold."""
+"""Packages whose `__init__.py` no digest covers: it only finds what the modules of the package hold."""
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[2]

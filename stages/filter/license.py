@@ -20,7 +20,8 @@ from pydantic import Field, field_validator
 
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed, license_codes
+from datapipe.stage.license_codes import license_codes
+from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed
 
 
 class License(Filter):

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from datapipe.config.mixture import Mixture
     from datapipe.engine.events import Observer
-    from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run, RunOptions
     from datapipe.engine.watching.state import RunState
+    from datapipe.steps.request import Generation
 
 _SHOWN_SOURCES = 10
 """Sources of which the last screen names the documents."""
@@ -73,7 +73,9 @@ def run(
             help="Go on: look for new files so often, and add them as `publish` of the mixture says.",
         ),
     ] = None,
-    repack: Annotated[bool, typer.Option("--repack", help="Pack all rows anew where files were added by and by.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")
+    ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
@@ -103,7 +105,7 @@ def run(
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
         given = {"engine": engine, "workers": workers, "address": address, "limit": limit}
-        options = RunOptions(**given, replaces=replace, repacks=repack)
+        options = RunOptions(**given, replaces=replace, rebuilds=rebuild)
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
@@ -124,15 +126,17 @@ def run(
         raise typer.Exit(130) from None
 
 
-def _run(emit: Observer, options: RunOptions, state: RunState, console: Console, mixture: Mixture, only: Only | None) -> None:
+def _run(
+    emit: Observer, options: RunOptions, state: RunState, console: Console, mixture: Mixture, generation: Generation | None
+) -> None:
     """Runs a mixture and prints the last screen. Raises what ended the run early."""
     from datapipe.engine.run import Run
     from datapipe.engine.run_report import run_and_report
     from datapipe.report.screen import print_screen
 
-    ended = run_and_report(run := Run(mixture, emit, options, only=only), state)
+    ended = run_and_report(run := Run(mixture, emit, options, generation=generation), state)
     if ended.report is not None:
-        print_screen(ended.report, masked(run.root.url), console, _news(run), has_next=not run.is_addition)
+        print_screen(ended.report, masked(run.root.url), console, _news(run), has_next=generation is None)
     ended.raise_problem()
 
 
@@ -161,12 +165,12 @@ def _serve(state: RunState, mixture: Mixture, engine: str, port: int, stack: Exi
 
 
 def _news(run: Run) -> list[str]:
-    """What there is to tell of the new snapshot; nothing where there is none, and of an addition, which others publish."""
+    """Lines about the new snapshot; none where there is none, and of a generation, about which the follower has one."""
     from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
     from datapipe.snapshots.clean import work_bytes
 
-    if run.snapshot is None or run.is_addition:
+    if run.snapshot is None or run.generation is not None:
         return []
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []

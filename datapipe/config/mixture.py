@@ -183,7 +183,6 @@ class Mixture(Record):
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
-    _is_addition: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -288,17 +287,6 @@ class Mixture(Record):
         changed = {name: source.model_copy(update={"weight": of_sources[name]}) for name, source in sources.items()}
         spec = self.mixture.model_copy(update={"phases": phases, "replay": None})
         return self.model_copy(update={"all_sources": changed, "mixture": spec})
-
-    def as_addition(self, **changes: Any) -> Mixture:
-        """This mixture with some sections changed, for a run that adds files to what it has made before."""
-        changed = self.model_copy(update=changes)
-        changed._is_addition = True
-        return changed
-
-    @property
-    def is_addition(self) -> bool:
-        """Whether its run adds files to others: it may keep no document at all."""
-        return self._is_addition
 
     def weight_phases(self) -> tuple[WeightPhase, ...]:
         """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""

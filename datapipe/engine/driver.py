@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from shlex import quote
 from typing import TypeVar
@@ -45,7 +45,7 @@ from datapipe.steps.counts import (
     unreadable_text,
 )
 from datapipe.steps.estimate import KeptShares, step_costs
-from datapipe.steps.kind import Plan, Task
+from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import name_of_key
@@ -65,13 +65,20 @@ class Driver:
         emit: gets its events.
         lock: of the output; a run that has lost it stops.
         kept_before: the share of text that each step kept in the run before, for estimates.
+        generations: the committed steps of the generations before that of the request.
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptShares | None = None
+        self,
+        request: Request,
+        ledger: Ledger,
+        emit: Observer,
+        lock: OutputLock,
+        kept_before: KeptShares | None = None,
+        generations: Sequence[Step] = (),
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
-        self._kept_before = kept_before or {}
+        self._kept_before, self._generations = kept_before or {}, generations
         self._pending = Pending()
         self._next_look = 0.0
         self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
@@ -82,8 +89,9 @@ class Driver:
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        self.plan = plan = self._retry_io(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
-        self.emit(Planned(plan=plan, costs=step_costs(self.request, plan, self._kept_before)))
+        look_up, generations = self.ledger.look_up, self._generations
+        self.plan = plan = self._retry_io(lambda: compile_plan(self.request, look_up, self.plan, generations))
+        self.emit(Planned(plan=plan.of_all_generations(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
         for first in self._reading.values():

@@ -38,7 +38,7 @@ class RunEnded:
     Attributes:
         problem: what ended it early; None for a run that is done.
         snapshot: the fingerprint of what it published; empty for none.
-        is_new: whether that is a new snapshot of its output. That of an addition is published later.
+        is_new: whether that is a new snapshot of its output.
     """
 
     problem: BaseException | None = None
@@ -155,15 +155,14 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adding:
-    """A run into `output` begins, which makes this part of these sources, of so many files."""
+    """A run begins that adds so many files to these sources."""
 
-    part: int
+    generation: int
     sources: Sequence[str]
     files: int
-    output: str
 
     def __str__(self) -> str:
-        return f"adding {counted(self.files, 'new file')} as part {self.part} of {', '.join(self.sources)}"
+        return f"adding {counted(self.files, 'new file')} as generation {self.generation} of {', '.join(self.sources)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,20 +170,24 @@ class Published:
     """A snapshot that follows another one.
 
     Attributes:
-        tokens: more than before.
+        documents, tokens: more than before.
         taken_down: documents taken down since.
+        is_takedown: whether it has the same shards as the one before.
     """
 
     snapshot: str
-    tokens: int
+    documents: int = 0
+    tokens: int = 0
     taken_down: int
-    is_addition: bool
+    is_takedown: bool
 
     def __str__(self) -> str:
         begin = f"published snapshot {self.snapshot[:12]}"
-        if self.is_addition:
-            return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
-        return f"{begin} without {counted(self.taken_down, 'document')} taken down"
+        if self.is_takedown:
+            return f"{begin} without {counted(self.taken_down, 'document')} taken down"
+        if not self.tokens:
+            return f"{begin} with {counted(self.documents, 'document')} more"
+        return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
 
 
 OfAttempt = Started | Cancelled | Failed | Retried

@@ -50,12 +50,12 @@ def check_not_whole(root: Root) -> None:
         )
 
 
-def check_one_part(root: Root, before: Snapshot) -> None:
-    """Refuses an output to which files were added by and by, which a run of all files would pack anew."""
+def check_one_generation(root: Root, before: Snapshot) -> None:
+    """Refuses an output to which files were added later, which a run of all files would pack again."""
     parts = ShardTable.of(before.shards).parts
     if len(parts) and max(parts):
         raise UserError(
-            f"{root.url} holds a snapshot to which files were added in {counted(int(max(parts)), 'part')}, and this run would "
-            f"pack all rows anew, in another order. To add what is new, run `datapipe run MIXTURE --follow SECONDS`; to pack "
-            f"all anew, so that rows are shuffled across parts, `datapipe run MIXTURE --repack`."
+            f"{root.url} holds a snapshot to which files were added in {counted(int(max(parts)), 'generation')}, and this run "
+            f"would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow SECONDS`; to "
+            f"rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
         )

@@ -20,14 +20,17 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
-from datapipe.engine.tokenizer_file import users_tokenizer
+from datapipe.engine.history import read_mixture, read_types
+from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, look_into, would_take
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.same_files import same_files
 from datapipe.metrics import UnreadableFile
-from datapipe.records.names import OWN_FILES, REPORT
+from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
+from datapipe.shards.manifest import read_snapshot, snapshot_file, snapshot_folder
 from datapipe.snapshots.index.reference_rows import find_reference_rows
+from datapipe.snapshots.index.write import index_of_snapshot
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
 from datapipe.snapshots.takedown import named_in
 from datapipe.stage.base import Filter, Stage
@@ -38,7 +41,7 @@ from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.request import PlannedSource, Request
+from datapipe.steps.request import Generation, PlannedSource, Request, joined_types
 from datapipe.steps.splits import check_hashes, group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
@@ -53,62 +56,76 @@ from datapipe.storage.root import Root, is_remote, resolve
 from datapipe.weights import changes_in_words
 
 Say = Callable[[str], None]
-Only = Mapping[str, Collection[str]]
 
 
-def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, only: Only | None = None) -> Request:
+def prepare(
+    mixture: Mixture, limit: int | None = None, say: Say | None = None, generation: Generation | None = None
+) -> Request:
     """The request of a mixture as of now: its own inputs, and then the rows of other outputs that few mixtures take. Raises
     UserError for everything that is wrong with the mixture.
 
     Args:
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
-        only: by source, the paths of the files that are read; None for all.
+        generation: the files that are read, and added to the newest snapshot; None for all files.
     """
     given = mixture
-    sources, warnings = _own_sources(given, limit, say, only)
+    sources, warnings = _own_sources(given, limit, say, generation)
     stages = {name: source.stages for name, source in sources.items()}
-    named_in(given.takedown)  # a list that cannot be read ends the run before anything begins
-    mixture, taken = with_snapshot_sources(given)
+    named_in(given.takedown, None if generation is None else [])  # a list that cannot be read ends the run before it begins
+    mixture, taken = with_snapshot_sources(given) if generation is None else (as_published(given), {})
     warnings += [*_unused(mixture), *_rounded(mixture)]
     if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
         warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
-    tokenizer = users_tokenizer(mixture, encodes=bool(sources))
-    check_tokenizer(mixture, taken, tokenizer.content)
+    root, own_rows = Root(mixture.output), None
+    if generation is None:
+        tokenizer = users_tokenizer(mixture, encodes=bool(sources))
+        check_tokenizer(mixture, taken, tokenizer.content)
+    else:
+        newest = read_snapshot(root)
+        content = root.read_bytes(snapshot_file(root, newest, TOKENIZER)) if newest.has_tokens else b""
+        tokenizer = UsersTokenizer(content=content)
+        if any(isinstance(bound.stage, Global) for listed in stages.values() for bound in listed):
+            own_rows = index_of_snapshot(root, newest)
     warnings += () if taken else tokenizer.warnings  # rows that are taken have their tokens
     return Request(
         mixture=mixture,
         sources=sources,
+        generation=generation,
         tokenizer_content=tokenizer.content,
         tokenizer_notes=tokenizer.notes,
         limit=limit,
         deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in sources},
         warnings=tuple(warnings),
-        reference_rows=find_reference_rows(mixture, stages, {name: list(of.files) for name, of in sources.items()}),
+        reference_rows=find_reference_rows(mixture, stages, {name: list(of.files) for name, of in sources.items()}, own_rows),
         taken=taken,
     )
 
 
 def _own_sources(
-    mixture: Mixture, limit: int | None, say: Say | None, only: Only | None
+    mixture: Mixture, limit: int | None, say: Say | None, generation: Generation | None
 ) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
     """The sources with input files, with their files and stages, and warnings about them."""
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
-    notes = {name: Notes(on_file=partial(listing.add, name), may_grow=only is not None) for name in mixture.sources}
+    is_later = generation is not None
+    notes = {name: Notes(on_file=partial(listing.add, name), may_grow=is_later) for name in mixture.sources}
     every_file = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
-    files = {
-        name: listed if only is None else [each for each in listed if each[0].path in only[name]]
-        for name, listed in every_file.items()
-    }
+    files = every_file
+    if generation is not None:
+        chosen = {name: set(generation.files.get(name, ())) for name in every_file}
+        files = {name: [each for each in listed if each[0].path in chosen[name]] for name, listed in every_file.items()}
     warnings = _checked_files(mixture, files, notes)
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
         files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
-    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
-    looked_at = files if only is None else every_file
+    # of a later generation, the types are those of all files that there are, so that it has the columns of those before
+    looked_at = every_file if is_later else files
     looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
     warnings += [warning for of_source, _ in looked.values() for warning in of_source]
-    sources = {name: _planned(mixture, name, files[name], stages[name], looked[name][1]) for name in mixture.sources}
+    types = {name: found for name, (_, found) in looked.items()}
+    if is_later:  # wider types may have been found by reading
+        types = {name: with_known_types(mixture, name, found) for name, found in types.items()}
+    sources = {name: _planned(mixture, name, files[name], stages[name], types[name]) for name in mixture.sources}
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     return sources, warnings
@@ -170,6 +187,25 @@ def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundSta
                 f"sources.{source}: {bound_stage.name}: source_order names '{unknown}', which is not a source of the mixture."
                 f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
             )
+
+
+def as_published(mixture: Mixture) -> Mixture:
+    """The mixture in which sources that are other snapshots, and the replay, are those of the newest snapshot of the output,
+    with their versions and weights. The other outputs are not opened: their rows are in this one."""
+    if not mixture.snapshot_sources and mixture.mixture.replay is None:
+        return mixture
+    root = Root(mixture.output)
+    published = read_mixture(root.within(snapshot_folder(read_snapshot(root).fingerprint)))
+    sources = {**mixture.sources, **published.snapshot_sources}
+    return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture})
+
+
+def with_known_types(mixture: Mixture, name: str, types: Mapping[str, FoundType]) -> dict[str, FoundType]:
+    """The types of the kept fields of a source, which also hold the values that runs before have found."""
+    known, where = read_types(Root(mixture.output)).get(name, {}), mixture.where("sources", name, "keep")
+    return {
+        field: joined_types(where, field, found, known[field]) if field in known else found for field, found in types.items()
+    }
 
 
 def bind(use: StageUse) -> BoundStage:
@@ -251,7 +287,7 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
         )
     is_local = not is_remote(mixture.output)
     home = os.path.realpath(root.path()) if is_local else root.path()
-    taken = re.compile(re.escape(home) + r"/(shards|documents|lists|snapshots|additions|work|length-\d+)/")
+    taken = re.compile(re.escape(home) + r"/(shards|documents|lists|snapshots|work|length-\d+)/")
     real_folder = lru_cache(maxsize=None)(os.path.realpath)  # links to folders are followed
     for url in urls:
         if is_remote(url) == is_local or is_http(url):

@@ -17,8 +17,8 @@ from datapipe.engine.events import Observer, Said
 from datapipe.engine.history import estimated, kept_by_last_run, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
-from datapipe.engine.output_checks import check_is_folder, check_not_whole, check_one_part, check_same_mixture
-from datapipe.engine.prepare import Only, Say, prepare
+from datapipe.engine.output_checks import check_is_folder, check_not_whole, check_one_generation, check_same_mixture
+from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
 from datapipe.errors import DatapipeError, UserError
@@ -29,11 +29,12 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
+from datapipe.snapshots.generations import check_same_steps, is_base, read_steps
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
-from datapipe.steps.request import Request
+from datapipe.steps.request import Generation, Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, exclusive
 from datapipe.storage.outages import free_bytes
@@ -52,7 +53,7 @@ class RunOptions:
         address: of a running Ray cluster; None for one that is started for the run.
         limit: documents of each source to read at most; None for all.
         replaces: whether the mixture may publish into the output of another one.
-        repacks: whether the run may publish one part of each source where there are several.
+        rebuilds: whether the run may publish one generation of each source where there are several.
     """
 
     engine: str = "local"
@@ -60,7 +61,7 @@ class RunOptions:
     address: str | None = None
     limit: int | None = None
     replaces: bool = False
-    repacks: bool = False
+    rebuilds: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
@@ -87,7 +88,7 @@ class Run:
     Attributes:
         emit: gets its events.
         make_engine: for another engine than that of the options.
-        only: by source, the paths of the files that are read; None for all.
+        generation: the files that are read, and added to the newest snapshot; None for all files.
         make_report: makes the report that is kept with the snapshot; None for none.
         started_s: of `perf_counter`.
         before: the snapshot that was the newest one before this run; None before the first.
@@ -98,7 +99,7 @@ class Run:
     emit: Observer
     options: RunOptions = field(default_factory=RunOptions)
     make_engine: EngineFactory | None = None
-    only: Only | None = None
+    generation: Generation | None = None
     make_report: MakeReport | None = None
     started_s: float = field(default_factory=perf_counter)
     before: Snapshot | None = None
@@ -112,15 +113,10 @@ class Run:
         return Root(self.mixture.output)
 
     @property
-    def is_addition(self) -> bool:
-        """Whether its snapshot is a part of that of another output, which is published later."""
-        return self.only is not None
-
-    @property
     def is_new(self) -> bool:
         """Whether it has published a new snapshot of its output."""
         before = None if self.before is None else self.before.fingerprint
-        return not self.is_addition and self.snapshot is not None and self.snapshot.fingerprint != before
+        return self.snapshot is not None and self.snapshot.fingerprint != before
 
     def say(self, line: str) -> None:
         self.emit(Said(line))
@@ -141,10 +137,14 @@ class Run:
         self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
-        self.request = request = prepare(self.mixture, self.options.limit, self.say, self.only)
+        request = None if self.generation else prepare(self.mixture, self.options.limit, self.say)
         check_is_folder(self.root)
         with exclusive(self.root) as lock:
             self.before = newest_manifest(self.root)
+            if request is None:  # which reads the index of the output
+                self._check_generation()
+                request = prepare(self.mixture, None, self.say, self.generation)
+            self.request = request
             self._check_before(request)
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
@@ -153,7 +153,9 @@ class Run:
             ledger.sweep(lock)
             if ledger.num_refused:
                 self.say(f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again")
-            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_by_last_run(self.root)), request)
+            generations = read_steps(ledger, self.before) if self.generation and self.before else ()
+            kept_before = kept_by_last_run(self.root)
+            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, generations), request)
             self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
             ledger.sweep(lock)
         return self.snapshot
@@ -162,6 +164,7 @@ class Run:
         """Runs what is not committed; writes the history of the run whether it fails or not."""
         try:
             plan = driver.compile()
+            check_same_steps(plan)
             if not plan.is_committed:
                 self._check_disk(request, plan)
                 plan = self._run(driver, request)
@@ -184,8 +187,17 @@ class Run:
             check_same_mixture(self.root, self.before, request.mixture)
             if self.options.limit is not None:
                 check_not_whole(self.root)
-        if not self.options.repacks:
-            check_one_part(self.root, self.before)
+        if not self.options.rebuilds and self.generation is None:
+            check_one_generation(self.root, self.before)
+
+    def _check_generation(self) -> None:
+        """Raises DatapipeError where the newest snapshot is another one than the generation was begun for."""
+        assert self.generation is not None
+        if self.before is None or not is_base(self.root, self.generation.base, self.before.fingerprint):
+            raise DatapipeError(
+                f"{self.root.url}: another run has published a snapshot since files were chosen to be added to "
+                f"{self.generation.base[:12]}. Follow again: new files are then chosen again."
+            )
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
         """Raises UserError where the disk of the output has less room than the estimate."""
@@ -205,10 +217,10 @@ class Run:
         )
 
     def _write_history(self, driver: Driver, request: Request) -> None:
-        self.plan = driver.plan
         if driver.plan is not None:
+            self.plan = driver.plan.of_all_generations()
             stages = (bound for source in request.sources.values() for bound in source.stages)
-            write_run(self.root, driver.plan, request, earlier_runs(stages))
+            write_run(self.root, self.plan, request, earlier_runs(stages))
 
     def _run(self, driver: Driver, request: Request) -> Plan:
         engine = (self.make_engine or self.options.start_engine)(self.root, request)

@@ -31,6 +31,7 @@ from datapipe.report.distributions import distributions
 from datapipe.report.html.page import write_page
 from datapipe.report.report import Command, Report, write_report
 from datapipe.report.summary import summarize, tokenizer_figures
+from datapipe.shards.document_files import document_files
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
@@ -68,7 +69,7 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
-        published[:] = [_report(run, plan, snapshot, None, warnings)]
+        published[:] = [_report(run, plan.of_all_generations(), snapshot, None, warnings)]
         return published[0].to_bytes()
 
     run.make_report = make_report
@@ -139,15 +140,15 @@ def _report(
 
 
 def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:
-    """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
+    """A warning where a corpus that grew is rebuilt with another tokenizer: trainers of the old one cannot move."""
     before = run.before
-    if not run.options.repacks or before is None or after is None or not (before.has_tokens and after.has_tokens):
+    if not run.options.rebuilds or before is None or after is None or not (before.has_tokens and after.has_tokens):
         return []
     if before.tokenizer.fingerprint == after.tokenizer.fingerprint:
         return []
     path = run.root.child_url(snapshot_file(run.root, before, TOKENIZER))
     text = (
-        f"a tokenizer was trained anew, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
+        f"a tokenizer was trained again, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
         f"the old one, copy {path}, and name it in the mixture: tokenizer: {{path: FILE}}"
     )
     return [RunWarning(kind="new_tokenizer", text=text)]
@@ -164,7 +165,8 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
 def _names_of(run: Run) -> Callable[[bytes], str]:
     """What names a document by its key."""
     sources = {} if run.request is None else run.request.sources
-    files = {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
+    files = {} if run.generation is None or run.before is None else document_files(run.root, run.before)
+    files |= {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
 
     def name_of(key: bytes) -> str:
         source, path = files[int.from_bytes(key[:8], "big")]

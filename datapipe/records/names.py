@@ -2,10 +2,7 @@
 
 snapshot.json                     the newest snapshot
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
-  additions.json                  the folders of the additions that it is made of
-additions/NUMBER/                 each an output of its own, of new files
-additions/work/                   the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
-shards/SOURCE/part-….arrow        the shards of all of them
+shards/SOURCE/part-….arrow        the shards of all of them; shards/SOURCE+2/part-….arrow of files that were added second
 lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 removed.parquet                   of the newest: documents that were taken down, where there are any
@@ -20,7 +17,9 @@ work/                             what runs need to resume, and `inspect` to loo
   run.json   inputs.parquet       the last run and its inputs
   begun                           while a run is at work, and after it was killed: run.json is then of the run before
   cluster.json                    hours that nodes of a Ray cluster were used for
-  published/FINGERPRINT           the tasks that each snapshot was made of
+  published/FINGERPRINT           the steps that each snapshot was made of, with their tasks
+  generation.json                 the files that a run adds to the newest snapshot
+  following/                      the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
   publish/                        shards on their way to shards/
   lock   lock.json                held by the run at work: locally, on an object store
   condemned-ID.json               what a run on an object store is deleting
@@ -55,7 +54,9 @@ ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
 BEGUN = f"{WORK}/begun"
-FOLLOWER = f"additions/{WORK}/follow.json"
+GENERATION = f"{WORK}/generation.json"
+FOLLOWING = f"{WORK}/following"
+FOLLOWER = f"{FOLLOWING}/follow.json"
 CLUSTER = f"{WORK}/cluster.json"
 PUBLISH = f"{WORK}/publish"
 PUBLISHED = f"{WORK}/published"
@@ -67,7 +68,7 @@ _LENGTH_FOLDER = re.compile(r"length-\d+")
 
 
 def published_tasks(fingerprint: str) -> str:
-    """The file that lists the tasks of a snapshot, by fingerprint, one a line."""
+    """The file that lists the steps of a snapshot; see `snapshots/generations.py`."""
     return f"{PUBLISHED}/{fingerprint}"
 
 

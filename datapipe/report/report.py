@@ -286,12 +286,6 @@ class Command(Record):
     finished: str
 
 
-class Addition(Record):
-    part: int
-    folder: str
-    added_to: str
-
-
 # ------------------------------------------------------------------------------------------------ the report
 
 
@@ -329,7 +323,6 @@ class Report(Record):
     run: Command | None
     shards: Published | None
     provenance: ReportProvenance
-    addition: Addition | None = absent()
 
     def with_(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)

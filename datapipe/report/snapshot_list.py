@@ -84,7 +84,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
         (len(cleaning.dropped), "snapshot", f": {dropped}" if dropped else "", cleaning.files),
         (len(cleaning.shards), "data file", " that no kept snapshot has", cleaning.shards),
         (len(cleaning.work_files), "file", " of tasks that no kept snapshot and not the last run needs", cleaning.work_files),
-        (len(cleaning.additions), "file", " of additions that no kept snapshot has", cleaning.additions),
+        (len(cleaning.old_files), "file", " of additions that no kept snapshot has", cleaning.old_files),
     ]
     return [
         f"{counted(count, noun)}{text}, {size(sum(num_bytes for _, num_bytes in files))}"

@@ -2,8 +2,6 @@
 
     snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "lengths": {folder: [fingerprint, …]}}
     snapshots/<fingerprint>/pin.json            {"pinned_at": seconds since the epoch, "why": text}
-    snapshots/<fingerprint>/additions.json      the folders of the additions that it is made of: ["additions/00001"]
-    additions/00001/                            an output of its own, of files that were added: tasks, index, shards
 
 `lengths` holds the snapshots of further sequence lengths that were published with it, by folder of the output: "length-8192".
 A snapshot is never changed. One that is published again keeps the time of its first publication; other sequence lengths that it
@@ -28,8 +26,6 @@ from datapipe.storage.root import Root
 
 PUBLICATION = "publication.json"
 PIN = "pin.json"
-ADDITIONS = "additions"
-ADDED = "additions.json"
 
 _Note = TypeVar("_Note")
 
@@ -233,30 +229,3 @@ def _read_pin(root: Root, folder: str, fingerprint: str) -> Pin | None:
     command = f"datapipe snapshots {quote(root.url)}"
     remedy = f"`{command} --pin {fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
     return read_note(root.within(folder), _pin_path(fingerprint), made, remedy)
-
-
-# ------------------------------------------------------------------------------------------------ additions
-
-
-def folder_of(path: str) -> str:
-    """The folder of the addition that a file belongs to: "additions/00001"."""
-    return "/".join(path.split("/", 2)[:2])
-
-
-def published_additions(root: Root, snapshot: Snapshot) -> list[str]:
-    """The folders of the additions that a snapshot is made of; none where nothing was added. Those that kept no document are
-    among them, since their rows tell of what was dropped; those that were built and never published are not. Raises
-    DatapipeError for a damaged list."""
-    path = f"{snapshot_folder(snapshot.fingerprint)}/{ADDED}"
-    remedy = "It lists the folders of the additions in this snapshot. Restore it, or build anew with `datapipe run --repack`."
-    return read_note(root, path, lambda noted: [str(folder) for folder in noted], remedy, DatapipeError) or []
-
-
-def with_additions(url: str) -> list[str]:
-    """An output with the additions that its newest snapshot is made of, as paths or URLs; anything else alone."""
-    root = Root(url.rstrip("/"))
-    try:
-        has_any = bool(root.within(ADDITIONS).folders())
-    except OSError:  # no such bucket, or no answer: whoever reads it tells
-        has_any = False
-    return [url, *map(root.child_url, published_additions(root, read_snapshot(root)))] if has_any else [url]

@@ -31,7 +31,6 @@ from datapipe.records.names import (
 )
 from datapipe.shards.manifest import folder_names, read_snapshot, snapshot_folder
 from datapipe.shards.snapshots import (
-    ADDITIONS,
     DATA_FOLDERS,
     DATA_PATH,
     Pin,
@@ -43,7 +42,7 @@ from datapipe.shards.snapshots import (
     published_names,
     read_note,
 )
-from datapipe.snapshots.additions import unneeded_files
+from datapipe.snapshots.generations import OLD_FOLDER, tasks_of, unneeded_old_files
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
@@ -62,7 +61,7 @@ class Cleaning:
         shards: path and bytes of the shards and files of documents that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
-        additions: path and bytes of the files of additions that nothing needs.
+        old_files: path and bytes of the files that an earlier version has left of additions, and that nothing needs.
         keeps_tasks: whether every task stays, since the last run was killed and has told none.
     """
 
@@ -73,17 +72,17 @@ class Cleaning:
     shards: tuple[tuple[str, int], ...]
     tasks: tuple[str, ...]
     work_files: tuple[tuple[str, int], ...]
-    additions: tuple[tuple[str, int], ...] = ()
+    old_files: tuple[tuple[str, int], ...] = ()
     keeps_tasks: bool = False
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
-        return sum(size for group in (self.files, self.shards, self.work_files, self.additions) for _, size in group)
+        return sum(size for group in (self.files, self.shards, self.work_files, self.old_files) for _, size in group)
 
     @property
     def is_empty(self) -> bool:
-        return not any((self.files, self.shards, self.tasks, self.work_files, self.additions))
+        return not any((self.files, self.shards, self.tasks, self.work_files, self.old_files))
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -120,7 +119,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         tasks=tuple(tasks),
         work_files=tuple(work_files),
         keeps_tasks=root.exists(BEGUN),
-        additions=tuple(unneeded_files(root, [publication.snapshot for publication in kept])),
+        old_files=tuple(unneeded_old_files(root, [publication.snapshot for publication in kept])),
     )
 
 
@@ -133,7 +132,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.additions)), *lists]
+        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.old_files)), *lists]
         with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -146,7 +145,7 @@ def clean(root: Root, keep: int) -> Cleaning:
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):
                 target.delete_empty_folders(parent)
-        root.delete_empty_folders(ADDITIONS)
+        root.delete_empty_folders(OLD_FOLDER)
     return cleaning
 
 
@@ -181,7 +180,7 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     needed = _last_run(root)
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
-            needed |= set(root.read_bytes(published_tasks(publication.fingerprint)).decode().split())
+            needed |= set(tasks_of(root, publication.fingerprint))
     ledger = Ledger(root)
     ledger.load()
     names = ledger.fingerprints()

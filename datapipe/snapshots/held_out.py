@@ -10,18 +10,17 @@ are together. Memory is that of the held-out documents among them, and of a bloc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from datapipe.columns import key_matrix, numbers
+from datapipe.document_name import document_name
 from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.quantities import counted
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.steps.kind import Plan
-from datapipe.steps.request import Request
-from datapipe.steps.splits import name_of_key
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 
@@ -34,13 +33,16 @@ Files = Mapping[str, Sequence[ExchangeFile]]
 """By source, the files with the hashes of its texts."""
 
 
-def held_out_warnings(root: Root, request: Request, plan: Plan, shards: Sequence[ShardEntry]) -> Iterator[RunWarning]:
+def held_out_warnings(
+    root: Root, share: float, plan: Plan, shards: Sequence[ShardEntry], files: Iterable[tuple[int, str, str]]
+) -> Iterator[RunWarning]:
     """Warnings about the validation split of a snapshot; none where nothing is to be held out.
 
     Args:
+        share: that is held out.
         shards: of the sources with input files.
+        files: (hash, source, path) of each input file.
     """
-    share = request.mixture.validation
     if not share:
         return
     held_out = {shard.source for shard in shards if shard.split == "validation"}
@@ -49,7 +51,8 @@ def held_out_warnings(root: Root, request: Request, plan: Plan, shards: Sequence
         without[name] = sum(shard.documents for shard in shards if shard.source == name)
     if without:
         yield _nothing_held_out(share, without)
-    yield from _copies_in_training(root, request, _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS))
+    paths = {number: path for number, _, path in files}
+    yield from _copies_in_training(root, paths, _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS))
 
 
 def _nothing_held_out(share: float, documents: Mapping[str, int]) -> RunWarning:
@@ -70,7 +73,7 @@ def _text_files(plan: Plan, name: str) -> Files:
     return files
 
 
-def _copies_in_training(root: Root, request: Request, training: Files, held_out: Files) -> Iterator[RunWarning]:
+def _copies_in_training(root: Root, paths: Mapping[int, str], training: Files, held_out: Files) -> Iterator[RunWarning]:
     """A warning for each source with held-out documents whose text is in training, too."""
     num_texts = sum(file.rows for files in (training, held_out) for listed in files.values() for file in listed)
     stop = HASH_SPACE if num_texts <= MOST_TEXTS else HASH_SPACE * MOST_TEXTS // num_texts
@@ -83,19 +86,20 @@ def _copies_in_training(root: Root, request: Request, training: Files, held_out:
         if copied:
             chosen = np.flatnonzero(np.logical_or.reduce([*copied.values()]))
             key = keys[chosen[0]].tobytes()  # of the lowest hash
-            yield _held_out_copies(request, source, sorted(copied), len(chosen), len(hashes), key, is_sample=stop < HASH_SPACE)
+            file, position = (int.from_bytes(half, "big") for half in (key[:8], key[8:]))
+            example = document_name(source, paths.get(file, ""), position)
+            yield _held_out_copies(source, sorted(copied), len(chosen), len(hashes), example, is_sample=stop < HASH_SPACE)
 
 
 def _held_out_copies(
-    request: Request, source: str, names: Sequence[str], num_copied: int, num_compared: int, key: bytes, *, is_sample: bool
+    source: str, names: Sequence[str], num_copied: int, num_compared: int, example: str, *, is_sample: bool
 ) -> RunWarning:
     """
     Args:
         names: of the sources of the copies in training.
         num_copied, num_compared: held-out documents that have a copy, and all that were compared.
-        key: of one that has a copy.
+        example: one that has a copy.
     """
-    example = name_of_key(source, request.sources[source].files, key)
     where = " and ".join(f"'{name}'" for name in names)
     of = "a sample of " if is_sample else ""
     text = (

@@ -12,6 +12,7 @@ holds the snapshots of the first sequence length, and length-N/ below it those o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,23 +20,24 @@ from functools import partial
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.partitions import check_committed, committed_bytes
 from datapipe.quantities import counted
-from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
+from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
-from datapipe.shards.document_files import files_parquet
-from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
+from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_snapshot, read_tokens, snapshot_folder
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, provenance_of, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
+from datapipe.snapshots.generations import write_steps
 from datapipe.snapshots.held_out import held_out_warnings
-from datapipe.snapshots.index.write import index_of_run, write_index
-from datapipe.snapshots.takedown import delete_from_indexes, documents_with_rows, named_in, removed_documents, takedown_warnings
+from datapipe.snapshots.index.write import index_of_run, index_of_snapshot, joined_index, write_index
+from datapipe.snapshots.takedown import delete_from_index, documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.steps.counts import source_counts
 from datapipe.steps.kind import Plan
 from datapipe.steps.losses import why_nothing_is_left
 from datapipe.steps.pack import PackTask
-from datapipe.steps.request import Request
+from datapipe.steps.request import Generation, Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
@@ -56,14 +58,19 @@ def publish(
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
         say: gets lines about shards of other outputs, where they take a while.
     """
-    index = index_of_run(lock.root, request, plan)
-    if index is not None:
-        write_index(index)
-    _check_something_is_left(request, plan)
     root, is_text = lock.root, request.mixture.tokenizer.is_none
-    own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
-    files = files_parquet([*own, *taken_files(request.taken)])
-    made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
+    before = None if request.generation is None else read_snapshot(root)
+    index = index_of_run(root, request, plan)
+    if index is not None:
+        write_index(index if before is None else joined_index(index_of_snapshot(root, before), index))
+    own = [(file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files]
+    if before is None:
+        _check_something_is_left(request, plan)
+        files = files_parquet([*own, *taken_files(request.taken)])
+    else:
+        files = files_parquet([*files_with_hashes(root, before), *own])
+    make = _documents if is_text else _tokens
+    made, warnings = make(root, request, plan, files)
     first = made[""].snapshot
     for folder in made:
         warnings += _other_files(root, folder, made[folder].snapshot)
@@ -71,15 +78,12 @@ def publish(
     if report is not None:
         told[REPORT] = report(plan, first, warnings)
     lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
+    write_steps(root, first.fingerprint, plan)
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
         note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
         _publish_snapshot(lock, folder, unpublished, told, say)
-    tasks = [record.fingerprint for step in plan.steps for record in step.records]
-    tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
-    tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
-    root.write_atomic(published_tasks(first.fingerprint), "\n".join(tasks).encode())
     if first.num_taken_down:
-        delete_from_indexes(root, read_removed(root, first))
+        delete_from_index(root, read_removed(root, first))
     return first, warnings
 
 
@@ -102,10 +106,10 @@ class _Unpublished:
 def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
     """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
     anything is changed, since they may be refused."""
-    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
-    named = named_in(request.mixture.takedown)
-    spec = request.mixture.pack
-    with_rows = None if root.local is None else partial(_with_rows, root, request, plan, tokenizer)
+    tokenizer, spec, is_later = plan.tokenizer, request.mixture.pack, request.generation is not None
+    assert tokenizer is not None
+    named = named_in(request.mixture.takedown, [] if is_later else None)
+    with_rows = None if root.local is None or is_later else partial(_with_rows, root, request, plan, tokenizer)
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
@@ -113,19 +117,25 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     own: list[ShardEntry] = []
     warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in spec.sequence_length:
-        shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
+        shards, taken = _shards(plan, length, request.generation), taken_shards(request.taken, length, request.mixture.seed)
         entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
         known = {name: source.entry for name, source in request.taken.items()}
+        if is_later:
+            before = read_tokens(root.within(spec.folder(length)))
+            entries = [*before.shards, *entries]
+            known = {name: before.sources[name] for name in request.mixture.snapshot_sources}
         snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
         warnings += [warning for warning in warned if warning not in warnings]
-        own = [entry for entry, _ in shards]
-    return made, [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, own)]
+        own = [entry for entry in entries if entry.source in request.sources]
+    whole = plan.of_all_generations()
+    held_out = held_out_warnings(root, request.mixture.validation, whole, own, files_in(files))
+    return made, [*_with_reasons(request, whole, warnings), *held_out]
 
 
 def _check_something_is_left(request: Request, plan: Plan) -> None:
     """Raises DatapipeError where no source keeps a document, with the reason: such an output would hold nothing."""
-    if request.taken or request.mixture.is_addition:
+    if request.taken:
         return
     counts = {name: source_counts(plan, name) for name in request.sources}
     if any(source.document_counts.kept for source in counts.values()):
@@ -159,31 +169,37 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
 
-def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
     """The snapshot of documents, and warnings."""
-    mixture, data = request.mixture, _document_files(plan)
+    mixture = request.mixture
+    before = () if request.generation is None else read_snapshot(root).shards
+    data = _document_files(plan, before, request.generation)
+    entries = [*before, *(entry for entry, _ in data)]
     snapshot = Snapshot(
         name=mixture.name,
         seed=mixture.seed,
         shard_format=mixture.documents.format,
         sources={name: SourceEntry(weight=0, **provenance_of(source)) for name, source in mixture.sources.items()},
         files=file_entry(files),
-        shards=tuple(entry for entry, _ in data),
+        shards=tuple(entries),
     ).sealed()
-    empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
+    empty = sorted(mixture.sources.keys() - {entry.source for entry in entries})
     nothing = "kept no document."
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
-    warnings = _with_reasons(request, plan, warnings)
+    warnings = _with_reasons(request, plan.of_all_generations(), warnings)
     return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
 
 
-def _document_files(plan: Plan) -> list[tuple[ShardEntry, DocumentsFile]]:
+def _document_files(
+    plan: Plan, before: Sequence[ShardEntry], generation: Generation | None
+) -> list[tuple[ShardEntry, DocumentsFile]]:
     """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
-    seems to be missing where a document is larger than a file."""
+    seems to be missing where a document is larger than a file; those of a later generation follow those before."""
     found: list[tuple[ShardEntry, DocumentsFile]] = []
+    numbers = Counter(entry.source for entry in before)
     for step in plan.of_kind("write"):
         written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
-        for number, output in enumerate(written):
+        for number, output in enumerate(written, numbers[step.source]):
             ending = output.path.rpartition("/")[2].partition(".")[2]
             path = with_digest(f"documents/{step.source}/part-{number:05d}.{ending}", output.checksum)
             entry = ShardEntry(
@@ -196,6 +212,7 @@ def _document_files(plan: Plan) -> list[tuple[ShardEntry, DocumentsFile]]:
                 text_bytes=output.text_bytes,
                 bytes=output.bytes,
                 checksum=output.checksum,
+                part=None if generation is None else generation.number,
             )
             found.append((entry, output))
     return sorted(found, key=lambda each: each[0].path)
@@ -270,8 +287,9 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
-def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
+def _shards(plan: Plan, sequence_length: int, generation: Generation | None = None) -> list[tuple[ShardEntry, ShardFile]]:
     """The shards of a sequence length with their entries in the snapshot, by path."""
+    part = None if generation is None else generation.number
     shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
@@ -279,10 +297,12 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
+                folder = step.source if part is None else f"{step.source}+{part}"
                 entry = ShardEntry.of(
                     output,
-                    path=with_digest(f"shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
+                    path=with_digest(f"shards/{folder}/{output.path.rpartition('/')[2]}", output.checksum),
                     source=step.source,
+                    part=part,
                     split=task.split,
                     stratum=task.stratum,
                     hashes=(task.start, task.stop),

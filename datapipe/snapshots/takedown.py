@@ -1,7 +1,7 @@
 """Takedowns: documents that no loader hands out any more, from the next snapshot of an output on.
 
     keys ─▶ removed.parquet of a new snapshot    its shards are the same, and loaders pad the tokens of these documents in place
-         ─▶ the indexes of the output            their rows are deleted: no later document is dropped as a copy of them
+         ─▶ the index of the output              their rows are deleted: no later document is dropped as a copy of them
 
 The order of rows stays, so a trainer moves to the new snapshot with its place, and steps before that are as they were. The list
 goes on into every later snapshot of the output, and of outputs that take its rows. What erases the tokens from the disk is an
@@ -11,11 +11,8 @@ export, which writes the shards without them.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-
-import numpy as np
 
 from datapipe import columns
 from datapipe.credentials import masked
@@ -29,8 +26,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens, snaps
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
-from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
-from datapipe.snapshots.additions import addition_folders
+from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication
 from datapipe.snapshots.composed_manifest import keep_tasks, publish_files
 from datapipe.snapshots.index.takedown import TakenDown, delete_rows
 from datapipe.snapshots.index.write import INDEX, open_index
@@ -48,7 +44,7 @@ _LISTED = 10
 
 
 def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
-    """Publishes a snapshot that leaves documents out, and deletes their rows from the indexes of an output.
+    """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an output.
 
     It does nothing twice: what a killed takedown has not done is done by the next. Documents that no row has are not taken
     down: they were dropped, or their position is none of a document. That is not looked for on object stores, where it would
@@ -72,8 +68,7 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
         snapshot = before if after is removed else _publish(lock, before, after)
-        take_down_from_additions(root, snapshot, after)
-        rows = delete_from_indexes(root, after)
+        rows = delete_from_index(root, after)
     unknown = {
         document: "no such input file" if key is None else f"no row has it. {NO_ROW}"
         for document, key in found.items()
@@ -102,22 +97,6 @@ def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
     return read_tokens(lock.root)
 
 
-def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
-    """The additions of a snapshot are outputs too, which may be loaded and exported: their snapshots leave out the same
-    documents."""
-    for folder in published_additions(root, snapshot) if len(removed) else ():
-        target = root.within(folder)
-        before = read_snapshot(target)
-        if not before.has_tokens:
-            continue
-        files = np.array([number for number, _, _ in files_with_hashes(target, before)], np.uint64)
-        held = read_removed(target, before)
-        after = held.with_takedown(removed.keys[np.isin(removed.halves[0], files)].tolist())
-        if after is not held:
-            with exclusive(target) as lock:
-                _publish(lock, before, after)
-
-
 def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
     """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
     within = target.within(snapshot_folder(old.fingerprint))
@@ -132,17 +111,13 @@ def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]
     return about
 
 
-def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
-    """Deletes the rows of documents from the indexes of an output and of its additions. Returns how many, by stage."""
-    rows: Counter[str] = Counter()
+def delete_from_index(root: Root, removed: Removed) -> dict[str, int]:
+    """Deletes the rows of documents from the index of an output. Returns how many, by stage."""
     hashes = set(removed.halves[0].tolist())
-    for folder in ("", *addition_folders(root)) if hashes else ():
-        target = root.within(folder).within(WORK)
-        if target.exists(INDEX):
-            index = open_index(target.url)
-            if hashes & {file.hash for file in index.files}:
-                rows += delete_rows(index, removed)[0]
-    return dict(rows)
+    if not hashes or not root.exists(f"{WORK}/{INDEX}"):
+        return {}
+    index = open_index(root.url)
+    return dict(delete_rows(index, removed)[0]) if hashes & {file.hash for file in index.files} else {}
 
 
 def takedown_warnings(

@@ -243,6 +243,15 @@ class Step:
         """The numbers of its kind of work, of each committed task."""
         return (record.metrics.of(kind) for record in self.records)
 
+    def joined(self, later: Step) -> Step:
+        """This step, which is committed, and the same step of a later generation as one."""
+        known = {record.fingerprint for record in self.records}
+        tasks = None
+        if later.tasks is not None:
+            tasks = (*(self.tasks or ()), *(task for task in later.tasks if task.fingerprint not in known))
+        records = (*self.records, *(record for record in later.records if record.fingerprint not in known))
+        return replace(later, tasks=tasks, records=records)
+
     def pending(self) -> list[Task]:
         done = {record.fingerprint for record in self.records}
         return [task for task in self.tasks or () if task.fingerprint not in done]
@@ -253,6 +262,7 @@ class Plan:
     """Steps, each after the steps that it needs.
 
     Attributes:
+        earlier: the committed steps of the generations before, where it is that of a later one.
         inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
         read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
         widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
@@ -260,6 +270,7 @@ class Plan:
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
+    earlier: Sequence[Step] = ()
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
     read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
     widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
@@ -267,6 +278,14 @@ class Plan:
     @property
     def is_committed(self) -> bool:
         return all(step.is_committed for step in self.steps)
+
+    def of_all_generations(self) -> Plan:
+        """This plan, whose steps also have the tasks and records of earlier generations."""
+        if not self.earlier:
+            return self
+        own = {step.id: step for step in self.steps}
+        joined = [step.joined(own.pop(step.id)) if step.id in own else step for step in self.earlier]
+        return replace(self, steps=[*joined, *own.values()], earlier=())
 
     def pending(self) -> list[Task]:
         """Tasks that can run now and have no record, in plan order."""
@@ -285,13 +304,25 @@ class Planning:
     """A plan that is being made. Tasks follow from committed records, which stay, so what an earlier plan of the same request,
     from fewer records, has of tasks is taken from it.
 
+    Args:
+        generations: the committed steps of the generations before, where the request is of a later one.
+
     Attributes:
         known: the steps of the plan, by id.
     """
 
-    def __init__(self, request: Request, look_up: LookUp, pipeline: Pipeline, earlier: Plan | None) -> None:
-        self.request, self.mixture, self.plan = request, request.mixture, Plan(pipeline=pipeline)
+    def __init__(
+        self,
+        request: Request,
+        look_up: LookUp,
+        pipeline: Pipeline,
+        earlier: Plan | None,
+        generations: Sequence[Step] = (),
+    ) -> None:
+        self.request, self.mixture = request, request.mixture
+        self.plan = Plan(pipeline=pipeline, earlier=generations)
         self.earlier, self.known = earlier or Plan(pipeline=pipeline), dict[str, Step]()
+        self.is_later = request.generation is not None
         self._look_up, self._before = look_up, {step.id: step for step in self.earlier.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
 
@@ -334,9 +365,10 @@ class Planning:
 
     @property
     def tokenizer(self) -> TokenizerFile | None:
-        """As `Plan.tokenizer`, which goes through all steps."""
+        """As `Plan.tokenizer`, which goes through all steps; that of the first generation."""
         step = self.known.get("tokenizer/load") or self.known.get("tokenizer/train")
-        return None if step is None else next(iter(step.outputs("tokenizer", TokenizerFile)), None)
+        steps = [step] if step is not None else [each for each in self.plan.earlier if each.kind == "train"]
+        return next((file for each in steps for file in each.outputs("tokenizer", TokenizerFile)), None)
 
 
 def documents_of(record: Record) -> Fields:

@@ -21,9 +21,11 @@ compiles the plan again whenever a step ends, and a resumed run passes the commi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from datapipe.config.mixture import Mixture
 from datapipe.steps.gather import GatherTask
-from datapipe.steps.kind import LookUp, Plan, Planning, StepKind
+from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
 from datapipe.steps.map import MapTask
 from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
@@ -61,14 +63,15 @@ def kinds_of(mixture: Mixture) -> list[StepKind]:
     return [kind for kind in KINDS if kind.of_tokens in (None, not mixture.tokenizer.is_none)]
 
 
-def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) -> Plan:
+def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None, generations: Sequence[Step] = ()) -> Plan:
     """The plan of a run as of now. Raises UserError where the order of global stages is contradictory.
 
     Args:
         before: an earlier plan of the same request, from fewer records.
+        generations: the committed steps of the generations before that of the request.
     """
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    planning, kinds = Planning(request, look_up, pipeline, before), kinds_of(request.mixture)
+    planning, kinds = Planning(request, look_up, pipeline, before, generations), kinds_of(request.mixture)
     for kind in kinds:
         kind.plan(planning)
     for source in request.sources:

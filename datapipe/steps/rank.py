@@ -118,8 +118,12 @@ def scores_of(stage: str) -> str:
 
 
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
-    """The filter with the cut of its share, or None while that is not committed."""
+    """The filter with the cut of its share, or None while that is not committed. A later generation has the cut that an
+    earlier one found."""
     bound, interval = ending.stage, Cut()
+    known = found_cut(planning.plan.earlier, source, bound.name)
+    if known is not None:
+        return replace(bound, cut=known)
     share = cast(Filter, bound.stage).kept_share()
     assert share is not None
     scores = scored.outputs(scores_of(bound.name), TableFile)
@@ -163,6 +167,13 @@ def step_ids(source: str, stage: str, number: int) -> tuple[str, str]:
 def filter_of(step_id: str) -> str:
     """The filter, by its name in the run, whose cut one of these steps helps to find."""
     return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
+
+
+def found_cut(steps: Iterable[Step], source: str, stage: str) -> Cut | None:
+    """The cut that these steps found for a filter, or None."""
+    narrow = (step for step in steps if step.kind == NarrowTask.kind and step.source == source)
+    cuts = [found_of(record) for step in narrow if filter_of(step.id) == stage for record in step.records]
+    return next((cut for cut in cuts if cut.is_found), None)
 
 
 def found_of(record: Record) -> Cut:

@@ -169,11 +169,27 @@ class TakenSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """New files of the sources, which a run adds to the newest snapshot of its output.
+
+    Attributes:
+        number: of its shards in the manifest; the files of the first run are generation 0.
+        base: fingerprint of the snapshot that it is added to.
+        files: by source, paths as the source lists them.
+    """
+
+    number: int
+    base: str
+    files: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """Everything that a plan depends on, except the committed records.
 
     Attributes:
-        tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
+        generation: of the input files; None where they are all that there are.
+        tokenizer_content: the user's tokenizer.json, or that of the generations before; empty when the run trains a tokenizer.
         tokenizer_notes: lines about its special tokens.
         limit: at most so many documents of each source; None for all.
         deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
@@ -184,6 +200,7 @@ class Request:
 
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
+    generation: Generation | None = None
     tokenizer_content: bytes = b""
     tokenizer_notes: tuple[str, ...] = ()
     limit: int | None = None

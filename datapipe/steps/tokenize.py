@@ -159,7 +159,7 @@ class TokenizeTask(Task):
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
-            validation=planning.mixture.validation,
+            validation=0.0 if planning.is_later else planning.mixture.validation,  # the split stays that of the first
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
         )

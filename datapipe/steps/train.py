@@ -158,9 +158,12 @@ class TrainTask(Task):
 
     @classmethod
     def plan(cls, planning: Planning) -> None:
+        """A later generation has the tokenizer of the first (`tokenizer_content`)."""
         spec, training = planning.mixture.tokenizer, planning.mixture.tokenizer.train
         if planning.request.tokenizer_content:
-            content = {"content": planning.request.tokenizer_content, "eos": spec.eos, "bos": spec.bos}
+            first = planning.tokenizer
+            eos, bos = (spec.eos, spec.bos) if first is None else (first.eos_token, first.bos_token)
+            content = {"content": planning.request.tokenizer_content, "eos": eos, "bos": bos}
             planning.add(cls, "tokenizer/load", "load the tokenizer", [content])
             return
         assert training is not None

@@ -42,7 +42,7 @@ _GRID = 10**12
 
 
 def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int = 0) -> tuple[WeightPhase, ...]:
-    """The weights over the run. Raises DatapipeError when no source with a weight has tokens, except for an addition.
+    """The weights over the run. Raises DatapipeError when no source with a weight has tokens.
 
     Args:
         epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
@@ -57,7 +57,7 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
         weights = dict.fromkeys(mixture.all_sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
         phases = (WeightPhase(until_tokens=None, weights=weights),)
     kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
-    if not all(any(weights.values()) for weights in kept) and not mixture.is_addition:
+    if not all(any(weights.values()) for weights in kept):
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 has a row for training (without: {', '.join(empty)}). Its "
             f"documents were dropped, which `datapipe report --full` shows, or all of them are held out (`validation`), or "
@@ -139,7 +139,7 @@ def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
     for phase in snapshot.phases:
         stop = snapshot.total_tokens if phase.until_tokens is None else phase.until_tokens
         part = Fraction(1) if snapshot.total_tokens is None else Fraction((stop or 0) - start, snapshot.total_tokens)
-        total = sum(phase.weights.values()) or 1  # an addition may have kept nothing
+        total = sum(phase.weights.values())
         for name, weight in phase.weights.items():
             shares[name] += part * Fraction(weight, total)
         start = stop or 0

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datapipe.engine.following.additions import mixture_of, publish_addition
+from datapipe.snapshots.additions import begin_addition
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
-from datapipe.engine.following.additions import mixture_of, publish_addition
 from datapipe.engine.prepare import Only, prepare
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run, RunOptions
@@ -33,7 +34,6 @@ from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.shards.manifest import read_snapshot
-from datapipe.snapshots.additions import begin_addition
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
 from datapipe.steps.write import WriteTask, weight

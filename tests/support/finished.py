@@ -38,10 +38,10 @@ LICENSED = r"""
 """
 
 
-def finish(mixture: Path | Mixture, only: Any = None) -> runs.Finished:
+def finish(mixture: Path | Mixture, generation: Any = None) -> runs.Finished:
     """Runs a mixture in this process to its end, with its report, page and card."""
     loaded = mixture if isinstance(mixture, Mixture) else load_mixture(mixture)
-    run = Run(loaded, runs.Watcher(), make_engine=runs.InProcess, only=only)
+    run = Run(loaded, runs.Watcher(), make_engine=runs.InProcess, generation=generation)
     run_and_report(run).raise_problem()
     assert run.plan is not None and run.snapshot is not None
     return runs.Finished(mixture=loaded, snapshot=run.snapshot, watcher=runs.Watcher(), plan=run.plan)  # type: ignore[arg-type]

@@ -1,53 +1,57 @@
 """`datapipe run --follow`: builds what is new in the sources, again and again, and publishes it where there is enough.
 
     no snapshot ─▶ a whole run
-    look ─▶ enough that is new? ─ no ─▶ wait, and say what for
-              └ yes ─▶ begin an addition ─▶ build it ─▶ publish the next snapshot ─▶ look
+    look ─▶ enough that is new? ─ no ─▶ wait, and report what for
+              └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ look
 
-A run that is stopped anywhere goes on with the addition that it was at. What is published depends on the files of each addition
-alone, not on when it was built or how often it was stopped.
+A run that is stopped anywhere continues with the generation that it had begun. What is published depends on the files of each
+generation alone, not on when it was built or how often it was stopped.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from shlex import quote
+from typing import Any
 
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.engine.events import Adding, Looked, Observer, Published, Said, Waiting
-from datapipe.engine.following.additions import (
-    check_can_follow,
-    check_is_as_before,
-    check_is_published,
-    mixture_of,
-    num_parts,
-    publish_addition,
-    restore_newest,
-)
 from datapipe.engine.following.watch import News, Watch, facts_of_files
 from datapipe.engine.prepare import listed_files
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import SnapshotError, UserError
 from datapipe.inputs.entries import Notes
 from datapipe.quantities import counted, size
-from datapipe.records.names import FOLLOWER
+from datapipe.records.names import FOLLOWER, FOLLOWING, MIXTURE, REPORT, SNAPSHOT
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.shards.snapshots import ADDITIONS, newest_manifest, publications
-from datapipe.snapshots.additions import Addition, begin_addition, begun_addition
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.snapshots import newest_manifest, publications
+from datapipe.snapshots.generations import begin_generation, begun_generation, check_no_old_folders
 from datapipe.snapshots.takedown import named_in, take_down
+from datapipe.steps.request import Generation
 from datapipe.storage.lock import exclusive
 from datapipe.storage.outages import OutageError
 from datapipe.storage.root import Root
 
-RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
-"""Runs a mixture to its end, reading these files of each source, or all; raises what ended it."""
+RunOne = Callable[[Mixture, Generation | None], None]
+"""Runs a mixture to its end, reading the files of a generation, or all; raises what ended it."""
 
 _SHOWN = 3
+
+_FROZEN = (
+    ("tokenizer", "train"),
+    ("tokenizer", "eos"),
+    ("tokenizer", "bos"),
+    ("pack", "sequence_length"),
+    ("shards", "format"),
+    ("documents", "format"),
+    ("seed",),
+)
+"""Options that stay as they are while a mixture is followed."""
 
 
 @dataclass(slots=True)
@@ -77,9 +81,8 @@ class Follower:
     def follow(self, num_looks: int | None = None) -> None:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks. Raises UserError where another
         process follows."""
-        check_can_follow(self.mixture)
         root = Root(self.mixture.output)
-        with exclusive(root.within(ADDITIONS)):
+        with exclusive(root.within(FOLLOWING)):
             try:
                 self._follow(root, num_looks)
             finally:
@@ -88,37 +91,34 @@ class Follower:
     def _follow(self, root: Root, num_looks: int | None) -> None:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
-        elif restore_newest(root):
+        elif _restore_newest(root):
             self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
-        check_is_published(root)
-        check_is_as_before(self.mixture, root)
+        _check_is_as_before(self.mixture, root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
             snapshot = read_snapshot(root)
-            if not snapshot.has_tokens:
-                raise UserError(f"--follow: {root.url} holds documents, not tokens. Give the run another output.")
             try:
                 if self._takes_down(root, snapshot):
                     continue
-                addition = self._begun(root, snapshot)
-                news = watch.look(snapshot) if addition is None else None
+                generation = self._begun(root, snapshot)
+                news = watch.look(snapshot) if generation is None else None
                 self.emit(Looked())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
-                addition, news = None, None
+                generation, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")
             if news is not None:
                 self._tell(news)
                 if self._is_enough(root, snapshot, news):
-                    addition = begin_addition(root, snapshot.fingerprint, news.ready)
-            looks += news is not None or addition is None
-            if addition is not None:
-                self._add(root, snapshot, addition)
+                    generation = begin_generation(root, snapshot, news.ready)
+            looks += news is not None or generation is None
+            if generation is not None:
+                self._add(root, snapshot, generation)
             elif num_looks is None or looks < num_looks:
                 self.wait(self.every_s)
 
     def _takes_down(self, root: Root, snapshot: Snapshot) -> bool:
         """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
-        if self.mixture.takedown is None:
+        if self.mixture.takedown is None or not snapshot.has_tokens:
             return False
         wrong: list[str] = []
         named = frozenset(named_in(self.mixture.takedown, wrong)) - self._taken_down
@@ -134,7 +134,7 @@ class Follower:
         newest, done = take_down(root, sorted(found))
         self._describe(root, newest)  # also where a takedown before was killed
         if done.num_new:
-            self.emit(Published(snapshot=newest.fingerprint, tokens=0, taken_down=done.num_new, is_addition=False))
+            self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_takedown=True))
         return done.num_new > 0
 
     def _describe(self, root: Root, snapshot: Snapshot) -> None:
@@ -151,47 +151,39 @@ class Follower:
             self.say(line)
         self._told.add(line)
 
-    def _begun(self, root: Root, snapshot: Snapshot) -> Addition | None:
-        """The addition that was begun before, if its files are still there."""
-        addition = begun_addition(root, snapshot.fingerprint)
-        if addition is None:
+    def _begun(self, root: Root, snapshot: Snapshot) -> Generation | None:
+        """The generation that was begun before, if its files are still there."""
+        begun = begun_generation(root, snapshot)
+        if begun is None:
             return None
         notes = Notes(may_grow=True)
         there = {name: {file.path for file in files} for name, files in listed_files(self.mixture, notes).items()}
-        gone = [f"{name}/{path}" for name, paths in addition.files.items() for path in paths if path not in there.get(name, ())]
+        gone = [f"{name}/{path}" for name, paths in begun.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
-            self.say(f"{gone[0]} is gone, or excluded now, so what is new is chosen anew")
+            self.say(f"{gone[0]} is gone, or excluded now, so new files are chosen again")
             return None
-        return addition
+        return begun
 
-    def _add(self, root: Root, snapshot: Snapshot, addition: Addition) -> None:
+    def _add(self, root: Root, before: Snapshot, generation: Generation) -> None:
         self._waits_for = ""
-        number = sum(map(len, addition.files.values()))
-        part, sources, output = num_parts(snapshot), sorted(addition.files), root.child_url(addition.folder)
-        adding = Adding(part=part, sources=sources, files=number, output=output)
+        number = sum(map(len, generation.files.values()))
+        adding = Adding(generation=generation.number, sources=sorted(generation.files), files=number)
         self.emit(adding)
-        self._note(f"{adding}: `datapipe status {quote(output)}`")
-        try:
-            self.run_one(mixture_of(self.mixture, root, addition), addition.files)
-        except DatapipeError as error:
-            if read_snapshot(root).fingerprint == snapshot.fingerprint:
-                raise
-            self.say(f"documents were taken down meanwhile, so it is built again. {error}")
-            return
-        published, warnings = publish_addition(root, self.mixture, addition)
-        self._describe(root, published)
-        tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
-        for warning in warnings:
-            self.say(f"warning: {warning.text}")
-        taken_down, fingerprint = published.num_taken_down - snapshot.num_taken_down, published.fingerprint
-        self.emit(Published(snapshot=fingerprint, tokens=tokens, taken_down=taken_down, is_addition=True))
+        self._note(str(adding))
+        self.run_one(self.mixture, generation)
+        after = read_snapshot(root)
+        more = {
+            name: sum(getattr(shard, name) for shard in after.shards[len(before.shards) :]) for name in ("documents", "tokens")
+        }
+        taken_down = after.num_taken_down - before.num_taken_down
+        self.emit(Published(snapshot=after.fingerprint, taken_down=taken_down, is_takedown=False, **more))
 
     def _tell(self, news: News) -> None:
         """Tells, once, of files that were read and are not as they were."""
         for names, what in ((news.changed, "changed since it was read"), (news.gone, "is gone")):
             fresh = [name for name in names if f"{name} {what}" not in self._told]
             for name in fresh[:_SHOWN]:
-                self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --repack` builds all anew")
+                self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again")
             if len(fresh) > _SHOWN:
                 self.say(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
             self._told |= {f"{name} {what}" for name in fresh}
@@ -229,6 +221,48 @@ class Follower:
 
 def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
     """Tokens of the snapshot for each byte of the files that it was made of."""
-    facts = facts_of_files(root, snapshot)
+    facts = facts_of_files(root)
     read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
-    return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25
+    return sum(shard.tokens for shard in snapshot.shards) / read if read and snapshot.has_tokens else 0.25
+
+
+def _check_is_as_before(mixture: Mixture, root: Root) -> None:
+    """Raises UserError for an output that cannot grow by this mixture: rows and documents of the newest snapshot look otherwise,
+    or an earlier version of datapipe has added files to it."""
+    newest = read_snapshot(root)
+    check_no_old_folders(root, newest, "--follow: ")
+    if newest.has_tokens == mixture.tokenizer.is_none:
+        there, here = ("tokens", "documents") if newest.has_tokens else ("documents", "tokens")
+        raise UserError(f"--follow: {root.url} holds {there}, and this mixture makes {here}. Give the run another output.")
+    path = f"{snapshot_folder(newest.fingerprint)}/{MIXTURE}"
+    if not root.exists(path):
+        return
+    before, now = parsed_yaml(root.read_bytes(path).decode()), parsed_yaml(mixture.resolved_yaml())
+    for names in _FROZEN:
+        was, is_now = _value(before, names), _value(now, names)
+        if was != is_now:
+            raise UserError(
+                f"--follow: {'.'.join(names)} was {was} when {root.url} was published, and is {is_now} now. While a mixture is "
+                f"followed it stays: set it back, or run `datapipe run MIXTURE --rebuild`."
+            )
+
+
+def _value(content: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        content = content.get(name) if isinstance(content, dict) else None
+    return content
+
+
+def _restore_newest(root: Root) -> bool:
+    """Whether snapshot.json of an output was damaged, and is restored with its files from the folder of the newest snapshot."""
+    with suppress(SnapshotError):
+        read_snapshot(root)
+        return False
+    with exclusive(root) as lock:
+        newest = newest_manifest(root)
+        if newest is None:
+            return False
+        own = snapshot_folder(newest.fingerprint)
+        paths = [path for path in (*newest.own_files, REPORT, MIXTURE, SNAPSHOT) if root.exists(f"{own}/{path}")]
+        lock.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
+    return True

@@ -22,7 +22,6 @@ from datapipe.inputs.path_lists import SIGN
 from datapipe.records.names import INPUTS
 from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.snapshots import published_additions
 from datapipe.stage.reader import InputFile
 from datapipe.storage.root import Root, parquet_table
 
@@ -58,7 +57,7 @@ class Watch:
     _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
 
     def look(self, snapshot: Snapshot) -> News:
-        known, facts = files_of(self.root, snapshot), facts_of_files(self.root, snapshot)
+        known, facts = files_of(self.root, snapshot), facts_of_files(self.root)
         notes, sources = Notes(may_grow=True), self.mixture.sources
         lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
         now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
@@ -81,15 +80,12 @@ class Watch:
         )
 
 
-def facts_of_files(root: Root, snapshot: Snapshot) -> dict[_Name, tuple[int, str]]:
-    """Size and time of the files of a snapshot as they were read."""
-    places = [INPUTS, *(f"{folder}/{INPUTS}" for folder in published_additions(root, snapshot))]
-    found: dict[_Name, tuple[int, str]] = {}
-    for place in places:
-        if root.exists(place):
-            for row in parquet_table(root.read_bytes(place)).to_pylist():
-                found[row["source"], row["path"]] = row["num_bytes"], row["stamp"]
-    return found
+def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
+    """Size and time of input files as they were read."""
+    if not root.exists(INPUTS):
+        return {}
+    rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
+    return {(row["source"], row["path"]): (row["num_bytes"], row["stamp"]) for row in rows}
 
 
 def _fact(file: InputFile) -> tuple[int, str]:

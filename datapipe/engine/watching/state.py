@@ -90,8 +90,8 @@ class RunState:
                 self.num_published += event.is_new
             case Looked():
                 self.looked_at = time.time()
-            case Published():
-                self.num_published += 1
+            case Published():  # that of a run has been counted
+                self.num_published += event.is_takedown
             case _:
                 pass
 

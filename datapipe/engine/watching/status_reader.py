@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import UserError
-from datapipe.records.names import FOLLOWER, STATUS
-from datapipe.report.report import read_report
-from datapipe.shards.snapshots import ADDITIONS
+from datapipe.records.names import FOLLOWER, FOLLOWING, STATUS
 from datapipe.storage.lock import LEASE, LEASE_S, LOCK
 from datapipe.storage.root import Root
 
@@ -33,29 +31,7 @@ def read_status(root: Root) -> dict[str, Any]:
     state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
     if state == "running" and not holder:
         return {**status, "outcome": "killed", "running": [], "num_running": 0, "holder": holder, "state": "killed"}
-    grown = _documents_of_all(root) if state == "finished" and "following" in status else {}
-    return {**status, **grown, "holder": holder, "state": state}
-
-
-def _documents_of_all(root: Root) -> dict[str, Any]:
-    """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
-    addition was published."""
-    with suppress(FileNotFoundError, ValueError):
-        report = read_report(root)
-        if report.addition is not None:
-            counts = {source: entry.documents for source, entry in report.sources.items()}
-            return {
-                "documents": {
-                    source: {
-                        "read": documents.read,
-                        "kept": documents.kept,
-                        "quarantined": documents.quarantined,
-                        "dropped": sum(documents.dropped.values()),
-                    }
-                    for source, documents in counts.items()
-                }
-            }
-    return {}
+    return {**status, "holder": holder, "state": state}
 
 
 def _follower(root: Root) -> dict[str, Any]:
@@ -63,7 +39,7 @@ def _follower(root: Root) -> dict[str, Any]:
     output that nobody has followed."""
     try:
         told = json.loads(root.read_bytes(FOLLOWER))
-        holder = _holder(root.within(ADDITIONS))
+        holder = _holder(root.within(FOLLOWING))
         return {"following": {"process": holder, "doing": str(told["doing"])} if holder else None}
     except FileNotFoundError:
         return {}

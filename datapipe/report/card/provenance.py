@@ -18,7 +18,6 @@ from itertools import accumulate, pairwise
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import CostSpec
-from datapipe.report.joined import joined
 from datapipe.report.origins import Cost, Kept, Origin, ReportProvenance
 from datapipe.report.report import Entry, Report
 from datapipe.shards.provenance import Provenance
@@ -197,47 +196,3 @@ def _core_s(step: Step, is_cluster: bool) -> float:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 6)
-
-
-# ------------------------------------------------------------------------------------------------ additions
-
-
-def joined_provenance(mixture: Mixture, before: Report, added: Report, report: Report) -> ReportProvenance:
-    """The entry of a snapshot that grew: what is kept by licence, and what it cost, of all that it was made of.
-
-    Args:
-        before, added: reports of the snapshot before, and of the addition, each with its entry.
-        report: the other entries of the new report.
-    """
-    first, second = before.provenance, added.provenance
-    assert first.cost is not None
-    assert second.cost is not None
-    names = report.sources.keys() & mixture.sources.keys()
-    costs = {name: _usd(mixture.sources[name].cost, report.sources[name]) for name in names}
-    drawn = {name: source.tokens for name, source in report.mixture.sources.items()} if report.mixture else {}
-    sources = first.sources | _origins(mixture, costs)
-    cost = Cost.model_validate(joined(first.cost.model_dump(), second.cost.model_dump()))
-
-    def of_kind(kind: str) -> list[int | None]:
-        return [tokens for name, tokens in drawn.items() if bool(sources[name].synthetic) == (kind == "synthetic")]
-
-    synthetic = _by_name((first.synthetic, second.synthetic))
-    return ReportProvenance(
-        sources=sources,
-        licenses=_licenses(mixture, _by_name((first.licenses, second.licenses)), drawn),
-        synthetic={kind: _drawing(part, of_kind(kind)) for kind, part in synthetic.items()},
-        # a source that has one price is paid once
-        cost=cost.model_copy(update=_money(costs, cost.compute_usd, cost.cluster_usd)),
-    )
-
-
-def _drawing(kept: Kept, tokens: Sequence[int | None]) -> Kept:
-    return kept.model_copy(update={"drawn_tokens": None if None in tokens else sum(count or 0 for count in tokens)})
-
-
-def _licenses(mixture: Mixture, kept: Mapping[str, Kept], drawn: Mapping[str, int | None]) -> dict[str, Kept]:
-    """Adds the drawn tokens where every source has one licence: which of several a drawn row has is not in the reports."""
-    has_several = any(source.license_field is not None for source in mixture.sources.values())
-    license_of = {name: source.license or UNKNOWN for name, source in mixture.sources.items()}
-    tokens = {license: [count for name, count in drawn.items() if license_of.get(name) == license] for license in kept}
-    return {license: _drawing(part, [None] if has_several else tokens[license]) for license, part in kept.items()}

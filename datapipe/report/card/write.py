@@ -10,7 +10,7 @@ lines above, by which an edit is seen.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,6 @@ import xxhash
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.config.interpolation import parsed_yaml
-from datapipe.config.mixture import Mixture
 from datapipe.config.yaml import dump_yaml
 from datapipe.errors import UserError
 from datapipe.quantities import counted
@@ -29,17 +28,13 @@ from datapipe.report.card.data_files import DataFiles, data_files
 from datapipe.report.card.escaping import Markdown, code, link, plain, shown
 from datapipe.report.card.front_matter import front_matter
 from datapipe.report.card.markdown import columns_markdown, section_markdown
-from datapipe.report.card.provenance import joined_provenance
 from datapipe.report.cells import Bytes, share
 from datapipe.report.html.page import write_page
-from datapipe.report.joined import joined_report
 from datapipe.report.origins import Kept, Origin, ReportProvenance
-from datapipe.report.report import Addition, Report, Total, read_report
+from datapipe.report.report import Report, Total, read_report
 from datapipe.report.sections import sections
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
-from datapipe.shards.snapshots import published_additions
 from datapipe.stage.licenses import UNKNOWN
-from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root, is_remote
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
@@ -208,39 +203,14 @@ def _template() -> Any:
     return environment.get_template("readme.md.jinja")
 
 
-def whole_report(
-    mixture: Mixture,
-    before: bytes,
-    added: bytes,
-    snapshot: Snapshot,
-    addition: Addition,
-    warnings: Sequence[RunWarning],
-) -> bytes:
-    """report.json of a snapshot that grew.
-
-    Args:
-        before, added: report.json of the snapshot before, and of the addition. Raises ValueError for those of other versions.
-        warnings: about the new snapshot.
-    """
-    first, second = Report.parse(before), Report.parse(added)
-    report = joined_report(first, second, snapshot, addition)
-    more = [warning for warning in warnings if warning not in report.warnings]
-    provenance = joined_provenance(mixture, first, second, report)
-    return report.with_(warnings=(*report.warnings, *more), provenance=provenance).to_bytes()
-
-
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:
-    """`write_about` of the newest snapshot and of its additions, after a takedown, and after one that was killed: what is there
-    already stays as it is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
-    problem: str | None = None
-    for folder in (*published_additions(root, snapshot), ""):
-        target = root.within(folder)
-        with suppress(FileNotFoundError, ValueError):
-            shards = read_report(target).shards
-            newest = read_snapshot(target)
-            if newest.has_tokens and shards and shards.fingerprint == newest.fingerprint:
-                problem = write_about(target, newest)
-    return problem
+    """`write_about` of the newest snapshot, after a takedown, and after one that was killed: what is there already stays as it
+    is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
+    with suppress(FileNotFoundError, ValueError):
+        shards = read_report(root).shards
+        if snapshot.has_tokens and shards and shards.fingerprint == snapshot.fingerprint:
+            return write_about(root, snapshot)
+    return None
 
 
 def write_about(root: Root, snapshot: Snapshot) -> str | None:

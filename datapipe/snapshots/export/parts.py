@@ -78,8 +78,8 @@ def _schema_of(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) ->
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files or sources, by name: an addition may have found wider types than the files before. Raises UserError
-    where two of them have a column in types that no type holds together."""
+    """The columns of files or sources, by name: a later generation may have found wider types. Raises UserError where two of
+    them have a column in types that no type holds together."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():
         for field in schema:
@@ -89,7 +89,7 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
                 raise UserError(
                     f"the column '{field.name}' is {known} in {first} and {field.type} in {path}, and no type holds the "
                     f"values of both. Export each source by itself, with --source, or declare the column in the mixture, "
-                    f"types: {{{field.name}: string}}, and run it with --repack"
+                    f"types: {{{field.name}: string}}, and run it with --rebuild"
                 )
             fields[field.name] = (kind, first)
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])

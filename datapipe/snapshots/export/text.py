@@ -22,7 +22,6 @@ from datapipe.columns import key_halves, key_matrix
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import published_tasks
 from datapipe.records.outputs import TableFile
 from datapipe.records.record import Record
 from datapipe.rng import keyed_hash, seed_for
@@ -31,6 +30,7 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.snapshots.export.parts import Part
+from datapipe.snapshots.generations import check_no_old_folders, tasks_of
 from datapipe.storage.root import Root
 
 
@@ -67,12 +67,7 @@ def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapp
             f"--text: {', '.join(taken[:5])}: the rows are those of another output, which has their texts. Export that "
             f"output{instead}."
         )
-    added = sorted({name for shard in snapshot.shards if shard.part and (name := shard.source) in names})
-    if added:
-        raise UserError(
-            f"--text: files were added to {', '.join(added[:5])} in parts, whose texts are in outputs of their own. Export "
-            f"{root.child_url('additions/00001')} and so on by themselves, or pack all anew with `datapipe run --repack`."
-        )
+    check_no_old_folders(root, snapshot, "--text: ")
 
 
 def _batches(
@@ -116,7 +111,7 @@ def _cleaned(root: Root, snapshot: Snapshot) -> dict[str, list[Record]]:
         f"with `--set tokenizer=none` to write the documents at once."
     )
     try:
-        names = root.read_bytes(published_tasks(snapshot.fingerprint)).decode().split()
+        names = tasks_of(root, snapshot.fingerprint)
     except FileNotFoundError as error:
         raise UserError(lost) from error
     ledger = Ledger(root)

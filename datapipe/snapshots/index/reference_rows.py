@@ -17,7 +17,6 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.records.names import WORK
 from datapipe.records.outputs import ExchangeFile, Tables
-from datapipe.shards.snapshots import with_additions
 from datapipe.snapshots.index.write import Index, check_files, open_index
 from datapipe.stage.global_stage import Global
 from datapipe.steps.pipeline import BoundStage
@@ -36,11 +35,14 @@ StageKey = tuple[str, str]
 """Name and digest of a stage."""
 
 
-def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[StageKey, Tables]:
+def find_reference_rows(
+    mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]], own: Index | None = None
+) -> dict[StageKey, Tables]:
     """The rows of earlier runs that each global stage compares its documents with.
 
     Args:
         mixture: for its seed and output.
+        own: the index of earlier generations of the same output.
         stages: of every source.
         paths: of the input files of every source.
 
@@ -66,17 +68,16 @@ def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Se
                 if (url, source) not in checked:
                     _check_no_common_file(opened[url], where, source, paths[source])
                     checked.add((url, source))
-            if key not in rows and urls:
-                rows[key] = _tables(mixture.seed, bound, [opened[url] for url in urls], where)
+            indexes = [*([own] if own is not None else []), *(opened[url] for url in urls)]
+            if key not in rows and indexes:
+                rows[key] = _tables(mixture.seed, bound, indexes, where)
     return rows
 
 
 def earlier_runs(stages: Iterable[BoundStage]) -> list[str]:
-    """The outputs and indexes that these stages compare their documents with, as absolute paths or URLs. An output that grew
-    is followed by its additions."""
+    """The outputs and indexes that these stages compare their documents with, as absolute paths or URLs."""
     globals_ = (bound.stage for bound in stages if isinstance(bound.stage, Global))
-    given = dict.fromkeys(_absolute(url) for stage in globals_ for url in stage.against)
-    return list(dict.fromkeys(each for url in given for each in with_additions(url)))
+    return list(dict.fromkeys(_absolute(url) for stage in globals_ for url in stage.against))
 
 
 def _absolute(url: str) -> str:

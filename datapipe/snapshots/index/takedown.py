@@ -27,7 +27,6 @@ from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.removed import Removed
-from datapipe.shards.snapshots import with_additions
 from datapipe.snapshots.export.folder import MARK, ExportFolder
 from datapipe.snapshots.index.write import (
     INDEX,
@@ -47,15 +46,13 @@ from datapipe.storage.root import Root
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs or indexes. Those of an output that grew are followed by its additions'.
-    An index that was made of the same rows is left as it is.
+    """Makes one index of the rows of several outputs or indexes. One that was made of the same rows is left as it is.
 
     Raises UserError when `target` contains other files, another index or the beginning of one, when two outputs are about one
     input file, or when the outputs have different stages.
     """
     root = Root(target.rstrip("/"))
-    urls = dict.fromkeys(each for output in outputs for each in with_additions(output))
-    made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in urls}
+    made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in outputs}
     folder = ExportFolder(root=None, target=root, request={"kind": "index", **made_of})
     folder.check()
     with exclusive(root):
@@ -72,8 +69,7 @@ def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
     stages: tuple[IndexedStage, ...] = ()
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
-    additions = dict.fromkeys(each for output in outputs for each in with_additions(output)[1:])
-    for url in (*outputs, *(each for each in additions if each not in outputs)):
+    for url in outputs:
         index = open_index(url)
         _check_no_common_file(index, files, url)
         stages = stages or _distinct(index.stages)

@@ -27,6 +27,8 @@ from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import WORK
 from datapipe.records.outputs import ExchangeFile
+from datapipe.shards.document_files import files_with_hashes
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.steps.kind import Plan
@@ -120,6 +122,33 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
                             below = replace(output, path=output.path.removeprefix(f"{WORK}/"))
                             rows.append(IndexedRows(stage=number, group=group, table=table, output=below))
     return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
+
+
+def index_of_snapshot(root: Root, snapshot: Snapshot) -> Index:
+    """The index of an output with the rows of its newest snapshot alone: a run that was killed may have left others.
+
+    Raises UserError where there is no index, and where rows of other files cannot be told apart.
+    """
+    index, known = open_index(root.url), {number for number, _, _ in files_with_hashes(root, snapshot)}
+    others = {file.group: file for file in index.files if file.hash not in known}
+    mixed = next((file for file in index.files if file.group in others and file.hash in known), None)
+    if mixed is not None:
+        other = others[mixed.group]
+        raise UserError(
+            f"{root.url}: a run over all files was stopped while it published, among them {other.source}/{other.path}. Finish "
+            f"it with `datapipe run MIXTURE` (after files were added: `--rebuild`), and follow again."
+        )
+    rows = tuple(rows for rows in index.rows if rows.group not in others)
+    return replace(index, rows=rows, files=tuple(file for file in index.files if file.group not in others))
+
+
+def joined_index(before: Index, later: Index) -> Index:
+    """The rows of the generations before, and those of a later one."""
+    stages = [*before.stages, *(stage for stage in later.stages if stage not in before.stages)]
+    offset = 1 + max((file.group for file in before.files), default=-1)
+    rows = (replace(rows, stage=stages.index(later.stages[rows.stage]), group=rows.group + offset) for rows in later.rows)
+    files = (replace(file, group=file.group + offset) for file in later.files)
+    return replace(before, stages=tuple(stages), rows=(*before.rows, *rows), files=(*before.files, *files))
 
 
 def _groups(request: Request, plan: Plan) -> tuple[dict[str, list[int]], list[IndexedFile]]:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from datapipe.engine.following.additions import check_is_as_before, mixture_of
+from datapipe.snapshots.additions import Addition
 
 from datapipe import columns
 from datapipe.config import load_mixture
-from datapipe.engine.following.additions import check_is_as_before, mixture_of
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import TableWriter, read_table
@@ -30,7 +31,6 @@ from datapipe.rng import shuffle_hash
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.shard_table import RowForm
-from datapipe.snapshots.additions import Addition
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.run_task import run_task

@@ -15,8 +15,6 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following import follow
-from datapipe.engine.following.additions import mixture_of
 from datapipe.engine.following.follow import Follower
 from datapipe.engine.following.watch import Watch
 from datapipe.engine.run import Run, RunOptions
@@ -26,10 +24,9 @@ from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
-from datapipe.shards.snapshots import published_additions
-from datapipe.snapshots.additions import Addition, begin_addition, begun_addition
 from datapipe.snapshots.clean import clean, plan_cleaning
 from datapipe.snapshots.export.text import parts_of_text
+from datapipe.snapshots.generations import begin_generation, begun_generation
 from datapipe.snapshots.index.takedown import make_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
@@ -73,9 +70,9 @@ class Corpus:
         """The position of the second document of a file; those of 01.jsonl and 02.jsonl are kept."""
         return len((self.folder / f"in/{number:02}.jsonl").read_bytes().splitlines(keepends=True)[0])
 
-    def run_one(self, mixture, only) -> None:
+    def run_one(self, mixture, generation) -> None:
         self.num_runs += 1
-        run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, only=only)).raise_problem()
+        run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, generation=generation)).raise_problem()
 
     def whole_run(self, **options) -> BaseException | None:
         return run_and_report(Run(load_mixture(self.path), runs.Watcher(), RunOptions(**options), runs.InProcess)).problem
@@ -178,11 +175,9 @@ def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
     assert corpus.num_runs == 1
     corpus.add(2)
     assert _parts(corpus.follow()) == {0, 1}
-    folders = published_additions(corpus.root, corpus.snapshot)
-    assert folders == ["additions/00001", "additions/00002"]
-    later = mixture_of(load_mixture(corpus.path), corpus.root, Addition(number=3, base="", files={"web": ()}))
-    against = [use.options["against"] for use in later.stages if use.name.startswith("dedup.")]
-    assert against == [[corpus.root.url, *(f"{corpus.root.url}/{folder}" for folder in folders)]] * 2
+    before = corpus.snapshot.shards
+    corpus.write(98, corpora.documents(2, 24) + corpora.documents(0, 24))
+    assert corpus.follow().shards == before
 
 
 def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
@@ -233,10 +228,10 @@ def _kill_while(corpus: Corpus, monkeypatch: pytest.MonkeyPatch, owner: Any, nam
 
 def test_a_run_that_is_stopped_goes_on_with_the_same_files(corpus, expected):
     corpus.add(2)
-    begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    begin_generation(corpus.root, corpus.snapshot, {"web": ("02.jsonl",)})
     corpus.add(3)  # after the choice
     assert _checksums(corpus.follow(1)) == expected
-    assert begun_addition(corpus.root, corpus.snapshot.fingerprint) is None
+    assert begun_generation(corpus.root, corpus.snapshot) is None
 
 
 @pytest.mark.slow

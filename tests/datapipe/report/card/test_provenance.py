@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from datapipe.report.joined import _bins
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.config import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.report.card.provenance import provenance, shared_out
-from datapipe.report.joined import _bins
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.root import Root

@@ -24,9 +24,10 @@ from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
+from datapipe.snapshots import publish
 from datapipe.snapshots.clean import clean, plan_cleaning
 from datapipe.snapshots.export.text import parts_of_text
-from datapipe.snapshots.generations import begin_generation, begun_generation
+from datapipe.snapshots.generations import begin_generation, begun_generation, tasks_of
 from datapipe.snapshots.index.takedown import make_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
@@ -51,10 +52,10 @@ TAIL = (
 class Corpus:
     """A folder in which files appear, a mixture of it, and what a follower said."""
 
-    def __init__(self, folder: Path, tail: str = TAIL, stages: str = STAGES) -> None:
+    def __init__(self, folder: Path, tail: str = TAIL, stages: str = STAGES, keep: str = "") -> None:
         self.folder, self.root = folder, Root(str(folder / "out"))
         (folder / "in").mkdir(parents=True, exist_ok=True)
-        self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", stages, tail)
+        self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n{keep}", stages, tail)
         self.lines: list[str] = []
         self.events: list[Event] = []
         self.num_runs = 0
@@ -90,9 +91,7 @@ class Corpus:
 
     @property
     def snapshot(self) -> Snapshot:
-        snapshot = read_snapshot(self.root)
-        assert snapshot.has_tokens
-        return snapshot
+        return read_snapshot(self.root)
 
     @property
     def num_documents(self) -> int:
@@ -103,13 +102,17 @@ def _parts(snapshot: Snapshot) -> set[int]:
     return {shard.part or 0 for shard in snapshot.shards}
 
 
+def _report(corpus: Corpus) -> dict[str, Any]:
+    return json.loads((corpus.folder / "out/report.json").read_text())
+
+
 def _checksums(snapshot: Snapshot) -> list[str]:
     return [shard.checksum for shard in snapshot.shards]
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """A folder, and beside it its states: `published`, of the files 0 and 1, and `followed` by an addition of the file 2."""
+    """A folder, and beside it its states: `published`, of the files 0 and 1, and `followed` by a generation of the file 2."""
     folder = tmp_path_factory.mktemp("saved") / "corpus"
     made = Corpus(folder)
     made.add(0, 1)
@@ -165,7 +168,7 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
     assert corpus.num_runs == 2
 
 
-def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
+def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
     first = corpus.snapshot
     corpus.write(99, corpora.documents(0, 24))
     second = corpus.follow()
@@ -235,12 +238,12 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_files(corpus, expected):
 
 
 @pytest.mark.slow
-def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing(corpus, monkeypatch):
+def test_a_generation_that_was_built_and_never_published_is_compared_with_nothing(corpus, monkeypatch):
     """It was killed before it was published, and one of its files went; both of its names come again, one with other text."""
     corpus.add(2)
     lost = corpora.documents(77, 20)
     corpus.write(3, lost)
-    _kill_while(corpus, monkeypatch, follow, "publish_addition")
+    _kill_while(corpus, monkeypatch, publish, "publish_files")
     (corpus.folder / "in/03.jsonl").unlink()
     corpus.follow()
     corpus.write(3, corpora.documents(88, 20))
@@ -248,42 +251,14 @@ def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing
     before = corpus.num_documents
     corpus.write(4, lost)
     corpus.follow()
-    assert published_additions(corpus.root, corpus.snapshot) == [f"additions/{number:05}" for number in (2, 3, 4)]
     assert corpus.num_documents > before
 
 
 def test_a_choice_that_was_edited_is_refused(corpus):
-    begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
-    (corpus.folder / "out/additions/00001/files.json").write_text('{"base": 3, "files": [1]}')
-    with pytest.raises(DatapipeError, match=r"files\.json"):
+    begin_generation(corpus.root, corpus.snapshot, {"web": ("02.jsonl",)})
+    (corpus.folder / "out/work/generation.json").write_text('{"base": 3, "files": [1]}')
+    with pytest.raises(DatapipeError, match=r"generation\.json"):
         corpus.follow()
-
-
-def test_an_addition_has_the_sources_with_new_files_alone_and_their_own_stages_are_frozen(corpus):
-    sources = {"web": {"path": "w/*", "stages": ["dedup.exact"], "weight": 7}, "code": {"path": "c/*"}}
-    data = {"name": "a", "output": corpus.root.url, "sources": sources}
-    addition = begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
-    mixture = mixture_of(load_mixture(data), corpus.root, addition)
-    assert list(mixture.sources) == ["web"]
-    [use] = mixture.stages_of("web")
-    assert use.options["against"] == [corpus.root.url]
-    assert mixture.weight_phases()[0].weights == {"web": 1}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "cause"),
-    [
-        ("{train: {vocab_size: 400}}", "none", "tokenizer: none"),
-        ("sequence_length: 64", "sequence_length: [64, 128]", "sequence_length"),
-        ("tokenizer: {train: {vocab_size: 400}}", "mixture: {replay: {from: runs/old, share: 5%}}", "rows of other snapshots"),
-    ],
-)
-def test_what_cannot_be_followed_is_refused_before_anything_runs(tmp_path, before, after, cause):
-    corpus = Corpus(tmp_path, tail=TAIL.replace(before, after))
-    corpus.add(0)
-    with pytest.raises(UserError, match=cause):
-        corpus.follow()
-    assert corpus.num_runs == 0
 
 
 @pytest.mark.parametrize(
@@ -309,49 +284,159 @@ def test_later_runs_compare_with_the_additions_of_an_output_too(followed, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_repack_that_is_stopped_leaves_additions_compared(followed, monkeypatch):
+def test_a_rebuild_that_is_stopped_leaves_generations_compared(followed, monkeypatch):
     before = followed.snapshot
     with monkeypatch.context() as patch:
         patch.setattr(runs.InProcess, "next_attempt", _killed)
-        assert isinstance(followed.whole_run(repacks=True), KeyboardInterrupt)
+        assert isinstance(followed.whole_run(rebuilds=True), KeyboardInterrupt)
     followed.write(3, corpora.documents(2, 24))
     assert followed.follow().shards == before.shards
-    assert not plan_cleaning(followed.root, 1).additions
 
 
 @pytest.mark.slow
-def test_a_repack_makes_additions_needless_and_cleaning_deletes_these_alone(followed):
+def test_cleaning_keeps_what_generations_need_and_a_rebuild_makes_one_of_them(followed):
     root, before = followed.root, followed.snapshot
-    with pytest.raises(UserError, match="additions/00001"):  # texts are not left out
-        parts_of_text(root, before, None, None)
-    assert clean(root, 1).additions == ()  # the newest snapshot has its shards
-    assert not verify_snapshot(root, before)
+    assert clean(root, 1).shards == ()
+    texts = sum(batch.num_rows for part in parts_of_text(root, before, None, None) for batch in part.batches())
+    assert texts == followed.num_documents
     followed.add(3)
-    assert followed.follow().fingerprint != before.fingerprint  # which reads the rows of the addition before
-    last = begin_addition(root, followed.snapshot.fingerprint, {"web": ("04.jsonl",)})
-    assert clean(root, 1).additions == ()  # a run goes on with the last one
+    assert _parts(followed.follow()) == {0, 1, 2}  # compared with the rows of both before
     assert isinstance(followed.whole_run(), UserError)
-    assert followed.whole_run(repacks=True) is None
-    assert plan_cleaning(root, 2).additions == tuple(  # an earlier snapshot has the others
-        (path, size) for path, size in root.list_files("additions") if path.startswith(last.folder)
-    )
-    assert {path.split("/")[1] for path, _ in clean(root, 1).additions} == {"00001", "00002", "00003"}
-    assert {path.split("/")[1] for path, _ in root.list_files("additions")} == {"work"}
+    assert followed.whole_run(rebuilds=True) is None
+    assert _parts(followed.snapshot) == {0}
+    assert {path.split("/")[1] for path, _ in clean(root, 1).shards if path.startswith("shards/")} >= {"web+1", "web+2"}
     assert not verify_snapshot(root, followed.snapshot)
     followed.add(4)
     assert {shard.part for shard in followed.follow().shards} == {None, 1}
 
 
+def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corpus):
+    folder = corpus.folder / "out/snapshots" / corpus.snapshot.fingerprint
+    (folder / "additions.json").write_text('["additions/00001"]')
+    left = corpus.folder / "out/additions/00001/shards/web/part-00000-00000.arrow"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"rows")
+    corpus.add(2)
+    with pytest.raises(UserError, match="--rebuild"):
+        corpus.follow()
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+    assert corpus.whole_run(rebuilds=True) is None
+    assert _parts(corpus.snapshot) == {0}
+    assert [path for path, _ in clean(corpus.root, 1).old_files] == ["additions/00001/shards/web/part-00000-00000.arrow"]
+    corpus.add(3)
+    assert _parts(corpus.follow()) == {0, 1}
+
+
+def test_work_that_is_lost_is_named_before_files_are_added(corpus):
+    corpus.add(2)
+    for path in (corpus.folder / "out/work/attempts").rglob("documents.arrow"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"work/ has lost \d+ tasks.*--rebuild"):
+        corpus.follow()
+
+
+def test_the_list_of_tasks_of_an_earlier_version_is_read(corpus, expected):
+    path = corpus.folder / "out/work/published" / corpus.snapshot.fingerprint
+    path.write_text("\n".join(tasks_of(corpus.root, corpus.snapshot.fingerprint)))
+    corpus.add(2)
+    assert _checksums(corpus.follow()) == expected
+
+
+def test_documents_without_a_tokenizer_grow(tmp_path):
+    corpus = Corpus(tmp_path, "tokenizer: none\n")
+    corpus.add(0, 1)
+    corpus.follow()
+    first = read_snapshot(corpus.root)
+    corpus.add(2)
+    corpus.write(3, corpora.documents(0, 24))  # published already
+    corpus.follow()
+    second = read_snapshot(corpus.root)
+    assert second.shards[: len(first.shards)] == first.shards
+    assert [shard.part for shard in second.shards] == [None, 1]
+    assert [shard.path.rpartition("/")[2].split("-")[1] for shard in second.shards] == ["00000", "00001"]
+    assert "documents more" in corpus.lines[-1]
+    assert not verify_snapshot(corpus.root, second)
+    report = _report(corpus)["total"]["documents"]
+    assert (report["read"], report["kept"]) == (96, sum(shard.documents for shard in second.shards))
+    inspected = datapipe(["inspect", str(corpus.root.local), "--document", "web/02.jsonl:0"])
+    assert "web/02.jsonl:0" in inspected.stdout
+
+
+def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
+    old = Corpus(tmp_path / "old", TAIL.replace("validation: 3%\n", ""))
+    old.add(8, 9)
+    old.follow()
+    corpus = Corpus(tmp_path, "pack: {sequence_length: 64}\nexecution: {check_disk: false}\n")
+    corpus.path.write_text(corpus.path.read_text().replace("sources:\n", f"sources:\n  old: {{snapshot: {old.root.url}}}\n"))
+    corpus.add(0, 1)
+    first = corpus.follow()
+    old.add(7)
+    assert old.follow().fingerprint
+    shutil.rmtree(tmp_path / "old/out/snapshots")  # the rows are in this output, and the other one may go
+    corpus.add(2)
+    second = corpus.follow()
+    assert second.shards[: len(first.shards)] == first.shards
+    assert {shard.source for shard in second.shards if shard.part} == {"web"}
+    assert second.sources["old"] == first.sources["old"]
+    assert not verify_snapshot(corpus.root, second)
+    assert _report(corpus)["taken"]["old"]["tokens"] == sum(shard.tokens for shard in first.shards if shard.source == "old")
+
+
+def test_the_report_of_generations_is_that_of_one_run_where_decisions_are_the_same(tmp_path):
+    stages = f"{_FILTERS}  - dedup.exact: {{keep: first}}\n"
+    grown, whole = Corpus(tmp_path / "grown", stages=stages), Corpus(tmp_path / "whole", stages=stages)
+    for number in range(3):
+        copies = corpora.documents(0, 6)
+        for corpus in (grown, whole):
+            corpus.write(number, corpora.documents(number, 24) + copies)
+        grown.follow()
+    whole.follow()
+    one, other = _report(grown), _report(whole)
+    for name in ("documents", "bytes", "kept_bytes", "counts"):
+        assert one["total"][name] == other["total"][name], name
+    assert one["clusters"] == other["clusters"]
+    assert one["total"]["documents"]["dropped"]["dedup.exact:duplicate"] >= 18
+    tasks = [{name: task["committed"] for name, task in each["tasks"].items()} for each in (one, other)]
+    assert all(tasks[0][name] == tasks[1][name] for name in ("web/read", "web/apply-dedup.exact"))
+    assert one["tokenizer"]["total"]["words"] == other["tokenizer"]["total"]["words"]
+    assert one["total"]["sequences"] == sum(shard.sequences for shard in grown.snapshot.shards)
+
+
+def test_a_later_generation_has_the_cut_of_a_share_that_the_first_one_found(tmp_path):
+    stages = f"{_FILTERS}  - tests.support.ranked_stages:ByScore: {{as: best, keep_share: '1/2'}}\n  - dedup.exact\n"
+    corpus = Corpus(tmp_path, stages=stages, keep="    keep: [score]\n")
+    for number in (0, 1):
+        corpus.write(number, [{**each, "score": row} for row, each in enumerate(corpora.documents(number, 24))])
+    corpus.follow()
+    first = _report(corpus)
+    corpus.write(2, [{**each, "score": row} for row, each in enumerate(corpora.documents(2, 24))])
+    corpus.follow()
+    second = _report(corpus)
+    assert second["thresholds"] == first["thresholds"]
+    assert first["total"]["documents"]["read"] < second["total"]["documents"]["read"]
+    assert first["total"]["documents"]["kept"] < second["total"]["documents"]["kept"]
+
+
+def test_several_sequence_lengths_grow_together(tmp_path):
+    corpus = Corpus(tmp_path, TAIL.replace("sequence_length: 64", "sequence_length: [64, 32]"))
+    corpus.add(0, 1)
+    first = corpus.follow()
+    corpus.add(2)
+    second = corpus.follow()
+    assert second.shards[: len(first.shards)] == first.shards
+    assert not verify_snapshot(corpus.root, second)
+    report = _report(corpus)
+    assert report["total"]["packing"]["32"]["documents"] == report["total"]["packing"]["64"]["documents"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["report.json", "snapshot.json"])
+@pytest.mark.parametrize("name", ["files.parquet", "snapshot.json"])
 def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus, expected, monkeypatch, name):
     corpus.add(2)
     replace = OutputLock.replace
 
     def killed(lock, files):
         paths = list(files)
-        if "mixture.yaml" not in paths:  # the addition's own
-            return replace(lock, files)
         replace(lock, {path: files[path] for path in paths[: paths.index(name)]})
         raise KeyboardInterrupt
 
@@ -360,16 +445,14 @@ def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus
 
 
 @pytest.mark.slow
-def test_a_run_over_all_files_that_was_stopped_while_it_published_is_finished_first(corpus, monkeypatch):
+def test_rows_of_a_run_over_all_files_that_was_stopped_while_it_published_are_compared_with_nothing(
+    corpus, expected, monkeypatch
+):
     corpus.add(2)
     with monkeypatch.context() as patch:
         patch.setattr(OutputLock, "replace", _killed)
         assert isinstance(corpus.whole_run(), KeyboardInterrupt)
-    with pytest.raises(UserError, match=r"web/02\.jsonl"):
-        corpus.follow()
-    assert corpus.whole_run() is None
-    corpus.add(3)
-    assert _parts(corpus.follow()) == {0, 1}
+    assert _checksums(corpus.follow()) == expected
 
 
 @pytest.mark.slow
@@ -380,7 +463,7 @@ def test_a_damaged_manifest_is_restored_and_takedowns_stay(followed):
     assert isinstance(followed.whole_run(), UserError)
     assert followed.follow().fingerprint == taken_down.fingerprint
     path.write_bytes(path.read_bytes()[:-40])
-    assert followed.whole_run(repacks=True) is None
+    assert followed.whole_run(rebuilds=True) is None
     assert followed.snapshot.removed is not None
 
 
@@ -406,10 +489,11 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expec
     corpus.add(0, 1)
     assert run_process(["run", str(corpus.path), "--workers", "1"]).returncode == 0
     corpus.add(2)
+    num_commits = len(list((corpus.folder / "out/work/ledger").glob("*.jsonl")))
     moments = [
-        (corpus.folder / "out/additions/00001/files.json").exists,
-        lambda: any((corpus.folder / "out/additions/00001/work/ledger").glob("*.jsonl")),
-        (corpus.folder / "out/additions/00001/snapshot.json").exists,
+        (corpus.folder / "out/work/generation.json").exists,
+        lambda: len(list((corpus.folder / "out/work/ledger").glob("*.jsonl"))) > num_commits,
+        (corpus.folder / "out/shards/web+1").exists,
         lambda: any(shard.part for shard in corpus.snapshot.shards),
     ]
     for moment in moments:
@@ -423,7 +507,7 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expec
 
 
 @pytest.mark.slow
-def test_command_tells_people_and_programs_of_additions_and_ends_at_once_when_it_is_interrupted(tmp_path):
+def test_command_tells_people_and_programs_of_generations_and_ends_at_once_when_it_is_interrupted(tmp_path):
     corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
     corpus.add(0)
     process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
@@ -451,7 +535,7 @@ def test_command_tells_people_and_programs_of_additions_and_ends_at_once_when_it
 
 
 @pytest.mark.slow
-def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpus):
+def test_documents_that_the_mixture_names_are_taken_down_between_generations(corpus):
     listed, first = corpus.folder / "gone.txt", corpus.snapshot
     corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
     listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\nweb/00.jsonl:1")  # the last line is not whole
@@ -464,37 +548,21 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
     assert third.removed.documents == 2
     assert third.removed.takedowns[:1] == second.removed.takedowns
     corpus.add(8)
-    begun = begin_addition(corpus.root, third.fingerprint, {"web": ("08.jsonl",)})
+    begun = begin_generation(corpus.root, third, {"web": ("08.jsonl",)})
     take_down(corpus.root, [f"web/01.jsonl:{corpus.position(1)}"])
-    assert begun_addition(corpus.root, corpus.snapshot.fingerprint) == begun
+    assert begun_generation(corpus.root, corpus.snapshot) == begun
     fourth = corpus.follow()
     assert fourth.removed is not None
     assert (fourth.removed.documents, _parts(fourth), corpus.num_runs) == (3, {0, 1, 2}, 2)
     told = [event.taken_down for event in corpus.events if isinstance(event, Published)]
-    assert told == [1, 1, 0]  # of the list, with an addition, and none: the third was taken down by hand
+    assert told == [1, 1, 0]  # of the list, with a generation, and none: the third was taken down by hand
     with closing(Loader(corpus.root.url, global_batch_size=4, fields=("document_keys",))) as loader:
         keys = {bytes(key) for step in range(60) for key in loader.batch(step)["document_keys"].reshape(-1, 16)}
     assert not keys & {key.tobytes() for key in read_removed(corpus.root, fourth).keys}
     listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\n")
-    assert corpus.whole_run(repacks=True) is None
+    assert corpus.whole_run(rebuilds=True) is None
     assert corpus.snapshot.removed == fourth.removed
     assert not verify_snapshot(corpus.root, corpus.snapshot)
-
-
-@pytest.mark.slow
-def test_documents_taken_down_while_an_addition_is_built_let_it_be_built_again(corpus):
-    corpus.add(2)
-    follower = corpus.follower()
-
-    def disturbed(mixture, only):
-        follower.run_one = corpus.run_one
-        take_down(corpus.root, ["web/00.jsonl:0"])
-        raise CorruptionError("a file of an index is gone")
-
-    follower.run_one = disturbed
-    follower.follow(3)
-    assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
-    assert corpus.snapshot.removed is not None
 
 
 @pytest.mark.slow
@@ -502,15 +570,15 @@ def test_a_second_follower_of_an_output_is_refused_and_status_tells_of_the_first
     corpus.add(2)
     first, told = corpus.follower(), []
 
-    def second(mixture, only):
+    def second(mixture, generation):
         told.append(read_status(corpus.root)["following"])
         with pytest.raises(UserError, match="another run"):
             corpus.follow(1)
-        corpus.run_one(mixture, only)
+        corpus.run_one(mixture, generation)
 
     first.run_one = second
     first.follow(2)
-    assert "adding 1 new file as part 1 of web" in told[0]["doing"]
+    assert "adding 1 new file as generation 1 of web" in told[0]["doing"]
     assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
 
 
@@ -530,15 +598,6 @@ def test_a_line_of_takedowns_that_names_nothing_stops_no_other(tmp_path):
     snapshot = corpus.follow(3)
     assert snapshot.removed is not None
     assert (snapshot.removed.documents, _parts(snapshot)) == (2, {0, 1})
-
-
-@pytest.mark.slow
-def test_an_addition_by_itself_leaves_out_what_was_taken_down(followed):
-    document, addition = f"web/02.jsonl:{followed.position(2)}", followed.root.within("additions/00001")
-    assert list(take_down(followed.root, [document, "web/02.jsonl:3"])[1].unknown) == ["web/02.jsonl:3"]
-    assert not verify_snapshot(addition, read_snapshot(addition))
-    assert take_down(followed.root, [document])[1].num_new == 0
-    assert len(read_removed(addition, read_snapshot(addition))) == 1
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ from datapipe.steps.counts import (
     steps_of_documents,
     unreadable_text,
 )
-from datapipe.steps.estimate import KeptShares, step_costs
+from datapipe.steps.estimate import KeptText, step_costs
 from datapipe.steps.kind import Plan, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
@@ -68,7 +68,7 @@ class Driver:
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptShares | None = None
+        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptText | None = None
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before = kept_before or {}

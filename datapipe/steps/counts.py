@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name, total_counts
 from datapipe.quantities import counted
 from datapipe.records.record import Record
-from datapipe.stage.base import Filter
 from datapipe.stage.tables import drops_for_others
-from datapipe.steps.cut import Cut
 from datapipe.steps.input_source import MapMetrics
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pack import PackMetrics
 from datapipe.steps.pipeline import GlobalStep
-from datapipe.steps.rank import filter_of, found_of
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.write import WriteMetrics
 
@@ -166,26 +162,6 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
                     )
                 )
     return excesses
-
-
-def thresholds(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
-    """By source and stage that keeps a share: the cut, found by this run or taken from an earlier one, with the share."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for source, segments in plan.pipeline.segments.items():
-        for bound in (bound for segment in segments for bound in segment):
-            share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
-            cut = bound.cut or _found_cut(plan, source, bound.name)
-            if share is not None and cut is not None:
-                entry = {"share": float(share.share), "of": share.of, "from": share.threshold_from or None}
-                found.setdefault(source, {})[bound.name] = {**cut.to_json(), **entry}
-    return found
-
-
-def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
-    """The cut that this run found, or None."""
-    records = [record for step in plan.of_kind("narrow", source) if filter_of(step.id) == stage for record in step.records]
-    found = found_of(records[-1]) if records else None
-    return found if found is not None and found.is_found else None
 
 
 _NAMED_REASONS = 3

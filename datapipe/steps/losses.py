@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from datapipe.metrics import DocumentCounts
 from datapipe.quantities import counted
-from datapipe.stage.base import BELOW_SHARE, Filter
+from datapipe.stage.base import BELOW_SHARE
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, quarantine_text
 from datapipe.steps.pipeline import BoundStage
@@ -58,18 +59,14 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
             left -= dropped.total()
 
 
-def kept_share(stages: Sequence[BoundStage]) -> Fraction:
+def asked_share(stages: Sequence[BoundStage]) -> Fraction:
     """The share of a source that its filters are asked to keep; 1 where none is asked for a share."""
-    share = Fraction(1)
-    for bound in stages:
-        asked = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
-        share *= 1 if asked is None else asked.share
-    return share
+    return prod((bound.share.share for bound in stages if bound.share is not None), start=Fraction(1))
 
 
 def _is_asked(bound: BoundStage, dropped: Counter[str], reached: int) -> bool:
     stage, share = bound.stage, dropped.total() / reached
-    if isinstance(stage, Filter) and stage.kept_share() is not None:
+    if bound.share is not None:
         return (dropped.total() - dropped[f"{bound.name}:{BELOW_SHARE}"]) / reached <= MOST_LOST
     return isinstance(stage, Global) and stage.max_dropped is not None and share <= stage.max_dropped
 

@@ -54,7 +54,7 @@ from datapipe.steps.measuring.distributions import Distributions
 from datapipe.steps.measuring.findings import FindingsWriter, searched
 from datapipe.steps.pipeline import BoundStage, GlobalStep, RankingStep
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import ScoreWriter, find_cut, is_scored
+from datapipe.steps.rank import ScoreWriter, find_cut
 from datapipe.steps.request import PlannedSource
 from datapipe.steps.splits import file_hash
 from datapipe.steps.stage_runner import Sink, StageRunner
@@ -186,7 +186,7 @@ class _Flow:
         self.input = InputSource(source, task.inputs, task.fields, task.limit, self.metrics, self.own, self.quarantine)
         self.drops = Drops(root, folder, source, self.counts)
         self.distributions, self.survivors = Distributions(root, folder, source), SurvivorWriter(root, folder)
-        scored = [bound for bound in task.stages if is_scored(bound)]
+        scored = [bound for bound in task.stages if bound.is_scored]
         self.sinks: list[Sink] = [ScoreWriter(root, folder, bound, task.seed) for bound in scored]
         self.sinks.append(FindingsWriter(root, folder, source))
         self.runner = StageRunner(

@@ -30,7 +30,7 @@ from datapipe.steps.decisions import Drops
 from datapipe.steps.measuring.distributions import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import is_scored, of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
 
 
 class Sink(Protocol):
@@ -127,7 +127,7 @@ class StageRunner:
         if isinstance(result, dict):
             return self._with_columns(bound.name, stage, part, result)
         assert isinstance(stage, Filter)
-        result = with_score_column(bound, result) if is_scored(bound) else result
+        result = with_score_column(bound, result) if bound.is_scored else result
         for sink in (*self.sinks, self.distributions):
             sink.add(bound, part, result)
         if stage.mode == "tag":

@@ -14,7 +14,7 @@ from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
 from datapipe.steps.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.steps.kind import Plan
-from datapipe.steps.losses import MOST_LOST, Loss, kept_share, losses
+from datapipe.steps.losses import MOST_LOST, Loss, asked_share, losses
 from datapipe.steps.pack import PackMetrics, PackTask
 from datapipe.steps.request import Request, RunWarning, named
 from datapipe.steps.tokenize import TokenizeMetrics
@@ -214,7 +214,7 @@ def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[
     if not counts.is_complete or not documents.read:
         return
     yield from _empty(source, counts, request.mixture.sources[source].text)
-    if documents.kept / documents.read < LEAST_KEPT * kept_share(stages):
+    if documents.kept / documents.read < LEAST_KEPT * asked_share(stages):
         yield _few_kept(source, documents)
         return
     for loss in losses(documents, stages):

@@ -81,9 +81,8 @@ class Distributions:
         rules = stage.rules()
         if len(result.measured) == len(rules) and batch.num_docs:
             last = len(rules) - 1
-            is_cut_later = bound.cut is None and stage.kept_share() is not None
             documents = decided(result.rule, _lengths(batch), key_halves(batch.keys))
-            for index in range(last if of_cut else 0, last if is_cut_later else len(rules)):
+            for index in range(last if of_cut else 0, last if bound.is_scored else len(rules)):
                 self._add_rule(bound, stage, index, rules[index], documents, result)
         self._seconds += work_clock() - started
 
@@ -148,7 +147,7 @@ def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> 
     the rule drops; others are compared with the rule's own."""
     stage = bound.stage
     assert isinstance(stage, Filter)
-    if rule.name == BELOW_SHARE and bound.cut is not None and stage.kept_share() is not None:
+    if rule.name == BELOW_SHARE and bound.cut is not None:
         return np.array([bound.cut.threshold])
     if rule.side == "other" and not rule.option:  # the stage decides by itself, and its limit means nothing
         return np.array([np.nan])

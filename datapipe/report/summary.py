@@ -170,7 +170,7 @@ def _second_attempts(plan: Plan) -> dict[str, SecondAttempts]:
 
 def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     """The figures of the tokenizer; None before there is one."""
-    from datapipe.exchange.partitions import committed_bytes
+    from datapipe.exchange.tables import committed_bytes
     from datapipe.tokens.fertility import merged_ids, unused_tokens
 
     tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)

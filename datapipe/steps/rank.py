@@ -19,7 +19,7 @@ import pyarrow as pa
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves, numbers, ordered, text_lengths
 from datapipe.errors import DatapipeError
-from datapipe.exchange.partitions import TableWriter, read_table
+from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile
 from datapipe.rng import keyed_hash, seed_for

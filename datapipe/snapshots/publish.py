@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.exchange.partitions import check_committed, committed_bytes
+from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
@@ -31,9 +31,8 @@ from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, take
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, write_index
 from datapipe.snapshots.takedown import delete_from_indexes, documents_with_rows, named_in, removed_documents, takedown_warnings
-from datapipe.steps.counts import source_counts
+from datapipe.steps.counts import source_counts, why_nothing_is_left
 from datapipe.steps.kind import Plan
-from datapipe.steps.losses import why_nothing_is_left
 from datapipe.steps.pack import PackTask
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash

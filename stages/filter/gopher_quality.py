@@ -20,7 +20,7 @@ them. A value equal to a limit passes. All measures of a document without words 
 in every script that separates words by spaces.
 
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_thresholds/fineweb2.py`).
-Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
+Compared with DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 """
 
 from __future__ import annotations

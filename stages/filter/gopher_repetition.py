@@ -24,7 +24,7 @@ spaces. A line of white space alone is blank in the profiles `paper` and `datatr
 
 `language` takes the thresholds that FineWeb-2 published for a language (`_thresholds/fineweb2.py`).
 
-Checked against datatrove 0.10.1 on 2,480 web documents and DCLM's program on 740: all decisions are equal. With CR LF as line
+Compared with datatrove 0.10.1 on 2,480 web documents and DCLM's program on 740: all decisions are equal. With CR LF as line
 ends 154 of 250 decisions of `datatrove` differ, which counts blank lines with a CR as copies: put `normalize.unicode` before.
 """
 

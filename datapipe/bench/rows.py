@@ -41,23 +41,16 @@ _GLOBAL_KINDS = ("exchange", "decisions", "apply")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One kind of work.
+    """One kind of work."""
 
-    Attributes:
-        name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts,
-            sample, train, load, tokenize, tokens, pack, shards, files or other.
-        uses: the stage, such as "filter.language"; empty for work of the engine itself.
-        seconds: the median over passes.
-        bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
-        documents_in, documents_out: None for work that is not done document by document.
-    """
-
-    name: str
+    name: str  # as in `datapipe report --full`
+    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
+    # load, tokenize, tokens, pack, shards, files or other
     kind: str
-    uses: str = ""
-    seconds: float
-    bytes: int
+    uses: str = ""  # the stage, such as "filter.language"; empty for work of the engine itself
+    seconds: float  # the median over passes
+    bytes: int  # input: text for stages, decompressed input for reading, rows for exchanges and tokens
+    # documents_in, documents_out: None for work that is not done document by document
     documents_in: int | None = None
     documents_out: int | None = None
 

@@ -172,16 +172,11 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for display.
-
-    Attributes:
-        kind: filter, map, global, reader, or function with what it costs.
-        summary: the first paragraph of the class's docstring; `details` is that of its module.
-    """
+    """A stage for display."""
 
     name: str
-    kind: str
-    summary: str
+    kind: str  # filter, map, global, reader, or function with what it costs
+    summary: str  # the first paragraph of the class's docstring; `details` is that of its module
     details: str
     options: tuple[OptionDescription, ...]
 

@@ -46,34 +46,25 @@ _TIE_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Decided(NamedTuple):
-    """The documents that a filter decided about: an input.
+    """The documents that a filter decided about: an input."""
 
-    Attributes:
-        reasons: (num_docs,) int64, the rule that the document fails first; -1 for none.
-        text_bytes: (num_docs,) int64.
-        file_hashes, positions: (num_docs,) uint64, the halves of the keys.
-    """
-
-    reasons: Int64s
-    text_bytes: Int64s
+    reasons: Int64s  # (num_docs,), the rule that the document fails first; -1 for none
+    text_bytes: Int64s  # (num_docs,)
+    # file_hashes, positions: (num_docs,), the halves of the keys
     file_hashes: UInt64s
     positions: UInt64s
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: 0 for those that the filter keeps, 1
-    for those that the rule drops. Axis 1 is in the order of distance, then of a keyed hash.
+    """The documents nearest a threshold: an output. Axis 0: 0 for those that the filter keeps, 1 for those
+    that the rule drops. Axis 1 is in the order of distance, then of a keyed hash."""
 
-    Attributes:
-        sizes: (2,) int64, documents on each side.
-        distances, values, limits: (2, NEAREST) float64.
-        ties, file_hashes, positions: (2, NEAREST) uint64.
-    """
-
-    sizes: Int64sOut
+    sizes: Int64sOut  # (2,), documents on each side
+    # distances, values, limits: (2, NEAREST)
     distances: Float64MatrixOut
     values: Float64MatrixOut
     limits: Float64MatrixOut
+    # ties, file_hashes, positions: (2, NEAREST)
     ties: UInt64MatrixOut
     file_hashes: UInt64MatrixOut
     positions: UInt64MatrixOut

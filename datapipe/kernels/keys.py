@@ -70,14 +70,10 @@ def version_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeReached:
-    """All code and data that a kernel is compiled from.
+    """All code and data that a kernel is compiled from."""
 
-    Attributes:
-        key: the digest, 32 hex digits.
-        bytecode_bytes: size of the bytecode of the kernel and its inline functions: an estimate of the compile time.
-    """
-
-    key: str
+    key: str  # the digest, 32 hex digits
+    # size of the bytecode of the kernel and its inline functions: an estimate of the compile time
     bytecode_bytes: int
 
 

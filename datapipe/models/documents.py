@@ -49,23 +49,15 @@ NEGATIVE, POSITIVE = "0", "1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentInput:
-    """What the user names.
+    """What the user names."""
 
-    Attributes:
-        paths: a mixture, an output, or files and globs.
-        source: of the mixture or output; None for all.
-        until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
-        settings: of `--set`, each KEY=VALUE.
-        text_field: of files.
-        options: of the run of a mixture.
-    """
-
-    paths: tuple[str, ...]
-    source: str | None = None
+    paths: tuple[str, ...]  # a mixture, an output, or files and globs
+    source: str | None = None  # of the mixture or output; None for all
+    # name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one
     until: str = ""
-    settings: tuple[str, ...] = ()
-    text_field: str = "text"
-    options: RunOptions = field(default_factory=RunOptions)
+    settings: tuple[str, ...] = ()  # of `--set`, each KEY=VALUE
+    text_field: str = "text"  # of files
+    options: RunOptions = field(default_factory=RunOptions)  # of the run of a mixture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,20 +38,16 @@ _SHOWN = 5  # values that an error lists
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of the models.
+    """What is asked of the models."""
 
-    Attributes:
-        renamed: labels of the models by the value that the files have in their place: {"True": "1"}.
-        positive: the label whose score counts, of two; "": by its name, see `positive_label`.
-        threshold: of two classes, the score from which on a document is predicted positive.
-        cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
-        known_only: whether documents with a label that the models do not know are left out; else they are an error.
-    """
-
+    # labels of the models by the value that the files have in their place: {"True": "1"}
     renamed: Mapping[str, str] = field(default_factory=dict)
-    positive: str = ""
-    threshold: float = 0.5
+    positive: str = ""  # the label whose score counts, of two; "": by its name, see `positive_label`
+    threshold: float = 0.5  # of two classes, the score from which on a document is predicted positive
+    # of numbers, the value from which on a document is positive, and predicted positive; None: no such
+    # measures
     cut: float | None = None
+    # whether documents with a label that the models do not know are left out; else they are an error
     known_only: bool = False
     max_chars: int | None = None
 
@@ -71,20 +67,15 @@ class Measures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The measures of several models, of the kind "two classes", "several classes" or "number".
-
-    Attributes:
-        labels: of two classes the positive one last.
-        groups: by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`.
-        num_unknown: documents that were left out for a label that the models do not know.
-        num_unlabelled, num_rejected: see `LabelledFiles`.
-    """
+    """The measures of several models, of the kind "two classes", "several classes" or "number"."""
 
     models: tuple[str, ...]
     kind: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of two classes the positive one last
+    # by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`
     groups: Mapping[str, tuple[Measures, ...]]
-    num_unknown: int = 0
+    num_unknown: int = 0  # documents that were left out for a label that the models do not know
+    # num_unlabelled, num_rejected: see `LabelledFiles`
     num_unlabelled: int = 0
     num_rejected: int = 0
 

@@ -85,58 +85,42 @@ def is_first(table: pa.Table, names: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
-    """Which label documents have.
+    """Which label documents have."""
 
-    Attributes:
-        label_field: the field or column with the label; "" where the source is the label.
-        group_field: whose values are not torn apart by the split; "" for none. A document without a value is a group by itself.
-        is_number: whether labels are numbers on a scale.
-        positive: of two labels, the one whose score counts; it comes last. None: by its name.
-        positives, negatives: names of sources; without negatives all others are.
-    """
-
-    label_field: str = ""
+    label_field: str = ""  # the field or column with the label; "" where the source is the label
+    # whose values are not torn apart by the split; "" for none. A document without a value is a group by
+    # itself.
     group_field: str = ""
-    is_number: bool = False
+    is_number: bool = False  # whether labels are numbers on a scale
+    # of two labels, the one whose score counts; it comes last. None: by its name.
     positive: str | None = None
+    # positives, negatives: names of sources; without negatives all others are
     positives: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much is taken, and how.
+    """How much is taken, and how."""
 
-    Attributes:
-        sample_bytes: text of each label at most, of all documents where numbers are predicted.
-        max_chars: characters of the start of each text; None for all.
-        held_out: share of the documents, or of the groups, that is not trained on.
-        balanced: whether the documents of each label count as much as those of any other.
-    """
-
-    sample_bytes: int
-    max_chars: int | None = None
-    held_out: float = 0.2
+    sample_bytes: int  # text of each label at most, of all documents where numbers are predicted
+    max_chars: int | None = None  # characters of the start of each text; None for all
+    held_out: float = 0.2  # share of the documents, or of the groups, that is not trained on
     seed: int = 0
-    balanced: bool = False
+    balanced: bool = False  # whether the documents of each label count as much as those of any other
 
 
 @dataclass(kw_only=True, slots=True)
 class Counts:
-    """What became of the documents that were read.
+    """What became of the documents that were read."""
 
-    Attributes:
-        read: with a label; `empty` of them, of white space alone, are left out.
-        kept: different texts, each label's counted apart. The other documents are copies of them, or beyond the sample.
-        conflicting: texts with several labels, left out; with numbers: that have the mean.
-        is_full: whether a sample has reached its limit.
-    """
-
-    read: int = 0
+    read: int = 0  # with a label; `empty` of them, of white space alone, are left out
     empty: int = 0
+    # different texts, each label's counted apart. The other documents are copies of them, or beyond the
+    # sample.
     kept: int = 0
-    conflicting: int = 0
-    is_full: bool = False
+    conflicting: int = 0  # texts with several labels, left out; with numbers: that have the mean
+    is_full: bool = False  # whether a sample has reached its limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -170,18 +170,13 @@ class FastTextTrainer(Trainer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _NumberedTexts:
-    """Texts as numbers of words, which are between ASCII white space or NULs.
+    """Texts as numbers of words, which are between ASCII white space or NULs."""
 
-    Attributes:
-        words, counts: (num_distinct,) large_string, by their first occurrence, and int64, their occurrences.
-        ids: (num_words,) int32, the number of each word.
-        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
-    """
-
+    # words, counts: (num_distinct,) large_string, by their first occurrence, and int64, their occurrences
     words: pa.Array
     counts: np.ndarray
-    ids: np.ndarray
-    offsets: np.ndarray
+    ids: np.ndarray  # (num_words,) int32, the number of each word
+    offsets: np.ndarray  # (num_docs + 1,) int64, where the words of each text begin in `ids`
 
 
 def _number(texts: pa.Array) -> _NumberedTexts:

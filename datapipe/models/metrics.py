@@ -101,18 +101,13 @@ def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """How well scores separate two classes.
+    """How well scores separate two classes."""
 
-    Attributes:
-        positives: documents of the positive class.
-        auc: the chance that a positive document has a higher score than a negative one; ties count half.
-        average_precision: mean precision at the score of each positive document.
-        best_f1: at the threshold of the highest F1, the lowest of several; None where there is one class only.
-    """
-
-    positives: int
+    positives: int  # documents of the positive class
+    # the chance that a positive document has a higher score than a negative one; ties count half
     auc: Estimate
-    average_precision: Estimate
+    average_precision: Estimate  # mean precision at the score of each positive document
+    # at the threshold of the highest F1, the lowest of several; None where there is one class only
     best_f1: AtThreshold | None
 
 
@@ -182,18 +177,14 @@ class OfLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Documents by their label and the one that was predicted. Macro figures are means over the labels that documents have.
-
-    Attributes:
-        macro_precision: 0 counts for a label that is never predicted; NaN without documents.
-        confusion: documents of each label, by what is predicted.
-    """
+    """Documents by their label and the one that was predicted. Macro figures are means over the labels that
+    documents have."""
 
     accuracy: Estimate
     macro_f1: Estimate
-    macro_precision: float
+    macro_precision: float  # 0 counts for a label that is never predicted; NaN without documents
     macro_recall: float
-    confusion: list[list[int]]
+    confusion: list[list[int]]  # documents of each label, by what is predicted
     by_label: dict[str, OfLabel]
 
 

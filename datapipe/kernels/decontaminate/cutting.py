@@ -18,18 +18,13 @@ SEPARATOR = b"\n\n"
 
 
 class Removed(NamedTuple):
-    """Spans to replace: an output of `cut_around`.
+    """Spans to replace: an output of `cut_around`."""
 
-    Attributes:
-        starts, stops: (num_spans,) int64, bytes in the data.
-        lengths: (num_spans,) int64, bytes of the separator in place of each: 0 at the ends of a document.
-        pieces: (num_docs,) int64, pieces that stay of a document with matches; others keep their value.
-    """
-
+    # starts, stops: (num_spans,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut
-    lengths: Int64sOut
-    pieces: Int64sOut
+    lengths: Int64sOut  # (num_spans,), bytes of the separator in place of each: 0 at the ends of a document
+    pieces: Int64sOut  # (num_docs,), pieces that stay of a document with matches; others keep their value
 
 
 def removed_of(

@@ -47,15 +47,11 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 class WordTable(NamedTuple):
-    """What every code point is in a word: an input of kernels.
+    """What every code point is in a word: an input of kernels."""
 
-    Attributes:
-        codes: (0x110000,) int32. 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21 bits: 0 for
-            letters of scripts with spaces, the weight of a word of one character, or 3 for a mark. Below -1: -p, where
-            `expansions[p]` is the number of code points that follow, with their kind.
-        expansions: int32.
-    """
-
+    # (0x110000,). 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21 bits: 0
+    # for letters of scripts with spaces, the weight of a word of one character, or 3 for a mark. Below -1:
+    # -p, where `expansions[p]` is the number of code points that follow, with their kind.
     codes: Int32s
     expansions: Int32s
 

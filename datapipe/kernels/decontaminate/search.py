@@ -46,33 +46,22 @@ _LAST = _ROOM - 1
 
 
 class Tails(NamedTuple):
-    """The entries of tails: an input of kernels.
+    """The entries of tails: an input of kernels."""
 
-    Attributes:
-        first: the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
-        offsets: (num_tails + 1,) int64.
-        lengths: int32, words of the questions that end with each tail, each length once.
-    """
-
-    first: int
-    offsets: Int64s
-    lengths: Int32s
+    first: int  # the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
+    offsets: Int64s  # (num_tails + 1,)
+    lengths: Int32s  # words of the questions that end with each tail, each length once
 
 
 class Matches(NamedTuple):
-    """Runs of words of documents that are in the table, in the order of their ends: an output of `find_grams`.
+    """Runs of words of documents that are in the table, in the order of their ends: an output of `find_grams`."""
 
-    Attributes:
-        documents: (num_matches,) int64.
-        entries: (num_matches,) int64.
-        starts, stops: (num_matches,) int64, bytes in the data.
-        words: (num_matches,) int64, the number of the last word, counted over all documents with `weight` between two.
-    """
-
-    documents: Int64sOut
-    entries: Int64sOut
+    documents: Int64sOut  # (num_matches,)
+    entries: Int64sOut  # (num_matches,)
+    # starts, stops: (num_matches,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut
+    # (num_matches,), the number of the last word, counted over all documents with `weight` between two
     words: Int64sOut
 
 
@@ -154,19 +143,12 @@ def find_grams(
 
 
 class Answers(NamedTuple):
-    """The answers of questions: an input of kernels.
+    """The answers of questions: an input of kernels."""
 
-    Attributes:
-        offsets: (num_questions + 1,) int64.
-        lengths: int32, words of the answers of each question, each length once.
-        keys: (num_slots,) uint64, the keys of questions with answers, see `pair_key`.
-        pairs: (num_slots,) int32, the pair of each key.
-    """
-
-    offsets: Int64s
-    lengths: Int32s
-    keys: UInt64s
-    pairs: Int32s
+    offsets: Int64s  # (num_questions + 1,)
+    lengths: Int32s  # words of the answers of each question, each length once
+    keys: UInt64s  # (num_slots,), the keys of questions with answers, see `pair_key`
+    pairs: Int32s  # (num_slots,), the pair of each key
 
 
 @inline

@@ -49,17 +49,11 @@ _POWERS = _powers()
 
 
 class GramTable(NamedTuple):
-    """The keys of an index: an input of kernels.
+    """The keys of an index: an input of kernels."""
 
-    Attributes:
-        bits: (a power of two,) uint64, the bit filter.
-        keys: (num_slots,) uint64, see `hashing.py`.
-        entries: (num_slots,) int32, the entry of each key.
-    """
-
-    bits: UInt64s
-    keys: UInt64s
-    entries: Int32s
+    bits: UInt64s  # (a power of two,), the bit filter
+    keys: UInt64s  # (num_slots,), see `hashing.py`
+    entries: Int32s  # (num_slots,), the entry of each key
 
 
 def gram_table(keys: np.ndarray) -> GramTable:
@@ -120,20 +114,14 @@ def fill_table(new_keys: UInt64s, bits: UInt64sOut, keys: UInt64sOut, entries: I
 
 
 class RunsOut(NamedTuple):
-    """Runs of words of texts: an output of `hash_windows`.
+    """Runs of words of texts: an output of `hash_windows`."""
 
-    Attributes:
-        texts: (num_windows,) int64, the text of each window.
-        keys: (num_windows,) uint64.
-        num_words, weights: (num_texts,) int64, the words of each text, and their weight.
-        prefixes: (num_texts,) uint64, the prefix hash of all words of each text.
-    """
-
-    texts: Int64sOut
-    keys: UInt64sOut
+    texts: Int64sOut  # (num_windows,), the text of each window
+    keys: UInt64sOut  # (num_windows,)
+    # num_words, weights: (num_texts,), the words of each text, and their weight
     num_words: Int64sOut
     weights: Int64sOut
-    prefixes: UInt64sOut
+    prefixes: UInt64sOut  # (num_texts,), the prefix hash of all words of each text
 
 
 def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: int, kind: np.uint64) -> RunsOut:

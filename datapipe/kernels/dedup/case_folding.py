@@ -76,17 +76,12 @@ _HIGHS = np.uint64(0x8080808080808080)
 
 
 class Folding(NamedTuple):
-    """The folded characters of every code point: an input of kernels.
+    """The folded characters of every code point: an input of kernels."""
 
-    Attributes:
-        codes: (0x110000,) int32, the folded character, or -p where their number is at `expansions[p]` and they follow.
-        expansions: int32.
-        words: whether only words are kept, with 0 between them and after the last of a document.
-    """
-
+    # (0x110000,), the folded character, or -p where their number is at `expansions[p]` and they follow
     codes: Int32s
     expansions: Int32s
-    words: bool
+    words: bool  # whether only words are kept, with 0 between them and after the last of a document
 
 
 @lru_cache(maxsize=1)

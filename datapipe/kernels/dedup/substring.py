@@ -56,34 +56,22 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class WindowSizes(NamedTuple):
-    """How tokens are grouped: an input of kernels.
+    """How tokens are grouped: an input of kernels."""
 
-    Attributes:
-        length: tokens of a window.
-        gram: tokens of a gram, at most `length`.
-        chunk_tokens: windows of a chunk.
-        powers: (2 * length + 1,) uint64, powers of the radix, for spans of windows.
-    """
-
-    length: int
-    gram: int
-    chunk_tokens: int
-    powers: UInt64s
+    length: int  # tokens of a window
+    gram: int  # tokens of a gram, at most `length`
+    chunk_tokens: int  # windows of a chunk
+    powers: UInt64s  # (2 * length + 1,), powers of the radix, for spans of windows
 
 
 class GramSpans(NamedTuple):
-    """Spans of selected grams in passages, (num_spans,) each: an input of kernels.
+    """Spans of selected grams in passages, (num_spans,) each: an input of kernels."""
 
-    Attributes:
-        passages: int64; equal passages are adjacent.
-        starts, sizes: int64, bytes in the passage.
-        grams: uint64, the hash of the gram that the span belongs to.
-    """
-
-    passages: Int64s
+    passages: Int64s  # int64; equal passages are adjacent
+    # starts, sizes: bytes in the passage
     starts: Int64s
     sizes: Int64s
-    grams: UInt64s
+    grams: UInt64s  # the hash of the gram that the span belongs to
 
 
 class Scratch(NamedTuple):
@@ -98,19 +86,12 @@ class Scratch(NamedTuple):
 
 
 class SelectionOut(NamedTuple):
-    """Outputs of `select_grams`.
+    """Outputs of `select_grams`."""
 
-    Attributes:
-        chunks: (max_chunks, CHUNK_COLUMNS) int64; a document with fewer tokens than a window has none.
-        selected: (max_selected, GRAM_COLUMNS) int64; `max_selected` is at least `chunk_tokens`.
-        halves: (max_selected, 2) uint64: hash of the gram, hash of the span.
-        repeats: (max_selected, REPEAT_COLUMNS) int64, spans of whole characters.
-    """
-
-    chunks: Int64MatrixOut
-    selected: Int64MatrixOut
-    halves: UInt64MatrixOut
-    repeats: Int64MatrixOut
+    chunks: Int64MatrixOut  # (max_chunks, CHUNK_COLUMNS); a document with fewer tokens than a window has none
+    selected: Int64MatrixOut  # (max_selected, GRAM_COLUMNS); `max_selected` is at least `chunk_tokens`
+    halves: UInt64MatrixOut  # (max_selected, 2): hash of the gram, hash of the span
+    repeats: Int64MatrixOut  # (max_selected, REPEAT_COLUMNS), spans of whole characters
 
 
 @lru_cache(maxsize=4)
@@ -238,20 +219,18 @@ def select_grams(
     data: UInt8s,
     rules: TokenRules,
     windows: WindowSizes,
-    scratch: Scratch,
-    recent: Int64sOut,
+    scratch: Scratch,  # `scratch_for(windows)`
+    recent: Int64sOut,  # `recent_grams()`
+    # (5,): document, byte and number of the next chunk (read and updated); chunks and self-repeats written
     state: Int64sOut,
     out: SelectionOut,
 ) -> int:
-    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the selected grams.
+    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the
+    selected grams.
 
-    A span equal to an earlier span of its chunk becomes a self-repeat instead of a selected gram, as far as the table `recent`
-    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
-
-    Args:
-        scratch: `scratch_for(windows)`.
-        recent: `recent_grams()`.
-        state: (5,) int64: document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
+    A span equal to an earlier span of its chunk becomes a self-repeat instead of a selected gram, as far as
+    the table `recent` remembers: a text that repeats itself would otherwise select a gram for every token.
+    Adjacent self-repeats are merged.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -282,22 +261,20 @@ def select_grams(
 
 @kernel
 def hash_windows(
+    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
+    # them
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,
     sizes: WindowSizes,
     spans: GramSpans,
     scratch: Scratch,
+    # (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters
     windows: Int64MatrixOut,
+    # (num_windows, 2), the hash of each window; the first half depends on the gram too
     halves: UInt64MatrixOut,
 ) -> int:
-    """Writes the hashes of all windows of the spans; returns the number of windows.
-
-    Args:
-        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in them.
-        windows: (num_windows, 3) int64: span, start byte in the passage and size in bytes, of whole characters.
-        halves: (num_windows, 2) uint64, the hash of each window; the first half depends on the gram too.
-    """
+    """Writes the hashes of all windows of the spans; returns the number of windows."""
     by_bytes, length, starts, prefix = rules.by_bytes, sizes.length, scratch.starts, scratch.prefix
     num_windows, before, count = np.int64(0), np.int64(-1), np.int64(0)
     for span in range(len(spans.passages)):

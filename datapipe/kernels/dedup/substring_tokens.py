@@ -23,15 +23,10 @@ _JOINERS = [0x200C, 0x200D]
 
 
 class TokenRules(NamedTuple):
-    """What a token is: an input of kernels.
+    """What a token is: an input of kernels."""
 
-    Attributes:
-        kinds: `token_table()`.
-        by_bytes: whether every byte is a token; `kinds` is not used then.
-    """
-
-    kinds: UInt8s
-    by_bytes: bool
+    kinds: UInt8s  # `token_table()`
+    by_bytes: bool  # whether every byte is a token; `kinds` is not used then
 
 
 @lru_cache(maxsize=1)

@@ -69,34 +69,23 @@ _29, _32 = np.uint64(29), np.uint64(32)
 
 
 class NormalForm(NamedTuple):
-    """How units are folded before they are hashed: an input of kernels.
+    """How units are folded before they are hashed: an input of kernels."""
 
-    Attributes:
-        fold: (0x110000,) int32, the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins the character
-            before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number, with those that count towards the
-            length above `_COUNTED_SHIFT`, and they follow.
-        expansions: int32.
-        squeezed: whether a run of white space becomes one space.
-    """
-
+    # (0x110000,), the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins the
+    # character before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number, with those that
+    # count towards the length above `_COUNTED_SHIFT`, and they follow
     fold: Int32s
     expansions: Int32s
-    squeezed: bool
+    squeezed: bool  # whether a run of white space becomes one space
 
 
 class TextUnits(NamedTuple):
-    """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels.
+    """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels."""
 
-    Attributes:
-        documents: int64, the document of each unit.
-        starts: int64, the unit's first byte in the batch's data.
-        sizes: uint32, the bytes that the unit owns.
-        hashes, digests: uint64, the two halves of the unit's hash.
-    """
-
-    documents: Int64sOut
-    starts: Int64sOut
-    sizes: UInt32sOut
+    documents: Int64sOut  # the document of each unit
+    starts: Int64sOut  # the unit's first byte in the batch's data
+    sizes: UInt32sOut  # the bytes that the unit owns
+    # hashes, digests: the two halves of the unit's hash
     hashes: UInt64sOut
     digests: UInt64sOut
 

@@ -57,13 +57,10 @@ class Limits(NamedTuple):
 
 
 class LineEdits(NamedTuple):
-    """The edits of the lines of a batch, (num_lines,) each, an input of kernels.
-
-    Attributes:
-        rest_starts, rest_lengths: where the rest of an edited line starts in `rests`, and its bytes.
-    """
+    """The edits of the lines of a batch, (num_lines,) each, an input of kernels."""
 
     reasons: UInt8s
+    # rest_starts, rest_lengths: where the rest of an edited line starts in `rests`, and its bytes
     rest_starts: Int64s
     rest_lengths: Int32s
     rests: UInt8s

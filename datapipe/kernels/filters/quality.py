@@ -93,17 +93,11 @@ def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> n
 
 
 class StopWords(NamedTuple):
-    """Stop words as a hash table, an input of kernels.
+    """Stop words as a hash table, an input of kernels."""
 
-    Attributes:
-        keys: (num_slots,) uint64, 0 where free.
-        numbers: (num_slots,) int64, the word of each key.
-        longest: bytes of the longest word.
-    """
-
-    keys: UInt64s
-    numbers: Int64s
-    longest: int
+    keys: UInt64s  # (num_slots,), 0 where free
+    numbers: Int64s  # (num_slots,), the word of each key
+    longest: int  # bytes of the longest word
 
 
 @lru_cache(maxsize=32)

@@ -48,17 +48,11 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Units(NamedTuple):
-    """Lines, paragraphs or words, an input of kernels. Document i has the units `doc_offsets[i]:doc_offsets[i + 1]`.
+    """Lines, paragraphs or words, an input of kernels. Document i has the units `doc_offsets[i]:doc_offsets[i + 1]`."""
 
-    Attributes:
-        doc_offsets: (num_docs + 1,) int64.
-        hashes: (num_units,) uint64.
-        chars: (num_units,) int32, code points.
-    """
-
-    doc_offsets: Int64s
-    hashes: UInt64s
-    chars: Int32s
+    doc_offsets: Int64s  # (num_docs + 1,)
+    hashes: UInt64s  # (num_units,)
+    chars: Int32s  # (num_units,), code points
 
 
 NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)

@@ -49,34 +49,23 @@ _SPINNER_CELLS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is annotated, and how.
-
-    Attributes:
-        num_documents, seed: of the sample.
-        output: a local folder.
-        cache: folder of the answers; several jobs may use it one after another.
-        concurrency: requests under way at a time.
-        max_wait_s: seconds without any answer until the command ends.
-        max_cost: of this command; None: no limit.
-        max_unparsed: share of the documents that may have no score.
-        skip_failed: go on without documents that the server refuses or fails on.
-        is_dry_run: only estimate.
-    """
+    """What is annotated, and how."""
 
     documents: DocumentInput
+    # num_documents, seed: of the sample
     num_documents: int
     seed: int
     questions: Questions
     endpoint: Endpoint
-    output: Path
-    cache: Path
+    output: Path  # a local folder
+    cache: Path  # folder of the answers; several jobs may use it one after another
     prices: Prices = field(default_factory=Prices)
-    concurrency: int = 16
-    max_wait_s: float = 600.0
-    max_cost: float | None = None
-    max_unparsed: Fraction = Fraction(1, 2)
-    skip_failed: bool = False
-    is_dry_run: bool = False
+    concurrency: int = 16  # requests under way at a time
+    max_wait_s: float = 600.0  # seconds without any answer until the command ends
+    max_cost: float | None = None  # of this command; None: no limit
+    max_unparsed: Fraction = Fraction(1, 2)  # share of the documents that may have no score
+    skip_failed: bool = False  # go on without documents that the server refuses or fails on
+    is_dry_run: bool = False  # only estimate
     clock: Clock = field(default_factory=Clock)
 
 

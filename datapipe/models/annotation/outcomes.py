@@ -74,19 +74,13 @@ class UnparsedError(DatapipeError):
 
 @dataclass(kw_only=True)
 class Counts:
-    """Documents of a sample by what became of them.
+    """Documents of a sample by what became of them."""
 
-    Attributes:
-        max_unparsed: share of the documents that may have no score.
-        tokens: of all answers to the documents here.
-        last_unparsed: of the last answer without a score, its end.
-    """
-
-    max_unparsed: Fraction = Fraction(1)
+    max_unparsed: Fraction = Fraction(1)  # share of the documents that may have no score
     scores: Counter[float] = field(default_factory=Counter)
     unparsed: Counter[str] = field(default_factory=Counter)
-    tokens: Tokens = field(default_factory=Tokens)
-    last_unparsed: str = ""
+    tokens: Tokens = field(default_factory=Tokens)  # of all answers to the documents here
+    last_unparsed: str = ""  # of the last answer without a score, its end
 
     @property
     def num_settled(self) -> int:

@@ -1,10 +1,9 @@
-"""The weighted share of the n-grams of an item that a passage of a document has, at least one of them the item's own.
+"""The weighted share of an item's n-grams that a passage of a document has; at least one is the item's own.
 
     matches, in the order of the text  ->  per item: a passage, as long as at most `gap` words lie between two of its matches
                                        ->  the weights of its distinct n-grams, summed  ->  items that reach what they need
 
-Sums are whole numbers, so the order of n-grams does not matter. The cost is linear in the postings
-of the matches; n-grams that very many items share have none (`stages/decontaminate/_index.py`).
+Sums are integers, so the order of n-grams does not matter. The cost is linear in the postings of the matches.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Postings(NamedTuple):
 
 
 class Passages(NamedTuple):
-    """The passage of each item that is met last: scratch of `find_covered`, all 0 before the first call."""
+    """The newest passage of each item: scratch of `find_covered`, all 0 before the first call."""
 
     # begins, lasts: (num_items,), one more than the numbers of its first and last word
     begins: Int64sOut
@@ -43,8 +42,8 @@ class Passages(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Passages that reach what an item needs, (num_passages,) int64 each: an output. `starts` and `stops` are bytes in the
-    data, of the first and the last n-gram; `sums` the weights of the distinct n-grams."""
+    """Passages that reach what an item needs, (num_passages,) int64 each. `starts` and `stops`: of the first and the last
+    n-gram; `sums`: the weights of the distinct n-grams."""
 
     documents: Int64sOut
     items: Int64sOut
@@ -77,8 +76,8 @@ def find_covered(
     passages: Passages,
     out: Covered,
 ) -> int:
-    """Writes the passages as far as there is room; returns their number. The matches, all of
-    n-grams, are those of `search.Matches`, (num_matches,) int64 each."""
+    """Writes the passages as far as there is room; returns their number. The matches, all of n-grams, are
+    columns of `search.Matches`."""
     (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
     out_documents, out_items, out_starts, out_stops, out_sums = out
     count = np.int64(0)

@@ -52,8 +52,8 @@ def _back(data, position, begin, num_chars) -> Any:
 def cut_around(
     offsets: Int64s, data: UInt8s, documents: Int64s, starts: Int64s, stops: Int64s, margin: int, least: int, out: Removed
 ) -> int:
-    """Writes the spans to remove around (num_matches,) int64 matches, by document and start; returns their number. `margin`
-    characters are removed on either side of a match; a piece that stays has at least `least`."""
+    """Writes the spans to remove around (num_matches,) matches, by document and start; returns their number. `margin`
+    characters are removed on either side; a piece that stays has at least `least`."""
     removed_starts, removed_stops, lengths, pieces = out
     count, match = np.int64(0), np.int64(0)
     while match < len(documents):

@@ -2,16 +2,14 @@
 
     "Café № 12: «L’ＡＢＣ»"  ->  cafe  12  l  abc
 
-A word is a run of letters, digits and vowel signs of any script (`dedup/word_characters.py`). Every character is replaced by
-its compatibility decomposition without case and without marks that have a combining class, so NFC, NFD, full-width and
-upper-case texts have the same words. A symbol that stands for letters alone, such as №, is these letters. The dotless ı is "i",
-so that Turkish capitals are found; syllables of Hangul are their jamo.
+A word is a run of letters, digits and vowel signs of any script (`dedup/word_characters.py`, Unicode 14.0). Every character
+is replaced by its compatibility decomposition without case and without combining marks, so NFC, NFD, full-width and
+upper-case texts have the same words. Symbols for letters, such as №, become these letters; the dotless ı is "i", for
+Turkish capitals; syllables of Hangul become jamo.
 
-Each character of a script without spaces is a word of its own, and weighs less than a word of other scripts (`WHOLE`): two
-ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much. English words have five letters on
-average, words of Chinese 1.5 to 2 characters, words of Thai about four.
-
-The tables cover the characters of Unicode 14.0, as those of deduplication do.
+In scripts without spaces each character is a word and weighs less than a word of other scripts (`WHOLE`): two ideographs,
+or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much as one (words of Chinese have 1.5 to 2
+characters, of Thai about four).
 """
 
 from __future__ import annotations

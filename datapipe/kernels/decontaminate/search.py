@@ -3,8 +3,8 @@
     words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
            ->  window of a tail  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
 
-A short question is found by its last words, its tail: a tail tells how many words the questions have that end with it, and
-runs of so many words are looked up. A tail is `TAIL_WORDS` words, so it is rare in other text.
+A short question is found by its last `TAIL_WORDS` words, its tail, which is rare in other text. Each tail lists the lengths
+of the questions that end with it; runs of these lengths are looked up.
 
 Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
@@ -37,8 +37,8 @@ TAIL_WORDS = 4
 
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter then do not
-wait for each other, which is up to twice as fast where the filter is in no cache."""
+"""Words whose keys are made before the first of them is looked up: loads of the filter then overlap, up to
+twice as fast."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1
@@ -54,7 +54,7 @@ class Tails(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Runs of words of documents that are in the table, in the order of their ends: an output of `find_grams`."""
+    """Runs of words of documents that are in the table, by their ends: an output of `find_grams`."""
 
     documents: Int64sOut  # (num_matches,)
     entries: Int64sOut  # (num_matches,)
@@ -168,8 +168,8 @@ def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int
 
 
 class Pairs(NamedTuple):
-    """Questions that their answers follow, (num_pairs,) int64 each: an output of `find_answers`.
-    `matches`: of the question; `stops`: the byte after the answer."""
+    """Questions that their answers follow, (num_pairs,) int64 each. `matches`: of the question; `stops`: of
+    the answer."""
 
     matches: Int64sOut
     pairs: Int64sOut
@@ -195,7 +195,7 @@ def find_answers(
     """Writes the questions that one of their answers follows within `REACH` words; returns their number.
 
     Args:
-        questions, stops, ends: (num_matches,) int64, the question of each match, the byte after it, and after its document.
+        questions, stops, ends: (num_matches,), the question of each match, the byte after it, and after its document.
         words: `folded_words.words_table()`.
     """
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers

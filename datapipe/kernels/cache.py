@@ -26,8 +26,7 @@ def kernels_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The file of a compiled kernel: its name for display, "words.split_words", and the digest of its code.
-    """
+    """The file of a compiled kernel: its name for display, "words.split_words", and the digest of its code."""
 
     name: str
     key: str

@@ -77,8 +77,7 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
 
 
 def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
-    """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The caller holds
-    the lock."""
+    """The machine code of a kernel, from its entry or compiled and stored. The caller holds the lock."""
     dispatcher: Any = numba.njit(**KERNEL_FLAGS)(function)
     dispatcher._cache = _KernelCache(entry)
     try:

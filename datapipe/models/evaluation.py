@@ -1,9 +1,8 @@
 """Evaluates models on labelled documents: all of them, and group by group.
 
-    labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group
+    labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group (`metrics.py`)
 
-What is kept of a document is its label, its groups and one number for each model, so texts do not
-stay in memory. The measures and their intervals are those of `metrics.py`.
+Memory: a label, the groups and one number a model for each document.
 
 | models | measures |
 |---|---|
@@ -38,8 +37,6 @@ _SHOWN = 5  # values that an error lists
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of the models."""
-
     # labels of the models by the value that the files have in their place: {"True": "1"}
     renamed: Mapping[str, str] = field(default_factory=dict)
     positive: str = ""  # the label whose score counts, of two; "": by its name, see `positive_label`
@@ -54,8 +51,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """The measures of one model on one group; None where they do not apply. `auc_lead`: the AUC
-    less that of the first model."""
+    """The measures of one model on one group; None where they do not apply. `auc_lead`: over the first model."""
 
     num_docs: int
     ranking: Ranking | None = None
@@ -112,8 +108,6 @@ def _members(name: str, values: pa.ChunkedArray) -> dict[str, np.ndarray]:
 
 
 class _Models:
-    """The models, and how their answers are compared with labels."""
-
     def __init__(self, paths: Sequence[Path], question: Question) -> None:
         self.question, self.names, self.num_unknown = question, _names(paths), 0
         self.models: list[Classifier] = [open_classifier(path) for path in paths]
@@ -144,8 +138,8 @@ class _Models:
         return labels[1 - number], labels[number]
 
     def score(self, batch: LabelledBatch) -> tuple[np.ndarray, np.ndarray, Mapping[str, pa.Array]]:
-        """The labels of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the
-        answers of all models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
+        """The targets of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the outcomes of all
+        models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
         targets = self._targets(batch)
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
@@ -190,13 +184,12 @@ class _Models:
 
 
 def kind_of(model: Classifier) -> str:
-    """The kind of an evaluation of a model."""
     return "number" if model.kind == "number" else "two classes" if len(model.labels) == 2 else "several classes"
 
 
 def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> np.ndarray:
-    """What the scores of a model say, (num_docs,) float32: of two labels the score of the last one,
-    of several the number of the label with the highest score, else the number that is predicted."""
+    """The answers of a model, (num_docs,) float32: of two labels the score of the last one, of several the
+    number of the best label, else the predicted number."""
     if model.kind == "number":
         return scores[:, 0]
     in_order = scores[:, [model.labels.index(label) for label in labels]]
@@ -204,8 +197,8 @@ def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> 
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
-    """The measures of one model, without its lead. `targets` and `outcome`: (num_docs,) each, as `_Models.score` gives them;
-    `least`: the score or number from which on a document is predicted positive; None: no such measures."""
+    """The measures of one model, without its lead, of `targets` and `outcome`, (num_docs,) each. From `least` on a document
+    is predicted positive; None: no such measures."""
     if kind == "several classes":
         return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
     agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None
@@ -225,7 +218,6 @@ def _is_positive(kind: str, targets: np.ndarray, least: float | None) -> np.ndar
 
 
 def _names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The names of the files, with their folders where two have the same name."""
     names = [path.name for path in paths]
     return tuple(path.name if names.count(path.name) == 1 else str(path) for path in paths)
 

@@ -2,12 +2,9 @@
 
     batches of texts with labels  ─▶  by label: the texts of lowest hash that fit  ─▶  each text once  ─▶  training | held out
 
-Hashes of the texts decide everything: which ones are in the sample, their order, and on which side they are. So neither the
-order in which batches come nor the number of workers matters, and copies of a text are on one side. With groups, such as the
-site of a page, all documents of a group are on one side. A text with two labels teaches nothing and is left out, and counted;
-one with several numbers has their mean.
-
-Memory: for each label three times `Limits.sample_bytes`.
+Hashes of the texts decide which ones are in the sample, their order and their side, so neither the order of batches nor the
+number of workers matters. With groups, such as the site of a page, a group is on one side. A text with two labels is left
+out and counted; one with several numbers has their mean. Memory: for each label three times `Limits.sample_bytes`.
 """
 
 from __future__ import annotations
@@ -37,13 +34,10 @@ _SCHEMA = pa.schema(
 
 
 class LowestHashes:
-    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one, in whatever order they come,
-    since those before a dropped one fill the limit. Memory: three times the limit.
-
-    Args:
-        schema: with the columns `hash`, uint64, and `text`, large_string.
-        identity: columns of 64-bit numbers, `hash` first; of rows that are equal in all of them the first counts.
-    """
+    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one. The order in which they
+    come does not matter, since those before a dropped one fill the limit. Memory: three times the limit. `schema` has the
+    columns `hash`, uint64, and `text`, large_string; `identity` names columns of 64-bit numbers, `hash` first: of rows
+    equal in all of them the first counts."""
 
     def __init__(self, limit_bytes: int, schema: pa.Schema, identity: Sequence[str] = ("hash",)) -> None:
         self.limit_bytes, self.identity = limit_bytes, identity
@@ -125,7 +119,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Documents to train on and documents to measure with, both in the order of their hashes, and a digest of all."""
+    """Documents to train on and to measure with, in the order of their hashes, and a digest of all."""
 
     training: Examples
     held_out: Examples
@@ -185,7 +179,6 @@ def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.T
 
 
 def _keyed(column: pa.ChunkedArray, seed: int) -> np.ndarray:
-    """Keyed hashes of hashes, (num_docs,) uint64."""
     with np.errstate(over="ignore"):
         return mix64(mix64(column.to_numpy() ^ np.uint64(seed)) + GOLDEN)
 
@@ -237,7 +230,6 @@ def _examples(table: pa.Table, labels: tuple[str, ...], labelling: Labelling, li
 
 
 def _check(training: Examples, limits: Limits) -> None:
-    """Raises UserError where the documents to train on do not suffice."""
     if not len(training):
         raise UserError(f"no document is left to train on; {limits.held_out:.0%} are held out. Give more documents")
     if training.predicts_number:

@@ -1,9 +1,8 @@
-"""What trains a model: the contract of every kind of classifier.
+"""The contract of every kind of classifier that can be trained.
 
     Examples (texts, targets, weights)  ─▶  Trainer.train  ─▶  the bytes of a model file, which `open_classifier` reads
 
-A trainer is a frozen model whose fields are its options, so the command line, the card and the tests know them by one
-declaration. The same examples in the same order and the same options give the same bytes.
+A trainer is a frozen model whose fields are its options. Equal examples, order and options give equal bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """128-bit hashes of whole texts, and white space squeezed before hashing.
 
-    texts  ->  (hash, digest) of 64 bits each: two mixers over the same eight-byte words, neither cryptographic
+texts  ->  (hash, digest) of 64 bits each: two mixers over the same eight-byte words, neither cryptographic
 """
 
 from __future__ import annotations

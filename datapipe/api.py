@@ -7,8 +7,6 @@ A program gets errors as exceptions, and nothing is printed or changed in its pr
 call `run` from any thread. Workers are processes of their own that never import the program, only the modules of its stages.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

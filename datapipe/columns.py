@@ -8,8 +8,6 @@ All access to the raw buffers of Arrow arrays goes through this module.
 A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0, since a slice shares its parent's data.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

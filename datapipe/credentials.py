@@ -8,8 +8,6 @@ Everything that leaves the process passes `masked`: messages of errors, progress
 credentials back from the mixture, which the user gives again (`restored`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote

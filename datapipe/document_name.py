@@ -16,8 +16,6 @@ A text is taken as the first of these that a file has; a text that names two doc
 | PATH:POSITION | `a.jsonl:120` |
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

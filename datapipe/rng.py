@@ -5,8 +5,6 @@ keyed_hash(keys, seed)            ->  one uint64 per document, a pure function o
 shuffle_hash(keys, 17)            ->  the keyed hash that orders documents over shards
 """
 
-from __future__ import annotations
-
 import numpy as np
 import xxhash
 

@@ -3,8 +3,6 @@
 records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ medians ─▶ advice on the bottleneck
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -6,8 +6,6 @@
 Choosing reads the sample once, which also loads its files into the page cache. Memory holds one batch of each open group.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass

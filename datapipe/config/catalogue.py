@@ -9,8 +9,6 @@ There is no table of stages: a new file is a new stage. The names come from the 
 imports. Modules whose names begin with an underscore are no stages.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

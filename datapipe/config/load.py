@@ -4,8 +4,6 @@ mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data �
                     └──▶ origins: the file and line, or the option, of every value ────────────────┘
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

@@ -7,8 +7,6 @@ Processes that need a kernel wait for the lock of the one that compiles it, then
 of a dead process. On a file system without locks a kernel may be compiled twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass

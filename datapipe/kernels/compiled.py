@@ -4,8 +4,6 @@ Functions that kernels call are compiled without wrappers for calls from Python 
 CPU seconds of the quickstart's kernels.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Callable

@@ -7,8 +7,6 @@ Bins are 16 an octave, so histograms of any values add up:
     negative values          the same bins with a minus
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

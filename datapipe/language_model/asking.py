@@ -8,8 +8,6 @@ further attempt begins, and those under way are waited for and stored, since the
 interrupt (Ctrl-C) ends them at once. In memory are the requests that are under way.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

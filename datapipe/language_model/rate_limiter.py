@@ -5,8 +5,6 @@ to `_MOST_PAUSE_S`, with a jitter that is a keyed hash of the request: requests 
 Time comes from a `Clock`, which tests replace.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

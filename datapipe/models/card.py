@@ -8,8 +8,6 @@ share of documents. Numbers have the measures of "at least" for several numbers.
 machine: the same training gives the same card.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

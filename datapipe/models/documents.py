@@ -9,8 +9,6 @@ left out, unless a stage compares documents of all sources. For training, source
 the label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile

@@ -11,8 +11,6 @@ Memory: a label, the groups and one number a model for each document.
 | a number | RMSE, Spearman; with `cut` also AUC, and F1 of "at least the cut" |
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An evaluation as tables of at most 80 columns, for a terminal and for the card of a model, or as one record for JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict

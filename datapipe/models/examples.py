@@ -7,8 +7,6 @@ number of workers matters. With groups, such as the site of a page, a group is o
 out and counted; one with several numbers has their mean. Memory: for each label three times `Limits.sample_bytes`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

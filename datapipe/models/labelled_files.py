@@ -6,8 +6,6 @@ Documents without a label and records that are no documents are left out and cou
 batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@ for words and 35 times with characters (measured on web text); `examples.py` cap
 A model knows slots alone. The n-gram of a slot is the shortest part of a training text that has the slot, found by halving.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from bisect import bisect_left

@@ -13,8 +13,6 @@ Documents of equal scores share a rank, and a threshold has all of them on one s
 define is NaN, as are its bounds. The records have the names of `--json` and of cards.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -6,8 +6,6 @@
 The figures are those of the written file, as a filter will read it. The model gets its name when it is complete.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -5,8 +5,6 @@
 A trainer is a frozen model whose fields are its options. Equal examples, order and options give equal bytes.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar

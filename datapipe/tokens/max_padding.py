@@ -25,8 +25,6 @@ be emptied without them. The layout is a function of the lengths alone, and a po
 If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -29,8 +29,6 @@ Best_fit pads real web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-1
 With `min_piece` 256, buckets drop 5.9 % of the same tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal

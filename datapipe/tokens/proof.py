@@ -10,8 +10,6 @@ kept in the machine's cache. Differences that it finds (0.3.5, 2026-11): tokens 
 `split_special_tokens` in a BPE without pre-tokenizer, possessive repetitions, two added tokens of one content.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

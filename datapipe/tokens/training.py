@@ -10,8 +10,6 @@ time of a run; here tasks count the words of their samples. On 100 MB of text ou
 that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is that of the distinct words of the sample.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

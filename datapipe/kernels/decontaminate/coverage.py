@@ -6,8 +6,6 @@
 Sums are integers, so the order of n-grams does not matter. The cost is linear in the postings of the matches.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

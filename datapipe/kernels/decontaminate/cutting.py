@@ -3,8 +3,6 @@
 matches  ->  each widened by `margin` characters  ->  between them pieces  ->  those of at least `least` characters stay
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

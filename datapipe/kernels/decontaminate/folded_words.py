@@ -12,8 +12,6 @@ or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much
 characters, of Thai about four).
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ of the questions that end with it; runs of these lengths are looked up.
 Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -13,8 +13,6 @@ A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), whic
 open-addressing table: an absent key costs one load.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

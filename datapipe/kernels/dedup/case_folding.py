@@ -16,8 +16,6 @@ order, `MOST_MARKS` at a time: Unicode's stream-safe format has at most 30. Byte
 ASCII goes in runs, which LLVM vectorises. No form has more than `GROWTH` times the bytes.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ The order of the edges does not matter. A root is the smallest node of its tree,
 chain of n nodes costs O(n log n).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

@@ -18,8 +18,6 @@ The shift keeps the order, so it is applied once, to the minimum.
 Shingles are reduced in blocks of 256, permutation by permutation, which LLVM vectorises over the block.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

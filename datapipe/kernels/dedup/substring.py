@@ -15,8 +15,6 @@ Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-
 such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, NamedTuple
 

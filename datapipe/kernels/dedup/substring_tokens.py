@@ -4,8 +4,6 @@ A word token is a run of letters, marks and digits, or a run of signs; in script
 belongs to no token. With `by_bytes` every byte is a token, white space too.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple

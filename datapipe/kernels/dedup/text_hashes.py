@@ -3,8 +3,6 @@
 texts  ->  (hash, digest) of 64 bits each: two mixers over the same eight-byte words, neither cryptographic
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

@@ -14,8 +14,6 @@ A sentence ends at a newline; at a sentence-final mark and the signs that follow
 sentence-final mark of East Asian scripts. Abbreviations are not recognized: duplicates only need the same rule everywhere.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple

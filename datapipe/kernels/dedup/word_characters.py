@@ -10,8 +10,6 @@ The classes are those of Unicode 14.0 (Python 3.11), written out: the table is t
 Unicode 14.0 does not assign count as letters, since most of those assigned later are.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

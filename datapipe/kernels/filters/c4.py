@@ -10,8 +10,6 @@ One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twent
 bytes around them. Case is ASCII case. Every pass is linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

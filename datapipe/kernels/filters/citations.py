@@ -5,8 +5,6 @@
 Case is ASCII case. Both passes are linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -15,8 +15,6 @@ where bytes above 127 are word characters and white space is that of ASCII. Most
 64 bytes that end with a blank no run of 64 begins, so the search goes on after the blank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ Texts are copied in runs, from one line that a rule changes to the next. Case is
 pass is linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

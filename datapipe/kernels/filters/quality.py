@@ -10,8 +10,6 @@ A word has content where it is more than punctuation and symbols. All measuremen
 profile divides them by denominators of its own, and no document divides by zero here.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple

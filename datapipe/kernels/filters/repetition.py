@@ -17,8 +17,6 @@ failed attempts together cost less than one more pass. Only `walk_ngrams` needs 
 word at which a repeated 5-gram starts.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

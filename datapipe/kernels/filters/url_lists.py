@@ -9,8 +9,6 @@ of words ignores them, so `ab` matches in `a-b`. An entry of several words match
 Two entries in 2 ** 64 share a hash: with a million entries, one URL in 10 ** 13 matches by accident.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ matches anywhere. Where several entries begin at a word, the longest counts, and
 Most words begin no entry: the filter, which fits into the first cache, answers for nearly all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

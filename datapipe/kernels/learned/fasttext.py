@@ -12,8 +12,6 @@ once, those with a row are queued without a branch, words are looked up batch by
 `datapipe/stage/models/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -7,8 +7,6 @@ runs over labels and is vectorised while the sum of each label keeps its order. 
 better, as in fastText's heap. Scores are rounded at the end.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -15,8 +15,6 @@ One thread, additions in a fixed order and an exponential function of additions 
 the same texts and options give the same bits.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ characters each have a length of their own. Importances are whole sixteenths and
 all sums are sums of integers, and the sigmoid needs no library of mathematics: scores are the same on every processor.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -14,8 +14,6 @@ feature hashing (Weinberger et al. 2009) without signs. A feature counts as ofte
 Counting needs a byte a slot and a list of the slots that occur: memory does not grow with the text, and its cost is linear.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple

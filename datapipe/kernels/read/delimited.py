@@ -11,8 +11,6 @@ With an escape character, it and the byte behind it belong to the value, whateve
 quote, a delimiter, a line end and itself, and stays before any other byte: `\\n` is no new line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 

@@ -8,8 +8,6 @@ stand before the value. `values.py` reads it: in quotes; to the end of its line,
 an element of XML, behind `>`; else to the end of a word. A value has the entropy of the option and the evidence of the rule.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -21,8 +21,6 @@ SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not
 Phone   candidates only: see `kernels/redact/phones.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

@@ -7,8 +7,6 @@ others the tree is walked to the longest keyword. The keywords of a table are nu
 pass serves rules of several stages. The cost is linear: a walk is as long as the longest keyword at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

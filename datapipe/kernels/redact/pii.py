@@ -15,8 +15,6 @@ IPv6     eight groups of a public address, or `::` in an address of 2000::/3, wh
 URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

@@ -10,8 +10,6 @@ bytes are safe. Spans of the built-in rules are ASCII, except inside a PEM block
 never falls inside a character.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -13,8 +13,6 @@ What stands beside it has the entropy and the evidence of the rule (`randomness.
 and of its forms the first that fits.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

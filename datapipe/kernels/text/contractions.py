@@ -7,8 +7,6 @@ The facts are those of spaCy 3.8, `lang/en`, written as rules. `table()` packs t
 open-addressing hash table keyed by the hashes of `Words`, with the sizes of the parts.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple

@@ -9,8 +9,6 @@ rewrites the documents that have any.
 Of web text this leaves very little for a real normaliser, which is 20 times slower.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel

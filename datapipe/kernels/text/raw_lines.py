@@ -6,8 +6,6 @@
 FineWeb's and datatrove's filters count raw lines. Only the white space around a line is read again. Blank lines are in neither.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

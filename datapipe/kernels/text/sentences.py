@@ -11,8 +11,6 @@ chunks are not cut either. Two or more dots are punctuation and end no sentence;
 The cost is linear in the bytes of a line.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

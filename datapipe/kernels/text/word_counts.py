@@ -3,8 +3,6 @@
 A word is that of `words.py`: a maximal run of characters other than Unicode white space.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel

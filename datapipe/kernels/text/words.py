@@ -12,8 +12,6 @@ The words and lines of kept documents are copied from those of all, one run of m
 Any bytes are safe: a byte that belongs to no well-formed UTF-8 sequence counts as one character.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeVar
 
 import numpy as np

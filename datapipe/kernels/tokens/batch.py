@@ -10,8 +10,6 @@ A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`). L
 vectorises: with indices into rows labels and positions took five times as long.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline, kernel

@@ -12,8 +12,6 @@ zeros from there on (`shards/shard_file.py`): `find_cut` is called after a copy.
 Arguments stay flat: a NamedTuple of six arrays adds 2.4 us to a call, and all calls of a batch take 28 us together.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline, kernel

@@ -10,8 +10,6 @@ holds it, which is found in O(log S) (`rooms.py`), so a pool costs O(n log S). T
 function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
 """
 
-from __future__ import annotations
-
 from datapipe.kernels import kernel
 from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut

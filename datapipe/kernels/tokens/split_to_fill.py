@@ -14,8 +14,6 @@ for the row of 4, would be the shorter part, and the other 2 go to the row of 2.
     1 1 2 2 2 2 2 .        3 3 3 3 3 1 1 1        0 0 4 4 4 4 4 .        5 5 5 5 5 0 0 0
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from datapipe.kernels import inline, kernel

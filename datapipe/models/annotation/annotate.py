@@ -12,8 +12,6 @@ The same command continues a stopped one and asks for nothing that is in the cac
 appears when it is complete.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

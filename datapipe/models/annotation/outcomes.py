@@ -7,8 +7,6 @@ Outcomes follow from the cache, whenever and in whatever order the answers came.
 failed on is settled for one command alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -14,8 +14,6 @@ Documents are inserted literally. What decides the request belongs to the identi
 `answer_after` do not, so they may be corrected without asking again.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ Equal texts are annotated once. A smaller sample is a part of a larger one. Memo
 sample. The file is in the order of the documents.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -57,12 +57,8 @@ class CountsByName:
             self._add(name, counts)
 
     def count(self, codes: NDArray[np.int64], names: Sequence[str], counted: NDArray[np.int64]) -> None:
-        """Adds documents.
-
-        Args:
-            codes: (num_docs,) numbers of `names`.
-            counted: (num_docs, 4), the fields of `TokenCounts` of each document.
-        """
+        """Adds documents. `codes`: (num_docs,) numbers of `names`. `counted`: (num_docs, 4), the fields of
+        `TokenCounts` of each document."""
         if self.by_name is None:
             return
         sums = np.zeros((len(names), counted.shape[1]), np.int64)

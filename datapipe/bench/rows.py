@@ -63,12 +63,8 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass over one source, every step committed.
-
-    Args:
-        uses: the stage of each name in the run.
-        emitting: names of the global stages in the run.
-    """
+    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in the run.
+    `emitting`: names of the global stages in the run."""
     work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):

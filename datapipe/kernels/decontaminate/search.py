@@ -190,12 +190,9 @@ REACH = 64
 def find_answers(
     questions: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, words: WordTable, answers: Answers, out: Pairs
 ) -> int:
-    """Writes the questions that one of their answers follows within `REACH` words; returns their number.
-
-    Args:
-        questions, stops, ends: (num_matches,), the question of each match, the byte after it, and after its document.
-        words: `folded_words.words_table()`.
-    """
+    """Writes the questions that one of their answers follows within `REACH` words; returns their number. `questions`,
+    `stops`, `ends`: (num_matches,), the question of each match, the byte after it, and after its document. `words`:
+    `folded_words.words_table()`."""
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
     matches, found, pair_stops = out
     prefixes, count = np.zeros(RING, np.uint64), np.int64(0)

@@ -224,12 +224,8 @@ def select_grams(
 
     A span equal to an earlier span of its chunk becomes a self-repeat, as far as the table `recent`
     remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats
-    are merged.
-
-    Args:
-        scratch, recent: `scratch_for(windows)`, `recent_grams()`.
-        state: (5,): document, byte and number of the next chunk (read and updated); chunks and self-repeats
-            written.
+    are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,): document, byte
+    and number of the next chunk (read and updated); chunks and self-repeats written.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks

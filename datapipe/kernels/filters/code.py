@@ -245,10 +245,7 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
     """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
-
-    Args:
-        marker_offsets, markers: a column of texts without ASCII capitals; none is empty.
-    """
+    `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
     begins = np.zeros(256, np.uint8)
     for byte in range(256):
         for marker in range(len(marker_offsets) - 1):

@@ -197,12 +197,8 @@ def _without_signs(data, start, stop, classes) -> tuple[Any, Any]:
 def count_stop_words(
     words: Words, data: UInt8s, classes: UInt8s, table: StopWords, strip: bool, seen: Int64sOut, out: Int64MatrixOut
 ) -> None:
-    """Fills `out` (num_docs, 2); see `stop_word_counts`.
-
-    Args:
-        strip: whether signs around a word are ignored.
-        seen: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word.
-    """
+    """Fills `out` (num_docs, 2); see `stop_word_counts`. `strip`: whether signs around a word are ignored.
+    `seen`: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word."""
     doc_offsets, starts, lengths, hashes, _, flags = words
     keys, numbers, longest = table
     for doc in range(len(doc_offsets) - 1):

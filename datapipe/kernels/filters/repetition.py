@@ -83,12 +83,9 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
     Each word counts once, and the first occurrence counts too.
 
-    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first,
-    also where it occurs once, with the spaces between its words. Columns 3..8: from the first word
-    on, an n-gram that occurred before counts and is skipped as a whole.
-
-    Args:
-        max_slots: of the hash table, a power of two.
+    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
+    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
+    skipped as a whole. `max_slots`: of the hash table, a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
     slots = num_slots_for(_longest(words.doc_offsets), max_slots)
@@ -216,11 +213,8 @@ def measure_ngrams(
 @kernel
 def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixOut) -> None:
     """Fills columns 3..8 of `out` (num_docs, 9) like datatrove: an n-gram that occurred before is skipped as a whole.
-
-    Args:
-        depth: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before.
-        keys: scratch, a power of two, at least twice the words of any document at which a repeated 5-gram starts.
-    """
+    `depth`: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before. `keys`: scratch, a power
+    of two, at least twice the words of any document at which a repeated 5-gram starts."""
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]

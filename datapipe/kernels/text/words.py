@@ -85,11 +85,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
     """The lines or paragraphs of every document that are not blank, without the white space around them.
-
-    Args:
-        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line
-            of white space alone is not empty, and ends no paragraph.
-    """
+    `newlines`: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white
+    space alone is not empty, and ends no paragraph."""
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
 
@@ -178,10 +175,7 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
 @kernel
 def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, out: SpansOut) -> int:
     """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`.
-
-    Args:
-        newlines: how many newlines in a row end a line: 1, or 2 for paragraphs.
-    """
+    `newlines`: how many newlines in a row end a line: 1, or 2 for paragraphs."""
     doc_offsets, starts, lengths, hashes, chars, opens = out
     line = np.int64(0)
     doc_offsets[0] = 0

@@ -8,8 +8,6 @@ sample. Earlier runs that a stage compares `against` are left out, because their
 the source. Files are read from the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ open, first batch    time to start
 `steps` steps        measured waits of the trainer
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from itertools import islice

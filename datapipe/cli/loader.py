@@ -1,7 +1,5 @@
 """`datapipe serve`, `trace` and `loader-bench`: the commands about streaming a finished output."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from dataclasses import asdict

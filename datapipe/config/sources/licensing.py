@@ -5,8 +5,6 @@ licenses, source with license_field    ─▶ filter.license, as its first stage
 mixture.max_synthetic, weights         ─▶ is the share of synthetic sources allowed?      else a problem
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 

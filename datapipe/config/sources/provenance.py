@@ -7,8 +7,6 @@
 The snapshot records them, and the report and the card show them. No task depends on them, so an edit runs nothing again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import date

@@ -1,4 +1,4 @@
-"""Counts of texts and their tokens, by language and by licence: sums over documents, which no cut of the work changes."""
+"""Counts of texts and their tokens, by language or another property of documents: sums, which no cut of the work changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TokenCounts(Sums):
 
 @dataclass(slots=True)
 class CountsByName:
-    """Token counts of a source by the language or licence that its documents have.
+    """Token counts of a source by the language, or another property, of its documents.
 
     Attributes:
         by_name: empty where nothing is counted; None where there are more than `MAX_NAMES`. A part never has more than the

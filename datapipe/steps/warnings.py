@@ -128,9 +128,9 @@ def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarni
         for warning in request.warnings
         if warning.kind == "missing_field" and warning.source == source
     }
-    kept = request.mixture.sources[source].keep
+    spec = request.mixture.sources[source]
     for name in fields_without_value(plan.of_kind("map", source)[0]):
-        place = request.mixture.where("sources", source, "keep" if name in kept else "license_field")
+        place = request.mixture.where("sources", source, spec.option_of(name))
         known = looked_at.get(name, [])
         there = f" The first records have {', '.join(known)}." if known else ""
         text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"

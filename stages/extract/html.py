@@ -18,7 +18,7 @@
 The four limits bound the time that any page takes without a clock, so what is kept does not depend on the machine. With
 `beyond: plain_text` pages beyond them are read without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page says nothing: `title`, `html_lang`, `license`, `robots`. The column `charset`, where
+Columns that come out, null where a page says nothing: those of `Marks`. The column `charset`, where
 the source keeps it, is the one of the HTTP header. A loop over pages in Python is meant: a parser takes one page.
 """
 

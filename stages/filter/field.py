@@ -1,4 +1,4 @@
-"""Keeps documents by a field of theirs: licence, status, media type, score, language attribute.
+"""Keeps documents by a field of theirs: status, media type, score, language attribute.
 
     value of the field ── as text ───▶ keep, drop              equal to one of a list           rules `not_in_keep`, `in_drop`
                        │           └─▶ keep_matching, drop_…   a regular expression finds it    `not_matching`, `matching`

@@ -103,9 +103,6 @@ def single_licenses(license: str) -> list[str]:
     return [] if license == UNKNOWN else list(dict.fromkeys(_names(_parsed(license))))
 
 
-# ------------------------------------------------------------------------------------------------ documents
-
-
 def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
     """The licence of each document as an index (num_docs,) into the names, each of which occurs once.
 
@@ -145,19 +142,13 @@ def codes_of_documents(record: pa.RecordBatch, name: str) -> tuple[NDArray[np.in
     return license_codes(pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index), name)
 
 
-# ------------------------------------------------------------------------------------------------ expressions
-
-
 class _UnknownIdentifierError(ValueError):
-    """A word of an expression is no identifier."""
-
     def __init__(self, word: str, is_exception: bool) -> None:
         super().__init__(word)
         self.word, self.is_exception = word, is_exception
 
 
 def _lacking(text: str, error: _UnknownIdentifierError) -> str:
-    """The message about a word that is no identifier."""
     what = "no exception of SPDX" if error.is_exception else "no licence of SPDX"
     plain = {_without_signs(name): name for name in sorted(_identifiers(error.is_exception).values(), reverse=True)}
     near = [f" Did you mean '{plain[key]}'?" for key in get_close_matches(_without_signs(error.word), plain, n=1)]
@@ -206,7 +197,6 @@ def _written(node: Any) -> str:
 
 
 def _names(node: Any) -> Iterator[str]:
-    """The licences, without their exceptions."""
     if not _operator(node):
         yield _identifier(node).partition(" ")[0]
     for inner in node.args if _operator(node) else ():
@@ -214,7 +204,6 @@ def _names(node: Any) -> Iterator[str]:
 
 
 def _holds(node: Any, listed: Collection[str]) -> bool:
-    """Whether a list in lower case allows an expression."""
     if _written(node).lower() in listed:
         return True
     inner = [_holds(inner, listed) for inner in node.args] if _operator(node) else [False]

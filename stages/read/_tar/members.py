@@ -86,7 +86,6 @@ class TarMembers:
                 yield found
 
     def _ended(self, rest: bytes, position: int, has_ended: bool) -> Iterator[Rejected]:
-        """The damage at the end of the file, whose last bytes are no whole block."""
         if rest.strip(b"\0"):
             yield self._damage(position, f"cut off: {len(rest)} bytes where a block of 512 should be")
         elif not has_ended:

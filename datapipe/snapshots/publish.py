@@ -26,7 +26,7 @@ from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_s
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
-from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, provenance_of, publish_files
+from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, write_index
@@ -165,7 +165,7 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
         name=mixture.name,
         seed=mixture.seed,
         shard_format=mixture.documents.format,
-        sources={name: SourceEntry(weight=0, **provenance_of(source)) for name, source in mixture.sources.items()},
+        sources={name: SourceEntry(weight=0, **source.provenance()) for name, source in mixture.sources.items()},
         files=file_entry(files),
         shards=tuple(entry for entry, _ in data),
     ).sealed()

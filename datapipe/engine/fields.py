@@ -106,7 +106,7 @@ def check_fields(
         column = columns[lacked]
         is_needed = lacked == source.text or column in needed
         remedy = _remedy(column, source.text, needed)
-        option = "text" if lacked == source.text else "keep" if column in source.keep else "license_field"
+        option = "text" if lacked == source.text else source.option_of(column)
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
@@ -205,9 +205,9 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
 
 
 def kept_columns(source: Source, stages: Sequence[BoundStage]) -> Mapping[str, str]:
-    """The input fields that documents keep, by column: those under `keep`, and their licence unless a stage writes it."""
-    is_written = any(source.license_field in (_written_by(bound) or ()) for bound in stages)
-    return source.keep if is_written else source.kept_fields
+    """The input fields that documents keep, by column: those under `keep`, and a further one unless a stage writes it."""
+    further = source.kept_fields.keys() - source.keep.keys()
+    return source.keep if any(further & (_written_by(bound) or set()) for bound in stages) else source.kept_fields
 
 
 def _written_by(bound: BoundStage) -> set[str] | None:

@@ -32,7 +32,7 @@ from datapipe.records.ledger import RECORD_VERSION, Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.steps.estimate import Estimate, KeptShares, estimate, kept_shares
+from datapipe.steps.estimate import Estimate, KeptText, estimate, kept_text
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.kinds import kind_named
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
@@ -84,7 +84,7 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "against": [masked_urls(url) for url in earlier],
         "steps": steps,
         "facts": asdict(facts_of(request)),
-        "kept": kept_shares(plan),
+        "kept": kept_text(plan),
         "types": {
             name: {field: found.to_json() for field, found in source.types.items()}
             for name, (source, _) in plan.widened.items()
@@ -114,111 +114,6 @@ def write_inputs(root: Root, request: Request) -> None:
     root.write_atomic(BEGUN, b"")
     is_later = request.generation is not None and root.exists(INPUTS)
     earlier = parquet_table(root.read_bytes(INPUTS)).to_pylist() if is_later else []
-    rows = [
-        row
-        for row in earlier
-        if row["source"] not in request.sources or row["path"] not in request.sources[row["source"]].files
-    ]
-    rows += [
-        {
-            "source": name,
-            "path": path,
-            "url": masked_urls(file.url),
-            "num_bytes": file.num_bytes,
-            "stamp": file.stamp,
-            "compression": file.compression,
-            "pieces": [list(piece) for piece in file.row_groups],
-            "format": _format(source.readers[path]),
-        }
-        for name, source in request.sources.items()
-        for path, file in source.files.items()
-    ]
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, _INPUTS), sink, compression="zstd")
-    root.write_atomic(INPUTS, sink.getvalue())
-
-
-def was_whole(root: Root) -> bool:
-    """Whether the last run of an output had no `--limit`; False where there was none."""
-    return _last(root).get("limit", 0) is None
-
-
-def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
-    """Why each step that is not committed would run, by step."""
-    return reasons(_last_run(root), request, plan, parsed_yaml(request.mixture.resolved_yaml()))
-
-
-def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
-    """What the steps that are not committed would take, with what the last run of the output kept."""
-    return estimate(request, plan, kept_by_last_run(root))
-
-
-def kept_by_last_run(root: Root) -> KeptShares:
-    """The share of text that each step kept in the last run of an output; empty where there was none."""
-    return _last(root).get("kept", {})
-
-
-def _last_run(root: Root) -> LastRun | None:
-    """The last run of an output; None where there was none, or another version wrote its records."""
-    run = _last(root)
-    if run.get("version") != RECORD_VERSION:
-        return None
-    try:
-        rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
-        options = parsed_yaml(root.read_bytes(MIXTURE).decode())
-    except (FileNotFoundError, ValueError):
-        return None
-    inputs: dict[str, dict[str, tuple[int, str]]] = {}
-    for row in rows:
-        inputs.setdefault(row["source"], {})[row["path"]] = row["num_bytes"], row["stamp"]
-    tasks = {step["id"]: step["tasks"] for step in run["steps"]}
-    return LastRun(tasks=tasks, limit=run["limit"], inputs=inputs, options=options, facts=RunFacts(**run["facts"]))
-
-
-def read_history(root: Root) -> RunHistory:
-    """The history of an output. Raises UserError where no run has been, or one of another version, and for damaged files."""
-    try:
-        run = json.loads(root.read_bytes(RUN))
-        inputs = parquet_table(root.read_bytes(INPUTS)).to_pylist()
-    except FileNotFoundError as error:
-        begun = "a run has begun here, and none has ended: `datapipe status` tells how far it is" if root.exists(BEGUN) else ""
-        raise UserError(
-            f"{root.url}: {begun or 'no run has left anything here'}. Expected the output of `datapipe run`."
-        ) from error
-    except ValueError as error:  # pyarrow's errors of damaged files are ValueErrors
-        raise UserError(
-            f"{root.child_url(RUN)} or inputs.parquet beside it is damaged: {error}. Its mixture, run again, writes both."
-        ) from error
-    if run.get("version") != RECORD_VERSION:
-        raise UserError(
-            f"{root.child_url(RUN)}: the records of this run have version {run.get('version')}; this datapipe reads version "
-            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To look into its documents, run "
-            f"its mixture again, or use the datapipe that wrote it."
-        )
-    run["against"], inputs = _with_credentials(root, run["against"], inputs)
-    ledger = Ledger(root)
-    ledger.load()
-    steps, lost = [], dict[str, list[str]]()
-    for entry in run["steps"]:
-        lost[entry["id"]] = [path for path in map(ledger.lost_output, entry["tasks"]) if path is not None]
-        records = [ledger.look_up(fingerprint) for fingerprint in entry["tasks"]]
-        committed = tuple(record for record in records if record is not None)
-        known = {"id": entry["id"], "work": kind_named(entry["kind"]), "source": entry["source"]}
-        steps.append(Step(**known, label="", tasks=None if records else (), records=committed))
-    return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
-
-
-def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """URLs of earlier runs, and rows of input files, with the credentials that the mixture has for them."""
-    if not any(is_masked(url) for url in (*earlier, *(row["url"] for row in inputs))):
-        return earlier, inputs
-    mixture = read_mixture(root)
-    paths = {
-        name: [*(path.removeprefix(LIST_SIGN) for path in source.path), source.prefix or ""]
-        for name, source in mixture.sources.items()
-    }
-    uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
-    against = [text for use in uses for text in _texts(use.options)]
     read = {(name, path) for name, source in request.sources.items() for path in source.files}
     rows = [row for row in earlier if (row["source"], row["path"]) not in read]
     rows += [
@@ -255,7 +150,7 @@ def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
     return estimate(request, plan, kept_by_last_run(root))
 
 
-def kept_by_last_run(root: Root) -> KeptShares:
+def kept_by_last_run(root: Root) -> KeptText:
     """The share of text that each step kept in the last run of an output; empty where there was none."""
     return _last(root).get("kept", {})
 

@@ -1,4 +1,4 @@
-"""What follows from the end of an attempt: another attempt, with more care, or the end of the run; and the wait for an outage.
+"""What follows from the end of an attempt: another attempt, with hints, or the end of the run; and the wait for an outage.
 
     user             the run fails
     task             up to `max_retries`, at once
@@ -10,7 +10,7 @@
     stall            its batch one by one ─▶ the run fails, and names the document
 
 Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
-learned. What is learned travels with the task (`Care`). A crash on no document (reading, rows) is named by its work.
+learned. What is learned travels with the task (`RetryHints`). A crash on no document (reading, rows) is named by its work.
 
 SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
 strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
@@ -36,9 +36,9 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
-from datapipe.steps.hash_range import RangeTask
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
+from datapipe.steps.reduce import RangeTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)
@@ -195,13 +195,11 @@ class Retries:
                 f"execution.on_crash: quarantine to go on without such documents",
                 failure,
             )
-        crashing = (*task.care.crashing, (activity.work, activity.key, failure.cause))
-        if len(crashing) > MOST_CRASHING_DOCUMENTS:
-            text = (
-                f"{task.label}: {blamed}, after {counted(len(crashing) - 1, 'other document')} of the task. {_advice(activity)}"
-            )
+        known_crashes = (*task.hints.known_crashes, (activity.work, activity.key, failure.cause))
+        if len(known_crashes) > MOST_CRASHING_DOCUMENTS:
+            text = f"{task.label}: {blamed}, after {counted(len(known_crashes) - 1, 'other document')} of the task. {_advice(activity)}"
             raise TaskFailedError(text, failure)
-        again = replace(task, care=replace(task.care, crashing=crashing))
+        again = replace(task, hints=replace(task.hints, known_crashes=known_crashes))
         return self._again(again, f"{blamed}. It goes to quarantine")
 
     def _located(self, task: Task, activity: Activity) -> str:
@@ -230,8 +228,8 @@ class Retries:
 
 def _suspecting(task: MapTask, activity: Activity) -> MapTask:
     """The task, with the batch in hand to be processed one by one."""
-    suspects = (*task.care.suspects, (activity.work, activity.key))
-    return replace(task, care=replace(task.care, suspects=suspects))
+    one_by_one = (*task.hints.one_by_one, (activity.work, activity.key))
+    return replace(task, hints=replace(task.hints, one_by_one=one_by_one))
 
 
 def _with_less(task: Task, failure: Failure) -> Task | None:
@@ -242,7 +240,7 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
     """
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
-        return replace(task, care=replace(task.care, most_docs=activity.num_docs // 2))
+        return replace(task, hints=replace(task.hints, most_docs=activity.num_docs // 2))
     if isinstance(task, RangeTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
         return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
     return None

@@ -28,7 +28,7 @@ from datapipe.errors import UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.cache import cache_home
 from datapipe.machine.files import write_atomic
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 
 Ended = tuple[list[str], Record | None, Failure | None]

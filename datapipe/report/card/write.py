@@ -34,7 +34,6 @@ from datapipe.report.origins import Kept, Origin, ReportProvenance
 from datapipe.report.report import Report, Total, read_report
 from datapipe.report.sections import sections
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
-from datapipe.stage.licenses import UNKNOWN
 from datapipe.storage.root import Root, is_remote
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
@@ -128,12 +127,7 @@ def _of_source(report: Report, name: str) -> Report:
         measured={name: report.measured.get(name, {})},
         warnings=tuple(warning for warning in report.warnings if warning.source == name),
         tokenizer=tokenizer,
-        provenance=ReportProvenance(
-            sources={name: origin},
-            licenses={} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept},
-            synthetic={"synthetic": kept} if origin.synthetic else {},
-            cost=None,
-        ),
+        provenance=ReportProvenance.of_source(name, origin, kept),
     )
 
 

@@ -20,12 +20,12 @@ from datapipe.engine.following.watch import Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status_reader import read_status
-from datapipe.errors import CorruptionError, DatapipeError, UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.snapshots import publish
-from datapipe.snapshots.clean import clean, plan_cleaning
+from datapipe.snapshots.clean import clean
 from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.generations import begin_generation, begun_generation, tasks_of
 from datapipe.snapshots.index.takedown import make_index

@@ -1,10 +1,10 @@
-"""What the driver of a run costs: CPU of its process for each task, and how long a resumed run plans; and additions.
+"""What the driver of a run costs: CPU of its process for each task, and how long a resumed run plans; and generations.
 
 Tasks have next to no work: a range of 1 KiB of a file, with one document. Every task is planned, submitted, committed and,
 where the engine is not `none`, run. The engine `none` gives a record for each task at once, whose outputs do not exist. The
 mixture has two steps of as many tasks, before and after a global stage, so the plan is compiled several times.
 
-Additions are of so many documents each, alternately, to one output, with exact and MinHash deduplication, in this process,
+Generations are of so many documents each, alternately, to one output, with exact and MinHash deduplication, in this process,
 so that the start of workers does not count. The times are fitted by least squares: seconds = a + b * new + c * old.
 """
 
@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datapipe.engine.following.additions import mixture_of, publish_addition
-from datapipe.snapshots.additions import begin_addition
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
-from datapipe.engine.prepare import Only, prepare
+from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
@@ -33,6 +31,8 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import Record, TableFile
 from datapipe.shards.manifest import read_snapshot
+from datapipe.snapshots.generations import begin_generation
+from datapipe.steps.request import Generation
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
 from datapipe.steps.write import WriteTask, weight
@@ -43,7 +43,7 @@ from tests.support import corpora, runs
 
 _BYTES = 1024
 _SIZES = (1_000, 10_000, 100_000)
-_ADDITIONS, _ADDED = 100, (1000, 4000)
+_GENERATIONS, _ADDED = 100, (1000, 4000)
 _STAGES = "stages:\n  - normalize.unicode\n  - filter.gopher_quality\n  - dedup.exact\n  - dedup.minhash: {}\n"
 _TAIL = "tokenizer: {train: {vocab_size: 4096}}\npack: {sequence_length: 512}\nexecution: {check_disk: false}\n"
 
@@ -52,7 +52,7 @@ def tables(settings: Settings) -> Iterator[Table]:
     runs_of = [("none", size) for size in _SIZES] + [(engine, _SIZES[1] // 2) for engine in ("local", "ray")]
     runs_of = [("none", settings.documents)] if settings.documents else runs_of
     yield _driver(settings.folder / "driver", [("none", 500)] if settings.quick else runs_of)
-    yield _additions(settings.folder / "additions", 6 if settings.quick else _ADDITIONS)
+    yield _generations(settings.folder / "generations", 6 if settings.quick else _GENERATIONS)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -60,9 +60,9 @@ def bounds(folder: Path) -> Iterator[Bound]:
     for name in ("driver", "resumed"):
         ratio = many[f"{name} ms a task"] / few[f"{name} ms a task"]
         yield Bound(name=f"{name}, ms a task, ten times the tasks", ratio=ratio, most=2)
-    added = _added(folder / "additions", 8, (200, 800))
+    added = _added(folder / "generations", 8, (200, 800))
     _, new_s, old_s = _fitted(added)
-    yield Bound(name="additions, an old document beside a new one", ratio=max(old_s, 0) / new_s, most=0.2)
+    yield Bound(name="generations, an old document beside a new one", ratio=max(old_s, 0) / new_s, most=0.2)
 
 
 # ------------------------------------------------------------------------------------------------ the driver
@@ -176,54 +176,51 @@ def _driver(folder: Path, runs_of: Sequence[tuple[str, int]]) -> Table:
     )
 
 
-# ------------------------------------------------------------------------------------------------ additions
+# ------------------------------------------------------------------------------------------------ generations
 
 
-def _added(folder: Path, num_additions: int, counts: Sequence[int]) -> np.ndarray:
-    """(num_additions, 3): new documents, documents before, seconds of each addition."""
+def _added(folder: Path, num_generations: int, counts: Sequence[int]) -> np.ndarray:
+    """(num_generations, 3): new documents, documents before, seconds of each generation."""
     folder.mkdir()
     path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", _STAGES, _TAIL)
     corpora.write_jsonl(folder / "in/000.jsonl", corpora.documents(0, counts[0]))
     root, mixture, old, rows = Root(str(folder / "out")), load_mixture(path), counts[0], []
     _run(mixture, None)
-    for number in range(1, num_additions + 1):
+    for number in range(1, num_generations + 1):
         new = counts[number % len(counts)]
         corpora.write_jsonl(folder / f"in/{number:03}.jsonl", corpora.documents(number, new))
         snapshot = read_snapshot(root)
-        assert snapshot.has_tokens
         started = time.perf_counter()
-        addition = begin_addition(root, snapshot.fingerprint, {"web": (f"{number:03}.jsonl",)})
-        _run(mixture_of(mixture, root, addition), addition.files)
-        publish_addition(root, mixture, addition)
+        _run(mixture, begin_generation(root, snapshot, {"web": (f"{number:03}.jsonl",)}))
         rows.append((new, old, time.perf_counter() - started))
         old += new
     return np.array(rows)
 
 
-def _run(mixture: Mixture, only: Only | None) -> None:
-    run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, only=only)).raise_problem()
+def _run(mixture: Mixture, generation: Generation | None) -> None:
+    run_and_report(Run(mixture, runs.Watcher(), make_engine=runs.InProcess, generation=generation)).raise_problem()
 
 
 def _fitted(added: np.ndarray) -> np.ndarray:
-    """Seconds of an addition, of a new document, of an old one."""
+    """Seconds of a generation, of a new document, of an old one."""
     new, old, seconds = added.T
     return np.linalg.lstsq(np.stack([np.ones_like(new), new, old], axis=1), seconds, rcond=None)[0]
 
 
-def _additions(folder: Path, num_additions: int) -> Table:
-    added = _added(folder, num_additions, _ADDED)
+def _generations(folder: Path, num_generations: int) -> Table:
+    added = _added(folder, num_generations, _ADDED)
     fixed_s, new_s, old_s = _fitted(added)
     rows = [
         (f"{number}", f"{added[number - 1, 0]:,.0f}", f"{added[number - 1, 1]:,.0f}", f"{added[number - 1, 2]:.2f}")
         for number in (1, 10, 100)
-        if number <= num_additions
+        if number <= num_generations
     ]
     return Table(
-        title="Additions",
+        title="Generations",
         note="Exact and MinHash deduplication, documents of 1.2 kB, one process. Fitted over "
-        f"{num_additions} additions: {fixed_s:.2f} s, {1e6 * new_s:.0f} µs for each new document, and {1e6 * old_s:.2f} "
+        f"{num_generations} generations: {fixed_s:.2f} s, {1e6 * new_s:.0f} µs for each new document, and {1e6 * old_s:.2f} "
         "µs for each that is there already. Rows of this run are read first, and of the old rows only those with a "
         "hash of theirs.",
-        header=("addition", "new documents", "documents before", "s"),
+        header=("generation", "new documents", "documents before", "s"),
         rows=rows,
     )

@@ -16,6 +16,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.shards.documents.reader import parquet_schema
 from datapipe.steps.counts import source_counts
+from datapipe.steps.request import Generation
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -194,14 +195,16 @@ def test_declared_type_of_json_keeps_what_fits_and_quarantines_the_rest(
     assert source_counts(run.plan, "web").document_counts.quarantined == num_quarantined
 
 
-def test_addition_has_the_types_of_all_files_that_there_are(tmp_path: Path) -> None:
+def test_generation_has_the_types_of_all_files_that_there_are(tmp_path: Path) -> None:
     _write_table(tmp_path / "in/a.parquet", v=pa.array([0.5]))
+    first = _run(tmp_path, "keep: [v]")
+    later = Generation(number=1, base=first.snapshot.fingerprint, files={"web": ("b.parquet",)})
     _write_table(tmp_path / "in/b.parquet", v=pa.array([1]))
     mixture = load_mixture(_mixture(tmp_path, "keep: [v]"))
-    assert prepare(mixture, only={"web": {"b.parquet"}}).sources["web"].types["v"].kind == pa.float64()
+    assert prepare(mixture, generation=later).sources["web"].types["v"].kind == pa.float64()
     _write_table(tmp_path / "in/b.parquet", v=pa.array(["x"]))
     with pytest.raises(UserError, match=r"double in a\.parquet and string in b\.parquet"):
-        prepare(mixture, only={"web": {"b.parquet"}})
+        prepare(mixture, generation=later)
 
 
 def test_values_that_a_filter_cannot_compare_are_told_with_their_number(tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from datapipe.engine.following.additions import check_is_as_before, mixture_of
-from datapipe.snapshots.additions import Addition
-
 from datapipe import columns
 from datapipe.config import load_mixture
+from datapipe.engine.following.follow import Follower
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.exchange.ranges import HASH_SPACE, read_rows
@@ -340,15 +338,17 @@ def test_rows_of_other_outputs_have_the_same_token_or_are_refused(tmp_path):
         prepare(load_mixture(data))
 
 
-def test_additions_of_a_followed_mixture_have_the_same_token(tmp_path):
+def test_the_tokens_around_documents_stay_while_a_mixture_is_followed(tmp_path):
     data = write(tmp_path, tokenizer_files.byte_level(), bos="<s>")
     snapshot, mixture, root = run_data(data).snapshot, load_mixture(data), Root(str(tmp_path / "out"))
-    addition = Addition(number=1, base=snapshot.fingerprint, files={"a": (str(tmp_path / "a.jsonl"),)})
-    assert mixture_of(mixture, root, addition).tokenizer.bos == "<s>"
     root.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}", mixture.resolved_yaml().encode())
-    check_is_as_before(mixture, root)
+
+    def follow(mixture):
+        Follower(mixture, 1.0, lambda *given: None, lambda event: None).follow(num_looks=1)
+
+    follow(mixture)
     with pytest.raises(UserError, match=r"tokenizer\.bos was <s>"):
-        check_is_as_before(load_mixture(data | {"tokenizer": {"path": data["tokenizer"]["path"]}}), root)
+        follow(load_mixture(data | {"tokenizer": {"path": data["tokenizer"]["path"]}}))
 
 
 def test_unknown_tokens_are_counted_by_source_and_warned_of_above_a_thousandth(tmp_path):

@@ -32,7 +32,7 @@ from datapipe.records.record import Record
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
-from datapipe.steps.contract.guard import NO_CARE, Care
+from datapipe.steps.contract.guard import NO_HINTS, RetryHints
 from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_on, rows_cost, seconds_of, stage_cost
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
 from datapipe.steps.gather import decisions
@@ -78,7 +78,7 @@ class MapTask(Task):
         cut: the filter that scored `documents` in the step before, with the cut that is applied to them.
         emit: the global stage that follows.
         source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
-        care: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
+        hints: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
             makes it raise is, so neither enters the fingerprint.
     """
 
@@ -97,7 +97,7 @@ class MapTask(Task):
     )
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     source_position: int | None = None
-    care: Care = field(default=NO_CARE, metadata=LEFT_OUT)
+    hints: RetryHints = field(default=NO_HINTS, metadata=LEFT_OUT)
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -190,7 +190,7 @@ class _Flow:
         self.sinks: list[Sink] = [ScoreWriter(root, folder, bound, task.seed) for bound in scored]
         self.sinks.append(FindingsWriter(root, folder, source))
         self.runner = StageRunner(
-            task.seed, task.care, self.metrics, self.quarantine, self.drops, self.distributions, self.sinks
+            task.seed, task.hints, self.metrics, self.quarantine, self.drops, self.distributions, self.sinks
         )
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
         self.kept: FactWriter | None = None  # of the last segment: documents that other segments pass on may still be dropped

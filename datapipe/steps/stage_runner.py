@@ -24,7 +24,7 @@ from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.steps.contract.guard import Care, Guard
+from datapipe.steps.contract.guard import Guard, RetryHints
 from datapipe.steps.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 from datapipe.steps.decisions import Drops
 from datapipe.steps.measuring.distributions import Distributions
@@ -46,12 +46,12 @@ class StageRunner:
     """The stages of one task.
 
     Attributes:
-        care: what earlier attempts at the task have shown.
+        hints: what earlier attempts at the task have shown.
         sinks: of decisions, `drops` and `distributions` aside.
     """
 
     seed: int
-    care: Care
+    hints: RetryHints
     metrics: TaskMetrics
     quarantine: Quarantine
     drops: Drops
@@ -105,7 +105,7 @@ class StageRunner:
         return _joined([part for part, _ in parts], batch) if failed else batch
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, care=self.care)
+        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, hints=self.hints)
 
     @contextmanager
     def _timed(self, name: str, batch: DocumentBatch) -> Iterator[None]:

@@ -7,7 +7,7 @@
     stage(batch) crashes ─▶ the next attempt: one by one ─▶ the last document told ─▶ quarantine, or the end of the run
 
 Nothing survives a crash of a native library. So the documents in hand are told before each call (`activity.py`), and what the
-driver concludes from a crash comes back with the task (`Care`).
+driver concludes from a crash comes back with the task (`RetryHints`).
 
 A stage treats each document by itself, so the results of parts joined are the result of the whole; the conformance suite
 checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does
@@ -42,22 +42,22 @@ Failed = dict[int, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Care:
+class RetryHints:
     """What the ends of earlier attempts at a map task have shown about its documents.
 
     Attributes:
-        suspects: (stage, key of the first document) of batches in which a worker crashed or stalled. A batch with one of these
+        one_by_one: (stage, key of the first document) of batches in which a worker crashed or stalled. A batch with one of these
             documents goes to the stage one by one.
-        crashing: (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine.
+        known_crashes: (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine.
         most_docs: that any stage gets in one call, where memory did not suffice for more. What it makes of the parts is joined.
     """
 
-    suspects: tuple[tuple[str, bytes], ...] = ()
-    crashing: tuple[tuple[str, bytes, str], ...] = ()
+    one_by_one: tuple[tuple[str, bytes], ...] = ()
+    known_crashes: tuple[tuple[str, bytes, str], ...] = ()
     most_docs: int | None = None
 
 
-NO_CARE = Care()
+NO_HINTS = RetryHints()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,14 +68,14 @@ class Guard:
         name: of the stage in the run.
         method: of the stage, which the engine calls for a batch.
         place_of: the name of the first document of a batch: "web/a.jsonl:120".
-        care: what earlier attempts at the task have shown; nothing for almost every task.
+        hints: what earlier attempts at the task have shown; nothing for almost every task.
     """
 
     name: str
     stage: Stage
     method: Callable[..., Any]
     place_of: Callable[[DocumentBatch], str]
-    care: Care = NO_CARE
+    hints: RetryHints = NO_HINTS
 
     def run(
         self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch
@@ -89,7 +89,9 @@ class Guard:
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
         parts: list[tuple[DocumentBatch, Result]] = []
-        pending, failed = ([(0, batch.num_docs)], Failed()) if self.care == NO_CARE else _with_care(batch, self.care, self.name)
+        pending, failed = (
+            ([(0, batch.num_docs)], Failed()) if self.hints == NO_HINTS else _with_hints(batch, self.hints, self.name)
+        )
         while pending:
             start, stop = pending.pop()
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -154,18 +156,18 @@ class Guard:
         return False
 
 
-def _with_care(batch: DocumentBatch, care: Care, stage: str) -> tuple[list[tuple[int, int]], Failed]:
+def _with_hints(batch: DocumentBatch, hints: RetryHints, stage: str) -> tuple[list[tuple[int, int]], Failed]:
     """The spans of rows to process, the last one first, and the documents that are known to crash the stage."""
-    keys, crashing = batch.keys.to_pylist(), {key: cause for name, key, cause in care.crashing if name == stage}
+    keys, known_crashes = batch.keys.to_pylist(), {key: cause for name, key, cause in hints.known_crashes if name == stage}
     failed = {
-        row: f"the stage crashed on this document: its process was ended by {crashing[key]}"
+        row: f"the stage crashed on this document: its process was ended by {known_crashes[key]}"
         for row, key in enumerate(keys)
-        if key in crashing
+        if key in known_crashes
     }
-    if not {key for name, key in care.suspects if name == stage}.isdisjoint(keys):
+    if not {key for name, key in hints.one_by_one if name == stage}.isdisjoint(keys):
         cuts = np.arange(batch.num_docs + 1)
     else:
-        step = care.most_docs or max(1, batch.num_docs)
+        step = hints.most_docs or max(1, batch.num_docs)
         cuts = np.unique([*range(0, batch.num_docs, step), *failed, *(row + 1 for row in failed), batch.num_docs])
     spans = [(start, stop) for start, stop in pairwise(cuts.tolist()) if start not in failed]
     return spans[::-1], failed
@@ -173,7 +175,7 @@ def _with_care(batch: DocumentBatch, care: Care, stage: str) -> tuple[list[tuple
 
 def _tell(part: DocumentBatch) -> None:
     """Tells which documents the stage gets next."""
-    if activity.is_told() and part.num_docs:
+    if activity.is_published() and part.num_docs:
         ids = part.record.column("id")
         activity.on_documents(ids[0].as_py(), part.keys[0].as_py(), part.num_docs, part.text_bytes)
 

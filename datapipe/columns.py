@@ -8,8 +8,6 @@ All access to the raw buffers of Arrow arrays goes through this module.
 A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0, since a slice shares its parent's data.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -148,11 +146,8 @@ def dtype_of(kind: pa.DataType) -> np.dtype:
 
 def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
     """Document keys: file hash, then position in the file, both big-endian, so that byte order is file order.
-
-    Args:
-        file_hashes: uint64, one for all documents or (num_docs,).
-        positions: (num_docs,) uint64 in the file: `datapipe.stage.reader.ReadBatch`.
-    """
+    `file_hashes`: uint64, one for all documents or (num_docs,). `positions`: (num_docs,) uint64 in the file:
+    `datapipe.stage.reader.ReadBatch`."""
     halves = np.empty((len(positions), 2), ">u8")
     halves[:, 0] = file_hashes
     halves[:, 1] = positions

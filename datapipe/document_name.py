@@ -16,8 +16,6 @@ A text is taken as the first of these that a file has; a text that names two doc
 | PATH:POSITION | `a.jsonl:120` |
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -46,12 +44,8 @@ def with_own_id(own_id: str, name: str) -> str:
 
 
 class InputFiles:
-    """The input files that names of documents are looked up in.
-
-    Args:
-        files: (hash, source, path); the hash is the first half of the keys of a file's documents. Sources that are taken from
-            other snapshots may have the same one.
-    """
+    """The input files that names of documents are looked up in. `files`: (hash, source, path); the hash is the first half
+    of the keys of a file's documents. Sources that are taken from other snapshots may have the same one."""
 
     def __init__(self, files: Iterable[tuple[int, str, str]]) -> None:
         self._by_name: dict[str, dict[int, str]] = {}

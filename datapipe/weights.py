@@ -7,8 +7,6 @@ digits, such as a softmax of floats or hundreds of weights with float noise, are
 share above 0 becomes 0.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

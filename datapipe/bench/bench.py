@@ -8,8 +8,6 @@ sample. Earlier runs that a stage compares `against` are left out, because their
 the source. Files are read from the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -33,7 +31,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
 from datapipe.machine.memory import peak_bytes
 from datapipe.quantities import counted, rate_mb_per_s
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import source_counts
 from datapipe.steps.kind import Plan, Task

@@ -4,8 +4,6 @@ open, first batch    time to start
 `steps` steps        measured waits of the trainer
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -56,8 +54,8 @@ def bench_loader(
         "batch_tokens": stats.tokens / stats.steps,
         "batch_bytes": stats.bytes / stats.steps,
         "buffer_mean": stats.buffer_mean,
-        "host_memory_bytes": stats.host_memory.bytes,
-        "host_memory": str(stats.host_memory),
+        "host_memory_bytes": stats.host_bytes,
+        "host_memory": stats.memory,
     }
 
 

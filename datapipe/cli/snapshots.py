@@ -1,7 +1,5 @@
 """`datapipe status`, `snapshots` and `clean`: how far a run is, and what an output has published."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

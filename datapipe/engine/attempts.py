@@ -19,8 +19,8 @@ from statistics import median
 
 from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Started
 from datapipe.engine.protocol import Attempt, Engine, Message
-from datapipe.records.commit_files import MOST_RECORDS
-from datapipe.records.record import Record
+from datapipe.records.ledger import MOST_RECORDS
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 
 SILENCE_S = 45.0

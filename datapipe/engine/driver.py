@@ -23,7 +23,7 @@ from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.inputs.planned_input import changed_inputs
 from datapipe.machine.memory import without_collection
 from datapipe.machine.retries import retry_io
@@ -31,8 +31,7 @@ from datapipe.metrics import quarantine_reason, total_counts
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import FAILURE
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record, TableFile
 from datapipe.steps.counts import (
     FirstTasks,
     SourceCounts,
@@ -44,7 +43,7 @@ from datapipe.steps.counts import (
     steps_of_documents,
     unreadable_text,
 )
-from datapipe.steps.estimate import KeptShares, step_costs
+from datapipe.steps.estimate import KeptText, step_costs
 from datapipe.steps.kind import Plan, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
@@ -67,7 +66,7 @@ class Driver:
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptShares | None = None
+        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptText | None = None
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before = kept_before or {}

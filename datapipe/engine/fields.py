@@ -104,7 +104,7 @@ def check_fields(
         is_needed = lacked == source.text or column in needed
         decides = f"{needed.get(column)} decides by it. Correct the name, or leave that out."
         remedy = "Write the name of the field with the text." if column == source.text else decides
-        option = "text" if lacked == source.text else "keep" if column in source.keep else "license_field"
+        option = "text" if lacked == source.text else source.option_of(column)
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
@@ -197,9 +197,9 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
 
 
 def kept_columns(source: Source, stages: Sequence[BoundStage]) -> Mapping[str, str]:
-    """The input fields that documents keep, by column: those under `keep`, and their licence unless a stage writes it."""
-    is_written = any(source.license_field in (_written_by(bound) or ()) for bound in stages)
-    return source.keep if is_written else source.kept_fields
+    """The input fields that documents keep, by column: those under `keep`, and a further one unless a stage writes it."""
+    further = source.kept_fields.keys() - source.keep.keys()
+    return source.keep if any(further & (_written_by(bound) or set()) for bound in stages) else source.kept_fields
 
 
 def _written_by(bound: BoundStage) -> set[str] | None:
@@ -333,7 +333,5 @@ def _of_schemas(files: Files, fields: Iterable[str]) -> Iterator[dict[str, Found
     for schema, path in _schemas(files).items():
         kinds = {field: type_in(schema, field) for field in fields}
         yield {
-            field: FoundType(kind=plain(kind), path=path, has_schema=True)
-            for field, kind in kinds.items()
-            if kind is not None
+            field: FoundType(kind=plain(kind), path=path, has_schema=True) for field, kind in kinds.items() if kind is not None
         }

@@ -32,7 +32,7 @@ from datapipe.records.ledger import RECORD_VERSION, Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.steps.estimate import Estimate, KeptShares, estimate, kept_shares
+from datapipe.steps.estimate import Estimate, KeptText, estimate, kept_text
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.kinds import kind_named
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
@@ -75,7 +75,7 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "against": [masked_urls(url) for url in earlier],
         "steps": steps,
         "facts": asdict(facts_of(request)),
-        "kept": kept_shares(plan),
+        "kept": kept_text(plan),
         "types": {name: {field: kind.to_json() for field, kind in types.items()} for name, types in widened.items()},
     }
     root.write_atomic(RUN, json.dumps(run).encode())
@@ -131,7 +131,7 @@ def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
     return estimate(request, plan, kept_by_last_run(root))
 
 
-def kept_by_last_run(root: Root) -> KeptShares:
+def kept_by_last_run(root: Root) -> KeptText:
     """The share of text that each step kept in the last run of an output; empty where unknown."""
     return _last(root).get("kept", {})
 

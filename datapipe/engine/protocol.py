@@ -14,7 +14,7 @@ from typing import Protocol
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError, DatapipeError, StageError, StageMemoryError, UserError, is_retryable
 from datapipe.machine.activity import Activity
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 from datapipe.storage.outages import Outage, OutageError
 

@@ -36,9 +36,9 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
-from datapipe.steps.hash_range import RangeTask
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
+from datapipe.steps.reduce import RangeTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)

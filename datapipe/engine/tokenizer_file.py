@@ -168,4 +168,3 @@ def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
 
 def _speed(proof: Proof) -> str:
     return proof.choice.words + (f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else "")
-

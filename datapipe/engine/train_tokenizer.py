@@ -97,9 +97,7 @@ def _sources(inputs: Sequence[str]) -> dict[str, Files]:
 class _Reading:
     """Reads all files once; counts the words of the sample and keeps the held-out documents."""
 
-    def __init__(
-        self, sources: dict[str, Files], text_field: str, sample_bytes: int, pattern: str, emit: Emit
-    ) -> None:
+    def __init__(self, sources: dict[str, Files], text_field: str, sample_bytes: int, pattern: str, emit: Emit) -> None:
         self.sources, self.fields, self.pattern, self.emit = sources, FieldNames(text=text_field), pattern, emit
         self.share = min(1.0, sample_bytes / sum(file.text_bytes for files in sources.values() for file, _ in files))
         self.words = WordCounts()

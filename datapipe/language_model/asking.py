@@ -8,8 +8,6 @@ further attempt begins, and those under way are waited for and stored, since the
 interrupt (Ctrl-C) ends them at once. In memory are the requests that are under way.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,19 +29,12 @@ _FAILING_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A request to a model.
+    """A request to a model."""
 
-    Attributes:
-        name: of what it asks about, such as the id of a document, for messages.
-        body: as it is sent.
-        key: in the cache.
-        expected: tokens that it may take.
-    """
-
-    name: str
-    body: dict[str, Any]
-    key: str
-    expected: Tokens
+    name: str  # of what it asks about, such as the id of a document, for messages
+    body: dict[str, Any]  # as it is sent
+    key: str  # in the cache
+    expected: Tokens  # tokens that it may take
 
 
 def request_of(name: str, body: dict[str, Any]) -> Request:
@@ -61,20 +52,16 @@ class LeftOut:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One command's requests.
-
-    Attributes:
-        settled: gets every request with its answer, which is in the cache. What it raises ends the command.
-        skip_failed: leave out requests that the server refuses or fails on, instead of ending.
-    """
+    """One command's requests."""
 
     client: Client
     cache: AnswerCache
     limiter: RateLimiter
     spending: Spending
+    # gets every request with its answer, which is in the cache. What it raises ends the command.
     settled: Callable[[Request, Answer | LeftOut], None]
     concurrency: int
-    skip_failed: bool = False
+    skip_failed: bool = False  # leave out requests that the server refuses or fails on, instead of ending
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, requests: Iterator[Request]) -> None:

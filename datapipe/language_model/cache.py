@@ -12,8 +12,6 @@ not have its checksum is skipped and counted: its answer is asked for again, and
 Memory is about 150 bytes an answer: the index. A second process at the same cache is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

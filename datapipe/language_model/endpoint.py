@@ -16,8 +16,6 @@ secrets of the URL are in any message or answer. A body is read up to `MAX_BODY_
 uncompressed. A request ends after its timeout, however slowly bytes come.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -5,8 +5,6 @@ to `_MOST_PAUSE_S`, with a jitter that is a keyed hash of the request: requests 
 Time comes from a `Clock`, which tests replace.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -39,12 +37,9 @@ def pause_s(error: AttemptError, number: int, key: str) -> float:
 
 
 class RateLimiter:
-    """The moment from which requests may begin, and the end of waiting for a server that gives no answer at all.
-
-    Args:
-        most_s: seconds from the first failure behind the last answer until the command ends.
-        report: gets a line after `_REPORT_AFTER_S` without an answer, then every half minute, and when answers come again.
-    """
+    """The moment from which requests may begin, and the end of waiting for a server that gives no answer at all. `most_s`:
+    seconds from the first failure behind the last answer until the command ends. `report`: gets a line after
+    `_REPORT_AFTER_S` without an answer, then every half minute, and when answers come again."""
 
     def __init__(self, clock: Clock, most_s: float, endpoint: str, report: Callable[[str], None]) -> None:
         self.clock, self._most_s, self._endpoint, self._report = clock, most_s, endpoint, report

@@ -18,7 +18,7 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
 
 def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
-    """Opens and locks a file, or a folder that exists, by flock, which ends with the process. Returns the descriptor, for `release`.
+    """Locks a file, or a folder that exists, by flock, which ends with the process. Returns its descriptor, for `release`.
 
     Args:
         wait: wait for another holder.

@@ -133,9 +133,6 @@ class Stage(BaseModel):
         return ()
 
 
-# ---------------------------------------------------------------------------------------------------- filters
-
-
 OTHER_KIND, OF_KIND = "other_kind", "of_kind"
 """Counts of a filter that reads a field as numbers or dates: values that are none, and those that are. The run warns where most
 are none."""
@@ -320,9 +317,6 @@ class Filter(Stage):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------- maps
 
 
 class Map(Stage):

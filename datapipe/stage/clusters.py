@@ -43,9 +43,6 @@ _SLICE_ROWS = 1 << 17
 """Rows of edges that are taken apart at a time where all edges are joined at once."""
 
 
-# ---------------------------------------------------------------------------------------------------- stars
-
-
 def first_of_group(*values: np.ndarray) -> np.ndarray:
     """The first row of each row's group, (num_rows,) int64. A group is a run of consecutive rows that agree in all values."""
     return np.maximum.accumulate(np.where(is_first(*values), np.arange(len(values[0])), 0))
@@ -77,9 +74,6 @@ def size_rows(survivors: pa.Array) -> pa.RecordBatch:
     keys = columns.keys_from(columns.key_matrix(counted.column("key")))
     arrays = [pa.array(columns.key_halves(keys)[0]), keys, pa.array(columns.numbers(counted.column("count_all")))]
     return pa.RecordBatch.from_arrays(arrays, schema=SIZE_SCHEMA)
-
-
-# ---------------------------------------------------------------------------------------------------- components
 
 
 def components_exchange(at_once_bytes: int | None) -> Exchange:
@@ -203,7 +197,6 @@ def _ends(rows: pa.RecordBatch) -> tuple[Nodes, Nodes]:
 
 
 def _less(first: Nodes, second: Nodes) -> np.ndarray:
-    """Where `first` is ordered before `second`: (num_rows,) bool."""
     (rank, high, low), (second_rank, second_high, second_low) = first, second
     by_key = (high < second_high) | ((high == second_high) & (low < second_low))
     return (rank < second_rank) | ((rank == second_rank) & by_key)

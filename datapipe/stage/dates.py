@@ -61,7 +61,6 @@ def _zone_s(matches: pa.Array, fields: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _number(texts: pa.Array) -> pa.Array:
-    """Digits as numbers; empty text is 0."""
     is_number = pc.and_(pc.greater(pc.binary_length(texts), 0), pc.ascii_is_decimal(texts))
     return pc.if_else(is_number, texts, "0").cast(pa.int64())
 

@@ -242,9 +242,6 @@ def in_words(kind: pa.DataType) -> str:
     return "of several types" if kind == MIXED else str(kind).replace("large_", "")
 
 
-# ------------------------------------------------------------------------------------------------ rules, in either order
-
-
 def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """The rules of Arrow, but for three."""
     if pa.uint64() in (first, second) and pa.types.is_integer(first) and pa.types.is_integer(second):

@@ -156,9 +156,6 @@ def _is_same(value: Any, other: Any) -> bool:
     return value is other or (type(value) is type(other) and bool(value == other))
 
 
-# ------------------------------------------------------------------------------------------------ a class for each function
-
-
 @lru_cache(maxsize=256)
 def function_stage(module: str, name: str, function: FunctionType) -> type[FunctionStage]:
     """The stage of a function, which is found under this name in this module. Raises UserError, without the stage's name."""
@@ -220,6 +217,5 @@ def _declared_columns(function: FunctionType) -> dict[str, Any]:
 
 
 def _unpickled(module: str, name: str) -> FunctionStage:
-    """A stage without options yet, whose state pickle sets next."""
     kind = function_stage(module, name, getattr(importlib.import_module(module), name))
     return kind.__new__(kind)

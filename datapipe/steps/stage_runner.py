@@ -24,13 +24,13 @@ from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.steps.contract.guard import Guard, RetryHints
-from datapipe.steps.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 from datapipe.steps.decisions import Drops
-from datapipe.steps.measuring.distributions import Distributions
+from datapipe.steps.guard import Guard, RetryHints
+from datapipe.steps.measuring import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import is_scored, of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 
 
 class Sink(Protocol):
@@ -127,7 +127,7 @@ class StageRunner:
         if isinstance(result, dict):
             return self._with_columns(bound.name, stage, part, result)
         assert isinstance(stage, Filter)
-        result = with_score_column(bound, result) if is_scored(bound) else result
+        result = with_score_column(bound, result) if bound.is_scored else result
         for sink in (*self.sinks, self.distributions):
             sink.add(bound, part, result)
         if stage.mode == "tag":

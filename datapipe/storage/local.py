@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+
 def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:
     """(path, bytes) of the files in a folder, or anywhere below it, in no order. Each path begins with `prefix` in place of the
     folder. Files that are deleted meanwhile, and a missing folder, are left out.

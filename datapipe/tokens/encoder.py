@@ -8,8 +8,6 @@ for some text (`vocabulary.py`). It switches off truncation, padding and dropout
 document, and the bounded cache of fastokens (`engines.py`). Calls use one thread: the engines are the only parallelism.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -11,8 +11,6 @@ takes at most 130 MB beyond the tokenizer, whatever the text (2026-11), with its
 of Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

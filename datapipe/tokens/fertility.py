@@ -6,8 +6,6 @@ Words are runs without white space, so tokens per word mean little in scripts wi
 sums of integers over documents, or unions of bits: they do not depend on how the work is cut. Memory is one byte per id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -25,8 +25,6 @@ be emptied without them. The layout is a function of the lengths alone, and a po
 If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -42,12 +40,9 @@ _MIN_PIECES = 16
 def split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks that are split until padding is within the limit, those that lost their first part
-    with it behind all others; and the number of rows that are left.
-
-    Args:
-        chunks: (num_chunks,) each, as best fit leaves them; `order` is theirs by length.
-    """
+    """Chunks that are split until padding is within the limit, those that lost their first part with it
+    behind all others; and the number of rows that are left. `chunks`: (num_chunks,) each, as best fit leaves
+    them; `order` is theirs by length."""
     rows = _rows(num_rows, len(order), sequence_length)
     kernels.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
     chunks = _of_each(chunks, lambda column: np.concatenate([column, np.zeros(num_rows, column.dtype)]))

@@ -29,8 +29,6 @@ Best_fit pads real web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-1
 With `min_piece` 256, buckets drop 5.9 % of the same tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -50,21 +48,14 @@ Method = Literal["best_fit", "concat", "buckets"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them
-    comes, where documents are split to limit padding, the piece that fills the row.
+    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them comes,
+    where documents are split to limit padding, the piece that fills the row."""
 
-    Attributes:
-        piece_document: (num_pieces,) int64, index of the document.
-        piece_start: (num_pieces,) int64, first token in its document.
-        piece_length: (num_pieces,) int32, at least 1.
-        row_offsets: (num_rows + 1,) int64 into the pieces.
-        split_for_padding: number of documents of at most S tokens that are split to keep the limit of padding.
-    """
-
-    piece_document: np.ndarray
-    piece_start: np.ndarray
-    piece_length: np.ndarray
-    row_offsets: np.ndarray
+    piece_document: np.ndarray  # (num_pieces,) int64, index of the document
+    piece_start: np.ndarray  # (num_pieces,) int64, first token in its document
+    piece_length: np.ndarray  # (num_pieces,) int32, at least 1
+    row_offsets: np.ndarray  # (num_rows + 1,) int64 into the pieces
+    # number of documents of at most S tokens that are split to keep the limit of padding
     split_for_padding: int = 0
 
     @property
@@ -191,18 +182,14 @@ def _concat(lengths: np.ndarray, sequence_length: int) -> PackedRows:
 def assemble(
     packed: PackedRows,
     row_order: np.ndarray,
+    # tokens, doc_offsets: of all documents, which have `keys` (num_docs, 16) uint8
     tokens: np.ndarray,
     doc_offsets: np.ndarray,
     keys: np.ndarray,
-    pad_id: int,
+    pad_id: int,  # the id that pads a row, which is the end-of-text id
     sequence_length: int,
 ) -> pa.RecordBatch:
-    """The rows `row_order` (all or some) of `packed`, with their tokens, as a record batch of `schemas.sequences`.
-
-    Args:
-        tokens, doc_offsets: of all documents, which have `keys` (num_docs, 16) uint8.
-        pad_id: the id that pads a row, which is the end-of-text id.
-    """
+    """The rows `row_order` (all or some) of `packed`, with their tokens, as a record batch of `schemas.sequences`."""
     counts = np.diff(packed.row_offsets)[row_order]
     row_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     piece = np.repeat(packed.row_offsets[row_order] - row_offsets[:-1], counts) + np.arange(row_offsets[-1])

@@ -21,8 +21,6 @@ another version: half a second for each family and version on a machine, cached 
 kernels. Only planes with assigned characters are asked for; characters of others are signs.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -10,8 +10,6 @@ kept in the machine's cache. Differences that it finds (0.3.5, 2026-11): tokens 
 `split_special_tokens` in a BPE without pre-tokenizer, possessive repetitions, two added tokens of one content.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -80,12 +78,9 @@ _KEPT = TypeAdapter(Proof)
 
 
 def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> Proof:
-    """The proof of a tokenizer: that of the machine's cache, or a new one.
-
-    Args:
-        identity: all that decides how the tokenizer encodes.
-        settings: the parsed tokenizer.json, with the names that control tokens have there.
-    """
+    """The proof of a tokenizer: that of the machine's cache, or a new one. `identity`: all that decides how
+    the tokenizer encodes. `settings`: the parsed tokenizer.json, with the names that control tokens have
+    there."""
     versions = {library: installed_version(library) for library in (FASTOKENS, TOKENIZERS)}
     key = xxhash.xxh3_128_hexdigest(identity + json.dumps([BATTERY, versions]).encode())
     path = cache_home() / "encoders" / f"{key}.json"

@@ -9,8 +9,6 @@ that make it, and with `ignore_merges` a word that is in the vocabulary needs no
 bits to the name of the token, which no text can know. The bits reach no file: ids, not names, leave the encoder.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Collection, Mapping

@@ -11,8 +11,6 @@ A rank file holds neither the pattern that splits text into words nor the specia
 which are identified by the SHA-256 that tiktoken pins. The mixture gives them for other files.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -10,8 +10,6 @@ time of a run; here tasks count the words of their samples. On 100 MB of text ou
 that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is that of the distinct words of the sample.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,24 +34,18 @@ _MIN_COUNT = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A tokenizer.json, and the numbers of its training.
-
-    Attributes:
-        read_bytes, read_s: text of all documents, and the time that reading them took.
-        sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
-        rejected: documents that could not be read.
-        unreadable_files: damaged files, each with its first damage.
-        tokenizer: its figures on the held-out documents; None where there are none.
-    """
+    """A tokenizer.json, and the numbers of its training."""
 
     content: bytes
+    # read_bytes, read_s: text of all documents, and the time that reading them took
     read_bytes: int
     read_s: float
+    # sample_bytes, train_s: text trained on, and the time that counting its words and joining them took
     sample_bytes: int
     train_s: float
-    rejected: int
-    unreadable_files: tuple[UnreadableFile, ...]
-    tokenizer: TokenizerFigures | None
+    rejected: int  # documents that could not be read
+    unreadable_files: tuple[UnreadableFile, ...]  # damaged files, each with its first damage
+    tokenizer: TokenizerFigures | None  # its figures on the held-out documents; None where there are none
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:

@@ -5,8 +5,6 @@ the encoder refuses such a file before anything runs. A byte counts as covered i
 it: upper case where text becomes lower case, a space where it becomes `▁`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 texts ── cut by the pattern's kernel ──▶ words ──▶ distinct words with their counts ── summed over texts and tasks
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -31,7 +31,7 @@ from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.machine.activity import Activity
 from datapipe.machine.libraries import installed_version
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.records.source_code import source_digest
 from datapipe.steps.kind import Task
 from datapipe.storage.outages import error_line, free_bytes

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from datapipe.metrics import DocumentCounts
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from datapipe.quantities import duration
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Step
 

@@ -23,7 +23,7 @@ from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
 from datapipe.machine.activity import Activity
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 
 _UPDATE_EVERY_S = 0.2

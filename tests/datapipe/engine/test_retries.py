@@ -29,7 +29,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
-from datapipe.steps.merge import MergeTask
+from datapipe.steps.reduce import MergeTask
 from datapipe.steps.train import TrainTask
 from datapipe.storage.outages import Outage
 from tests.support import corpora, runs
@@ -145,7 +145,7 @@ def test_task_without_documents_that_crashes_twice_ends_the_run_and_one_that_is_
         ("fail", [_memory(80), _crash(40), _crash(40)], [0], {}, 40),
     ],
 )
-def test_next_attempt_takes_care_of_what_failures_have_shown(make, on_crash, failures, one_by_one, known_crashes, most_docs):
+def test_next_attempt_has_hints_of_what_failures_have_shown(make, on_crash, failures, one_by_one, known_crashes, most_docs):
     hints = _after(make(on_crash, max_retries=1), failures).hints
     assert {stage for stage, *_ in (*hints.one_by_one, *hints.known_crashes)} <= {"filter.length"}
     suspected = {key for _, key in hints.one_by_one}

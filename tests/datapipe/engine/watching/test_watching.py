@@ -35,7 +35,7 @@ from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask

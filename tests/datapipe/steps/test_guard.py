@@ -19,8 +19,8 @@ from datapipe.errors import DatapipeError, StageError, StageMemoryError
 from datapipe.machine import activity
 from datapipe.stage import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.contract.guard import NO_HINTS, Guard, RetryHints
-from datapipe.steps.contract.results import NewColumns, checked_filter, checked_map, checked_tables
+from datapipe.steps.guard import NO_HINTS, Guard, RetryHints
+from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables
 from datapipe.storage.root import open_input
 
 TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)
@@ -104,7 +104,7 @@ def test_guarded_batch_that_does_not_fit_into_memory_is_halved_down_to_the_docum
 
     parts, failed = _guard().run(process, _batch([str(number) for number in range(7)]))
     assert (sum(count for _, count in parts), failed) == (7, {})
-    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_contract.py:\d+, in process"):
+    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_guard.py:\d+, in process"):
         _guard().run(process, _batch(["a", "bad", "b"]))
 
 
@@ -129,7 +129,7 @@ def _crashing(batch: DocumentBatch) -> list[str]:
 
 
 @given(TEXTS.filter(len), st.booleans())
-def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
+def test_guarded_with_hints_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
     batch = _batch(texts)
     keys = batch.keys.to_pylist()
     known_crashes = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))

@@ -3,8 +3,8 @@
     datapipe.run("mine.yaml")  ─▶ Mixture ─▶ Run ─▶ run_and_report ─▶ RunResult
     datapipe.plan_run(…)       ─▶ Mixture ─▶ the plan of now ─▶ PlannedRun
 
-A program gets errors as exceptions, and nothing is printed or changed in its process: no signal handler, no exit status. It may
-call `run` from any thread. Workers are processes of their own that never import the program, only the modules of its stages.
+Errors are exceptions, and nothing is printed or changed in the process: no signal handler, no exit status. Any thread may
+call `run`. Workers are other processes that import only the modules of the program's stages.
 """
 
 import logging
@@ -153,10 +153,8 @@ def plan_run(
     output: str | Path | None = None,
     limit: int | None = None,
 ) -> PlannedRun:
-    """The steps of a run, those that are committed and those that would run, as `datapipe plan`. Runs nothing.
-
-    Args and errors as those of `run`.
-    """
+    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and errors as
+    those of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)
@@ -176,7 +174,7 @@ def plan_run(
 @contextmanager
 def _of_program(output: str | Path | None) -> Iterator[None]:
     """A context in which a program plans or runs. Raises UserError in a worker, and DatapipeError for errors of disks."""
-    if activity.is_told() or is_importing():
+    if activity.is_published() or is_importing():
         raise UserError(
             "a module of stages runs a mixture while it is imported, which each worker does. Put the call under "
             '`if __name__ == "__main__":`, or the stages into a module of their own.'

@@ -39,10 +39,7 @@ _OF_PLAIN_BUFFERS = (
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
-
-    The array must hold no nulls; readers quarantine documents without a text.
-    """
+    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array without nulls: read-only views."""
     assert pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type), texts.type
     assert texts.null_count == 0
     _, offset_buffer, data_buffer = texts.buffers()
@@ -55,11 +52,8 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_only(column: pa.Array) -> pa.Array:
-    """The column over the same memory, which neither NumPy views nor `buffers()` of the result can write to.
-
-    Arrow calls arrays immutable, yet hands out their buffers writable: `np.frombuffer(column.buffers()[2], np.uint8)[0] = 65`
-    changes the text. Structs, dictionaries and views are left as they are.
-    """
+    """The column over the same memory, without a way to write to it: Arrow hands out writable buffers of immutable arrays.
+    Structs, dictionaries and views are left as they are."""
     buffers, children = column.buffers(), []
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         buffers, children = buffers[:2], [read_only(column.values)]
@@ -72,10 +66,7 @@ def read_only(column: pa.Array) -> pa.Array:
 
 
 def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
-    """A large_string array over `data` (num_bytes,) uint8 cut at `offsets` (num_docs + 1,) int64, without a copy.
-
-    The bytes must be valid UTF-8; kernels that cut text cut at character borders only.
-    """
+    """A large_string array over `data` (num_bytes,) uint8, valid UTF-8, cut at `offsets` (num_docs + 1,) int64; not copied."""
     buffers: list[Any] = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
@@ -193,10 +184,8 @@ def hex_keys(keys: pa.Array) -> pa.Array:
 
 
 def take_rows(rows: pa.RecordBatch, chosen: np.ndarray) -> pa.RecordBatch:
-    """The rows `chosen`, (num_chosen,) integers, copied.
-
-    Lists of numbers are copied as strings of bytes: Arrow's `take` makes an index of 8 bytes for every number in them.
-    """
+    """The rows `chosen`, (num_chosen,) integers, copied. Lists of numbers are copied as strings of bytes: Arrow's `take`
+    makes an index of 8 bytes for every number in them."""
     indices = pa.array(chosen)
     taken = [
         _list_views(_byte_views(column).take(indices), column.type) if _is_plain_list(column) else column.take(indices)

@@ -56,14 +56,9 @@ class InputFiles:
             self._by_path.setdefault(path, {})[number] = name
 
     def key(self, text: str) -> bytes | None:
-        """The key of a document that the user names in one of the forms of `FORMS`.
-
-        Returns:
-            16 bytes; None where no file has the name. A key in hex digits is not looked up.
-
-        Raises:
-            UserError: the text has none of these forms, or names documents of several files.
-        """
+        """The key, 16 bytes, of a document that the user names in one of the forms of `FORMS`; None where no
+        file has the name. A key in hex digits is not looked up. Raises UserError for other texts, and for
+        documents of several files."""
         named = text.strip().removeprefix(_BYTE_ORDER_MARK).strip()
         if key := _HEX_KEY.match(named):
             return bytes.fromhex(key[1])

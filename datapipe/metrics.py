@@ -1,5 +1,4 @@
-"""The numbers of a task, and their sums. Every number of a run is a sum over committed tasks, so a resumed run
-reports the same.
+"""The numbers of a task, and their sums over committed tasks, so a resumed run reports the same.
 
 per task and source:   read = kept + Σ dropped by reason + quarantined            (`DocumentCounts.check`)
 along a source:        kept of one step = read of the next                        (`steps.counts`)
@@ -31,8 +30,7 @@ _NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")
 
 
 def quarantine_reason(stage: str, error: str) -> str:
-    """The stage and the last line of an error: "my_module:Stage: ValueError: no number". Numbers become N, so that errors of
-    one kind are counted together."""
+    """Stage and last line of an error: "my_module:Stage: ValueError: no number". Numbers become N, to count errors by kind."""
     last_line = error.strip().rpartition("\n")[2].rstrip(".")
     return f"{stage}: {_NUMBER.sub('N', last_line)[:_REASON_CHARS]}"
 
@@ -137,9 +135,8 @@ class TaskMetrics:
 
     @contextmanager
     def timed(self, name: str, num_bytes: int = 0, num_docs: int = 0) -> Iterator[Work]:
-        """Times a block, tells that it is at work, and adds it to the work of this name. The block may correct the yielded
-        record: sizes that it alone knows, or seconds to charge elsewhere. A block that raises is not counted, and loading the
-        kernels that it is the first to call costs it nothing."""
+        """Times a block, publishes it as the current activity, and adds it to the work of this name. The block may correct
+        the yielded record. A block that raises is not counted; the time in which it loads kernels is not either."""
         started, work = work_clock(), Work(bytes=num_bytes, documents=num_docs)
         with doing(name, num_bytes):
             yield work

@@ -163,8 +163,8 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck of files with `compressions`, "gzip", "zstd" or "", and of
-    `num_tasks` that read the sample."""
+    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks` read the
+    sample."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

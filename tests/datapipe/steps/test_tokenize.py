@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from datapipe import columns
 from datapipe.config import load_mixture
 from datapipe.engine.following.follow import Follower

@@ -155,18 +155,18 @@ class Adding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """A snapshot that follows another one: documents and tokens more than before, documents taken down since. The shards of a
-    takedown are those of the snapshot before."""
+    """A snapshot that follows another one: documents and tokens more than before, documents taken down since.
+    `is_generation`: whether files were added; else documents were taken down, and its shards are those before."""
 
     snapshot: str
     documents: int = 0
     tokens: int = 0
     taken_down: int
-    is_takedown: bool
+    is_generation: bool
 
     def __str__(self) -> str:
         begin = f"published snapshot {self.snapshot[:12]}"
-        if self.is_takedown:
+        if not self.is_generation:
             return f"{begin} without {counted(self.taken_down, 'document')} taken down"
         if not self.tokens:
             return f"{begin} with {counted(self.documents, 'document')} more"

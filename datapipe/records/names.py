@@ -13,7 +13,7 @@ README.md   croissant.json        the card of the newest snapshot: for people an
 work/                             what runs need to resume, and `inspect` to look at documents
   ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
-  index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that a takedown changed
+  index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that have lost documents
   run.json   inputs.parquet       the last run and its inputs
   begun                           while a run is at work, and after it was killed: run.json is then of the run before
   cluster.json                    hours that nodes of a Ray cluster were used for

@@ -15,7 +15,7 @@ from datapipe.report.report import Documents, Entry, PackedRows, Report
 def documents(report: Report) -> Section:
     """What became of the documents, and what they are packed into: a column for each source, and for all of several."""
     names, entries = [*report.sources], [*report.sources.values()]
-    section = Section(anchor="funnel", title="What became of every document", notes=[*taken_down(report)])
+    section = Section(anchor="funnel", title="What became of every document", notes=[*note_of_removed(report)])
     if not names:
         return section
     if len(names) > 1:
@@ -49,7 +49,7 @@ def documents(report: Report) -> Section:
     )
 
 
-def taken_down(report: Report) -> Iterator[str]:
+def note_of_removed(report: Report) -> Iterator[str]:
     """A sentence on the documents that were taken down; none where none were."""
     number = report.shards.taken_down if report.shards else 0
     if number:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from datapipe.quantities import rate_mb_per_s
 from datapipe.records.names import REPORT
 from datapipe.report.origins import ReportProvenance, TakenSource
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import absent
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
@@ -274,6 +275,19 @@ class Published(Record):
     before: str | None
     taken_down: int
     held_out: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, before: str | None) -> Self:
+        """Of a snapshot, with the fingerprint of the snapshot before it."""
+        shards = snapshot.shards
+        return cls(
+            files=len(shards),
+            bytes=sum(shard.bytes for shard in shards),
+            fingerprint=snapshot.fingerprint,
+            before=before,
+            taken_down=snapshot.num_removed,
+            held_out=sum(shard.sequences for shard in shards if shard.split == "validation"),
+        )
 
 
 class Command(Record):

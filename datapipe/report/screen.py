@@ -20,7 +20,7 @@ from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, size
 from datapipe.report.cells import short_share
-from datapipe.report.documents import dropped_by_stage, taken_down
+from datapipe.report.documents import dropped_by_stage, note_of_removed
 from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, print_wrapped
 from datapipe.report.report import Report
 from datapipe.report.sections import heading, sections, sources
@@ -52,7 +52,7 @@ def print_screen(report: Report, output: str, console: Console, news: Sequence[s
             print_wrapped([heading(report)], console, "bold")
             print_lines(["", *_table(report, width)], console)
             print_wrapped([_dropped(report), *_thresholds(report)], console)
-        print_wrapped((*_taken(report), *taken_down(report)), console)
+        print_wrapped((*_taken(report), *note_of_removed(report)), console)
         print_wrapped(["", *news] if news else [], console)
         print_lines(["", *_next(report, output, width)] if has_next else [], console)
     print_warnings(report.warnings, console, f"`datapipe report {quote(output)} --full` shows them")

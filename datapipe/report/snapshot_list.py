@@ -101,12 +101,12 @@ def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     options = option_changes(_mixture(root, before), _mixture(root, after))
     if len(options) > _LISTED_CHANGES:
         options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES:,} more"]
-    lines = [*_source_changes(before, after), *_taken_down(before, after), *options, *_file_changes(root, before, after)]
+    lines = [*_source_changes(before, after), *_removed(before, after), *options, *_file_changes(root, before, after)]
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
 
-def _taken_down(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    earlier, now = before.num_taken_down, after.num_taken_down
+def _removed(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    earlier, now = before.num_removed, after.num_removed
     if earlier != now:
         yield f"{counted(abs(now - earlier), 'document')} {'taken down' if now > earlier else 'no longer taken down'}"
 

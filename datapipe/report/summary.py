@@ -76,7 +76,7 @@ def summarize(
         second_attempts=_second_attempts(plan),
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         run=None,
-        shards=None if snapshot is None else published(snapshot, before),
+        shards=None if snapshot is None else Published.of(snapshot, before),
         provenance=ReportProvenance(),
     )
 
@@ -128,19 +128,6 @@ def _work(work: Mapping[str, Work]) -> dict[str, StepWork]:
         name: StepWork(seconds=round(each.seconds, 6), bytes=each.bytes, documents=each.documents)
         for name, each in work.items()
     }
-
-
-def published(snapshot: Snapshot, before: str | None) -> Published:
-    """The files of a snapshot, and the fingerprint of the snapshot before it."""
-    shards = snapshot.shards
-    return Published(
-        files=len(shards),
-        bytes=sum(shard.bytes for shard in shards),
-        fingerprint=snapshot.fingerprint,
-        before=before,
-        taken_down=snapshot.num_taken_down,
-        held_out=sum(shard.sequences for shard in shards if shard.split == "validation"),
-    )
 
 
 def _tasks(step: Step) -> TaskCounts:

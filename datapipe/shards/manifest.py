@@ -139,6 +139,11 @@ class RemovedEntry(FileEntry):
     documents: Count
     takedowns: tuple[ShortText, ...]
 
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the list after each takedown, the last one of the whole list."""
+        return self.takedowns
+
 
 class Snapshot(_Record):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`.
@@ -235,8 +240,8 @@ class Snapshot(_Record):
         return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
 
     @property
-    def num_taken_down(self) -> int:
-        """Documents in its list of takedowns. Loaders pad those that rows have."""
+    def num_removed(self) -> int:
+        """Documents that were taken down. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents
 
 

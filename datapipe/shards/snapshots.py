@@ -99,7 +99,7 @@ def newest_manifest(root: Root) -> Snapshot | None:
     for name in fingerprints(root):
         with suppress(SnapshotError):
             snapshot = read_snapshot(root, name)
-            intact.append((snapshot.num_taken_down, _read_note(root, name)[0] or 0.0, snapshot))
+            intact.append((snapshot.num_removed, _read_note(root, name)[0] or 0.0, snapshot))
     return max(intact, key=lambda one: one[:2])[2] if intact else None
 
 

@@ -32,7 +32,7 @@ from datapipe.steps.kinds import kind_named
 from datapipe.steps.request import Generation
 from datapipe.storage.root import Root
 
-_OF_TAKEDOWNS = {"removed", "lists", "fingerprint"}
+_OF_REMOVED = {"removed", "lists", "fingerprint"}
 
 OLD_FOLDER = "additions"
 """Earlier versions built each generation as an output in a folder below this one."""
@@ -68,7 +68,7 @@ def is_base(root: Root, base: str, newest: str) -> bool:
     if base == newest or not has_snapshot(root, base):
         return base == newest
     before, after = read_snapshot(root, base), read_snapshot(root, newest)
-    is_same = before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
+    is_same = before.model_dump(exclude=_OF_REMOVED) == after.model_dump(exclude=_OF_REMOVED)
     return is_same and before.shards == after.shards
 
 

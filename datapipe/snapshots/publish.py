@@ -81,7 +81,7 @@ def publish(
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
         note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
         _publish_snapshot(lock, folder, unpublished, told, say)
-    if first.num_taken_down:
+    if first.num_removed:
         delete_from_index(root, read_removed(root, first))
     return first, warnings
 

@@ -105,7 +105,7 @@ def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]
     if REPORT in about:
         report = json.loads(about[REPORT])
         if report.get("shards"):
-            changed = {"fingerprint": new.fingerprint, "before": old.fingerprint, "taken_down": new.num_taken_down}
+            changed = {"fingerprint": new.fingerprint, "before": old.fingerprint, "taken_down": new.num_removed}
             report["shards"] |= changed
             about[REPORT] = (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
     return about

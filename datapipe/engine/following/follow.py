@@ -134,7 +134,7 @@ class Follower:
         newest, done = take_down(root, sorted(found))
         self._describe(root, newest)  # also where a takedown before was killed
         if done.num_new:
-            self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_takedown=True))
+            self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_generation=False))
         return done.num_new > 0
 
     def _describe(self, root: Root, snapshot: Snapshot) -> None:
@@ -175,8 +175,8 @@ class Follower:
         more = {
             name: sum(getattr(shard, name) for shard in after.shards[len(before.shards) :]) for name in ("documents", "tokens")
         }
-        taken_down = after.num_taken_down - before.num_taken_down
-        self.emit(Published(snapshot=after.fingerprint, taken_down=taken_down, is_takedown=False, **more))
+        taken_down = after.num_removed - before.num_removed
+        self.emit(Published(snapshot=after.fingerprint, taken_down=taken_down, is_generation=True, **more))
 
     def _tell(self, news: News) -> None:
         """Tells, once, of files that were read and are not as they were."""

@@ -54,10 +54,8 @@ class EventLog:
                 self._write("run_stopped")
             case RunEnded():
                 self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
-            case Waiting() | Adding():
+            case Waiting() | Adding() | Published():
                 self._write(type(event).__name__.lower(), **asdict(event))
-            case Published():
-                self._write("published", snapshot=event.snapshot, tokens=event.tokens, taken_down=event.taken_down)
             case _:
                 pass
 

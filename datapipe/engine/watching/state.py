@@ -89,7 +89,7 @@ class RunState:
             case Looked():
                 self.looked_at = time.time()
             case Published():  # that of a run has been counted
-                self.num_published += event.is_takedown
+                self.num_published += not event.is_generation
             case _:
                 pass
 

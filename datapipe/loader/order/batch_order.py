@@ -173,7 +173,7 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
     if not migrate:
-        _check_takedowns(saved, inventory)
+        _check_removed(saved, inventory)
     skips = saved.skips.joined(here.lineage.skips, step)
     lineage = replace(lineage, skips=skips).with_removed(inventory.removed, step)
     resumed = BatchOrder(inventory, lineage, here.drop_last)
@@ -183,10 +183,10 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
     return resumed
 
 
-def _check_takedowns(saved: Lineage, inventory: Inventory) -> None:
-    """Raises SnapshotError for a snapshot that lacks a takedown which a saved run had: its documents would come back."""
+def _check_removed(saved: Lineage, inventory: Inventory) -> None:
+    """Raises SnapshotError for a snapshot in which documents come back that were taken down for a saved run."""
     entry = inventory.snapshot.removed
-    known = () if entry is None else entry.takedowns
+    known = () if entry is None else entry.digests
     last = saved.removals[-1][1] if saved.removals else ""
     if last and last not in known:
         raise SnapshotError(

@@ -80,7 +80,7 @@ def _first_steps(known: Mapping[str, int], added: Mapping[str, int], step: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The eras of batch size and of mixture, the skips, and the takedowns of one run; see the head of this file.
+    """The eras of batch size and of mixture, the skips, and the removed documents of one run; see the head of this file.
 
     Attributes:
         removals: (step, digest): from `step` on, documents in the list of this digest are padding (`shards/removed.py`).

@@ -4,7 +4,7 @@
     batches     [[step, sample, rows], …]            eras of batch size, the first from step 0
     mixtures    [{step, sample, …}, …]               eras of mixture, the first from step 0
     skip        steps [[start, stop], …], documents {key: step}, shards {path: step}: left out from that step on
-    removed     [[step, digest], …]                  takedowns, as in `Lineage`; absent where there are none
+    removed     [[step, digest], …]                  documents taken down, as in `Lineage`; absent where there are none
 
 A key that a mixture lacks is as in the mixture before it:
 
@@ -131,7 +131,7 @@ def read_lineage(text: str) -> Lineage:
         raise ValueError("two batch sizes at one step")
     steps = [step for step, _ in saved.removed]
     if steps != sorted(set(steps)):
-        raise ValueError(f"takedowns at steps {steps}")
+        raise ValueError(f"documents taken down at steps {steps}")
     return Lineage(batches=batches, mixtures=mixtures, skips=skips, removals=saved.removed)
 
 

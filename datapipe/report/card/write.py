@@ -198,7 +198,7 @@ def _template() -> Any:
 
 
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:
-    """`write_about` of the newest snapshot, after a takedown, and after one that was killed: what is there already stays as it
+    """`write_about` of the newest snapshot, after documents were taken down: what is there already stays as it
     is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
     with suppress(FileNotFoundError, ValueError):
         shards = read_report(root).shards

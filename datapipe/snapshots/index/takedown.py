@@ -36,6 +36,7 @@ from datapipe.snapshots.index.write import (
     IndexedRows,
     IndexedStage,
     check_files,
+    open_earlier,
     open_index,
     write_index,
 )
@@ -70,7 +71,7 @@ def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
     for url in outputs:
-        index = open_index(url)
+        index = open_earlier(url)
         _check_no_common_file(index, files, url)
         stages = stages or _distinct(index.stages)
         numbers = _stage_numbers(stages, index, url)

@@ -235,7 +235,7 @@ def test_a_list_in_the_mixture_applies_with_the_next_snapshot(folder, root):
         "web/0.jsonl:1",
     ]
     snapshot = read_snapshot(root)
-    assert (run.snapshot, snapshot.num_taken_down) == (snapshot, 2)
+    assert (run.snapshot, snapshot.num_removed) == (snapshot, 2)
     assert len(set(every) - set(_documents(root))) == 2
     assert _run(mixture).fingerprint == snapshot.fingerprint
     assert every[3] not in _keys_of_index(root)
@@ -251,7 +251,7 @@ def test_several_lengths_and_outputs_that_take_the_rows_leave_the_same_documents
     assert len(publications(root)[-1].lengths["length-256"]) == 1
     tail = "pack: {sequence_length: 64}\nexecution: {check_disk: false}\n"
     snapshot = _run(_mixture(folder / "mixed", tail, f"  old: {{snapshot: {root.url}}}\n", ""))
-    assert snapshot.num_taken_down == len(every[::4])
+    assert snapshot.num_removed == len(every[::4])
     for output in (root, root.within("length-256"), Root(str(folder / "mixed/out"))):
         assert _documents(output) == sorted({*every} - {*every[::4]})
         assert not verify_snapshot(output, read_snapshot(output))
@@ -343,7 +343,7 @@ def test_documents_that_no_row_has_are_told_and_not_taken_down(folder, root):
     take_down(root, there[:1])
     published, done = take_down(root, [*there, there[1].upper(), "web/0.jsonl:1"])
     assert (done.num_documents, done.num_new, done.num_before, list(done.unknown)) == (3, 1, 1, ["web/0.jsonl:1"])
-    assert published.num_taken_down == 2
+    assert published.num_removed == 2
     _finished(_mixture(folder, "tokenizer: none\nexecution: {check_disk: false}\n"), replaces=True)
     with pytest.raises(UserError, match="documents, not tokens"):
         take_down(root, ["0" * 32])

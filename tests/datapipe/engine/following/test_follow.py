@@ -319,6 +319,8 @@ def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corp
     corpus.add(2)
     with pytest.raises(UserError, match="--rebuild"):
         corpus.follow()
+    with pytest.raises(UserError, match="--rebuild"):
+        make_index([corpus.root.url], str(corpus.folder / "index"))
     assert not verify_snapshot(corpus.root, corpus.snapshot)
     assert corpus.whole_run(rebuilds=True) is None
     assert _parts(corpus.snapshot) == {0}
@@ -377,9 +379,11 @@ def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
     second = corpus.follow()
     assert second.shards[: len(first.shards)] == first.shards
     assert {shard.source for shard in second.shards if shard.part} == {"web"}
-    assert second.sources["old"] == first.sources["old"]
+    assert second.sources["old.web"] == first.sources["old.web"]
     assert not verify_snapshot(corpus.root, second)
-    assert _report(corpus)["taken"]["old"]["tokens"] == sum(shard.tokens for shard in first.shards if shard.source == "old")
+    assert _report(corpus)["taken"]["old.web"]["tokens"] == sum(
+        shard.tokens for shard in first.shards if shard.source == "old.web"
+    )
 
 
 def test_the_report_of_generations_is_that_of_one_run_where_decisions_are_the_same(tmp_path):

@@ -1,7 +1,5 @@
 """From a mixture to a request: lists the inputs and binds the stages. All I/O of planning is here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -61,11 +59,10 @@ Say = Callable[[str], None]
 def prepare(
     mixture: Mixture, limit: int | None = None, say: Say | None = None, generation: Generation | None = None
 ) -> Request:
-    """The request of a mixture as of now: its own inputs, and then the rows of other outputs that few mixtures take. Raises
-    UserError for everything that is wrong with the mixture.
+    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
     Args:
-        say: gets lines about the listing of input files where it takes more than a second; None for no lines.
+        say: gets lines about the listing of input files where it takes more than a second.
         generation: the files that are read, and added to the newest snapshot; None for all files.
     """
     given = mixture
@@ -104,7 +101,6 @@ def prepare(
 def _own_sources(
     mixture: Mixture, limit: int | None, say: Say | None, generation: Generation | None
 ) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
-    """The sources with input files, with their files and stages, and warnings about them."""
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
     is_later = generation is not None
@@ -163,8 +159,8 @@ def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
 
 
 def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
-    """Raises UserError where a global stage would overwrite a column that the source keeps or another stage writes, and where
-    `source_order` names a source that the mixture does not have."""
+    """Raises UserError where a global stage would overwrite a column that the source keeps or
+    another stage writes, and where `source_order` names a source that the mixture does not have."""
     taken = dict.fromkeys(mixture.sources[source].kept_fields, "the source keeps")
     for bound_stage in bound:
         stage = cast(Global, bound_stage.stage)
@@ -232,11 +228,8 @@ def _with_cut(source: str, bound: BoundStage) -> BoundStage:
 
 
 def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
-    """The digest of a stage: its code, its options, and the content of its files: declared ones and every `Path` option.
-
-    Args:
-        unseen: options that do not enter.
-    """
+    """The digest of a stage: its code, its options but for those in `unseen`, and the content of
+    its files: declared ones and every `Path` option."""
     paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
     contents = []
     for path in sorted(paths):
@@ -249,7 +242,6 @@ def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
 
 
 def _paths_in(value: Any) -> Iterator[Path]:
-    """Every existing file that an option value names by a `Path`."""
     if isinstance(value, Path):
         if value.is_file():
             yield value
@@ -261,8 +253,8 @@ def _paths_in(value: Any) -> Iterator[Path]:
 
 
 def _canonical(value: Any) -> Any:
-    """Option values as JSON that is the same in every process: sets are sorted, and URLs have lost their credentials, so that
-    a new key runs no task again."""
+    """Option values as JSON that is the same in every process. URLs lose their credentials, so that
+    a new key runs nothing again."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -354,7 +346,6 @@ def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reade
 
 
 def _unused(mixture: Mixture) -> list[RunWarning]:
-    """A warning about the keys that nothing reads, because there is no tokenizer, or because there is one."""
     keys = ", ".join(mixture.unused_keys())
     if not keys:
         return []
@@ -368,7 +359,6 @@ def _unused(mixture: Mixture) -> list[RunWarning]:
 
 
 def _rounded(mixture: Mixture) -> list[RunWarning]:
-    """A warning about the weights that shares of 2^-40 cannot express."""
     changed = {} if mixture.tokenizer.is_none else mixture.rounded_shares()
     if not changed:
         return []
@@ -377,8 +367,8 @@ def _rounded(mixture: Mixture) -> list[RunWarning]:
 
 
 def _read_twice(mixture: Mixture, files: Mapping[str, Sequence[InputFile]]) -> list[RunWarning]:
-    """A warning for each set of sources that read the same file, with the first one. Sources that take another field of it as
-    their text, or read it in another format, have other documents."""
+    """A warning for each set of sources that read the same file, with the first one. Sources that
+    take another field of it as their text, or read it in another format, have other documents."""
     by_sources: dict[tuple[str, ...], list[list[tuple[str, str]]]] = {}
     for readings in same_files(files):
         by_text: dict[tuple[str, str], list[tuple[str, str]]] = {}

@@ -4,8 +4,6 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
         └▶ kernels compiled, in processes beside all this
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -161,7 +159,6 @@ class Run:
         return self.snapshot
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
-        """Runs what is not committed; writes the history of the run whether it fails or not."""
         try:
             plan = driver.compile()
             check_same_steps(plan)
@@ -180,7 +177,6 @@ class Run:
         return plan
 
     def _check_before(self, request: Request) -> None:
-        """Raises UserError where the output holds a snapshot that this run may not replace."""
         if self.before is None:
             return
         if not self.options.replaces:
@@ -200,7 +196,6 @@ class Run:
             )
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
-        """Raises UserError where the disk of the output has less room than the estimate."""
         folder = self.root.local
         if not self.mixture.execution.check_disk or folder is None:
             return

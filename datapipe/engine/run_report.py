@@ -6,8 +6,6 @@
 A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,12 +40,8 @@ from datapipe.storage.lock import LeaseLostError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedRun:
-    """A run that is over.
-
-    Attributes:
-        report: the content of report.json; None where the run came to no plan, or the report cannot be written.
-        problem: what ended it early; None for a run that is done.
-    """
+    """The result of a run. `report`: None without a plan, and where the report cannot be written.
+    `problem`: what ended it early."""
 
     report: Report | None
     problem: DatapipeError | KeyboardInterrupt | None
@@ -58,14 +52,8 @@ class EndedRun:
 
 
 def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
-    """Runs to the end, and writes report.json, report.html and the card of what is committed.
-
-    Args:
-        state: gets each event before the observer of the run does, which may read it.
-
-    Raises:
-        OSError: the report of a run that is done cannot be written.
-    """
+    """Runs to the end, and writes report.json, report.html and the card of what is committed. `state` gets each event
+    before the observer of the run. Raises OSError where the report of a run that is done cannot be written."""
     state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
@@ -96,8 +84,8 @@ def _executed(run: Run) -> DatapipeError | KeyboardInterrupt | None:
 
 
 def _kept_report(run: Run, problem: BaseException | None, published: Report | None) -> Report | None:
-    """Writes the report: the published one, with the time of the whole run. After a problem of the run, a disk that fails is
-    reported in a line and not raised."""
+    """Writes the report: the published one, with the time of the whole run. After a problem of the
+    run, a disk that fails is reported in a line and not raised."""
     if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
     try:
@@ -155,7 +143,6 @@ def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:
 
 
 def _before(run: Run, snapshot: Snapshot) -> str | None:
-    """The fingerprint of the snapshot that was published before this one; None for the first."""
     if run.before is None or run.before.fingerprint != snapshot.fingerprint:
         return None if run.before is None else run.before.fingerprint
     names = [publication.snapshot.fingerprint for publication in publications(run.root)]
@@ -163,7 +150,6 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
 
 
 def _names_of(run: Run) -> Callable[[bytes], str]:
-    """What names a document by its key."""
     sources = {} if run.request is None else run.request.sources
     files = {} if run.generation is None or run.before is None else document_files(run.root, run.before)
     files |= {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
@@ -176,7 +162,6 @@ def _names_of(run: Run) -> Callable[[bytes], str]:
 
 
 def _about(run: Run) -> Command:
-    """The command that writes the report."""
     workers = run.options.workers or (usable_cores() if run.options.engine == "local" else None)
     return Command(
         datapipe=version("datapipe"),

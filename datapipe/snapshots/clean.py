@@ -5,8 +5,6 @@ manifest goes before the files that it names, so that a cleaning which is killed
 one deletes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,11 +84,8 @@ class Cleaning:
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
-    """What `clean` would delete. Raises SnapshotError where there is no snapshot, or a damaged one.
-
-    Args:
-        keep: how many of the newest snapshots stay, at least 1; pinned ones stay beside them.
-    """
+    """What `clean` would delete: of unpinned snapshots, the `keep` newest stay. Raises
+    SnapshotError where there is no snapshot, or a damaged one."""
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
@@ -124,10 +119,8 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
 
 
 def clean(root: Root, keep: int) -> Cleaning:
-    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, while no run is at work.
-
-    Returns what it was. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile.
-    """
+    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. Raises
+    SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
     with exclusive(root) as lock:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
@@ -173,10 +166,8 @@ def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], li
 
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
-    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other task names.
-
-    Which tasks a run has that was killed is written nowhere, so after one every task stays.
-    """
+    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other
+    task names. After a run that was killed every task stays: which tasks it had is written nowhere."""
     needed = _last_run(root)
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
@@ -195,7 +186,6 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
 
 
 def _last_run(root: Root) -> set[str]:
-    """The tasks of the last run, whether it succeeded or not."""
 
     def tasks(run: Any) -> set[str]:
         return {fingerprint for step in run["steps"] for fingerprint in step["tasks"]}

@@ -1,7 +1,5 @@
 """The manifest of a snapshot: weights, sources and phases of the mixture, over shards that are packed; and its publication."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -49,13 +47,8 @@ def make_snapshot(
     taken: Mapping[str, SourceEntry] | None = None,
     removed: RemovedEntry | None = None,
 ) -> tuple[Snapshot, list[RunWarning]]:
-    """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
-    `mixture.exhausted` is `refuse`.
-
-    Args:
-        taken: the sources of other outputs, as their manifests have them.
-        removed: the documents that were taken down.
-    """
+    """The manifest, and warnings. `taken` are the sources of other outputs, `removed` the documents that were taken down.
+    Raises DatapipeError where no source has tokens, or one ends early and `mixture.exhausted` is `refuse`."""
     known = taken or {}
     sources = {
         name: known[name].model_copy(update={"weight": 0, "max_epochs": mixture.max_epochs_of(name)})
@@ -123,7 +116,6 @@ def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
 
 
 def _source(mixture: Mixture, name: str) -> SourceEntry:
-    """The entry of a source in the manifest, without its weight."""
     source = mixture.sources[name]
     strata = source.strata
     return SourceEntry(
@@ -145,7 +137,6 @@ def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:
 
 
 def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
-    """The weights of the sources: as given, or as the weighting computes them."""
     if mixture.mixture.weighting != "given":
         return phases[0].weights
     return integer_weights({name: source.weight for name, source in mixture.all_sources.items()})
@@ -163,8 +154,7 @@ def publish_files(
 
     Args:
         folder: that of its sequence length below the output, or "".
-        needed: content by path of the files that its manifest names.
-        about: of the other files of its folder.
+        needed, about: content by path of the files that its manifest names, and of others in its folder.
         shown: those of `about` that the output itself has, too.
     """
     target, manifest = lock.root.within(folder), snapshot.to_files()

@@ -6,8 +6,6 @@
 An output stays whole by itself: the other one may be cleaned, moved or deleted. On one disk a link takes no room.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -26,11 +24,7 @@ _TELL_EVERY_S = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenShard:
-    """A shard as the new manifest names it, and where it is.
-
-    Attributes:
-        root, path: of the file in the other output.
-    """
+    """A shard as the new manifest names it, and its root and path in the other output."""
 
     entry: ShardEntry
     root: Root
@@ -38,11 +32,8 @@ class TakenShard:
 
 
 def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, seed: int) -> list[TakenShard]:
-    """The shards of all taken sources. Their parts are shuffled as one.
-
-    Args:
-        seed: of the new snapshot; ranges of shuffle hashes under another seed tell nothing.
-    """
+    """The shards of all taken sources; their generations are shuffled as one. Ranges of shuffle
+    hashes hold for the same seed."""
     found: list[TakenShard] = []
     for name, source in taken.items():
         root, snapshot = source.snapshots[sequence_length]
@@ -72,12 +63,8 @@ def copy_shards(
     say: Callable[[str], None] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Puts shards that are not there into an output. Raises CorruptionError for one that is not as its manifest says.
-
-    Args:
-        staging: a folder of `target` for links before they are renamed.
-        say: gets a line about how far it is, every ten seconds.
-    """
+    """Puts shards that are not there into an output, by way of links in `staging`. `say` gets a
+    line every ten seconds. Raises CorruptionError for a shard that is not as its manifest says."""
     total, done, told_at = sum(shard.entry.bytes for shard in shards), 0, clock()
     for number, shard in enumerate(shards):
         if say is not None and clock() - told_at > _TELL_EVERY_S:

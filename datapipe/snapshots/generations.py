@@ -12,8 +12,6 @@ A generation is compared with the rows of all before, and has their tokenizer an
 or packed before is touched. Published documents are never removed: of a new one that duplicates an old one, the new is dropped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -76,8 +74,8 @@ def is_base(root: Root, base: str, newest: str) -> bool:
 
 
 def write_steps(root: Root, fingerprint: str, plan: Plan) -> None:
-    """Notes the steps that a snapshot is made of, each with the fingerprints of its committed tasks. A step without an id has
-    tasks that found that a file cannot be cut, or values of wider types."""
+    """Notes the steps that a snapshot is made of, each with the fingerprints of its committed tasks. A
+    step without an id has tasks that found that a file cannot be cut, or values of wider types."""
     steps = [
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [record.fingerprint for record in step.records]}
         for step in plan.of_all_generations().steps
@@ -89,8 +87,8 @@ def write_steps(root: Root, fingerprint: str, plan: Plan) -> None:
 
 
 def tasks_of(root: Root, fingerprint: str) -> list[str]:
-    """The tasks of a snapshot by their fingerprints, in the order of its steps. Raises FileNotFoundError for a copy of an
-    output without work/."""
+    """The tasks of a snapshot by their fingerprints, in the order of its steps. Raises
+    FileNotFoundError for a copy of an output without work/."""
     content = root.read_bytes(published_tasks(fingerprint)).decode()
     if not content.startswith("["):  # earlier versions listed the tasks alone
         return content.split()
@@ -132,8 +130,8 @@ def _committed(ledger: Ledger, step: Mapping[str, Any]) -> Step:
 
 
 def check_same_steps(plan: Plan) -> None:
-    """Raises UserError where documents of the generation would go through other steps than those before: counts would no longer
-    add up."""
+    """Raises UserError where documents of the generation would go through other steps than those
+    before: counts would no longer add up."""
     for source in dict.fromkeys(step.source for step in plan.earlier if step.kind == "map"):
         before, now = (
             [step.id for step in steps if step.kind == "map" and step.source == source] for steps in (plan.earlier, plan.steps)

@@ -7,8 +7,6 @@ hashes. Up to `MOST_TEXTS` documents are compared all; above, those with the low
 are together. Memory is that of the held-out documents among them, and of a block of the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -66,7 +64,6 @@ def _nothing_held_out(share: float, documents: Mapping[str, int]) -> RunWarning:
 
 
 def _text_files(plan: Plan, name: str) -> Files:
-    """The files about training or about held-out documents."""
     files: dict[str, list[ExchangeFile]] = {}
     for step in plan.of_kind("tokenize"):
         files.setdefault(step.source, []).extend(step.outputs(name, ExchangeFile))
@@ -94,12 +91,6 @@ def _copies_in_training(root: Root, paths: Mapping[int, str], training: Files, h
 def _held_out_copies(
     source: str, names: Sequence[str], num_copied: int, num_compared: int, example: str, *, is_sample: bool
 ) -> RunWarning:
-    """
-    Args:
-        names: of the sources of the copies in training.
-        num_copied, num_compared: held-out documents that have a copy, and all that were compared.
-        example: one that has a copy.
-    """
     where = " and ".join(f"'{name}'" for name in names)
     of = "a sample of " if is_sample else ""
     text = (

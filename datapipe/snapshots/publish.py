@@ -10,8 +10,6 @@ publishes leaves files that no manifest names; the next run completes them, or `
 holds the snapshots of the first sequence length, and length-N/ below it those of each further one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,11 +50,7 @@ def publish(
     lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
-
-    Args:
-        report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
-        say: gets lines about shards of other outputs, where they take a while.
-    """
+    `report` makes the content of report.json; `say` gets lines about shards of other outputs, where they take a while."""
     root, is_text = lock.root, request.mixture.tokenizer.is_none
     before = None if request.generation is None else read_snapshot(root)
     index = index_of_run(root, request, plan)
@@ -103,8 +97,8 @@ class _Unpublished:
 
 
 def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
-    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
-    anything is changed, since they may be refused."""
+    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of
+    them are made before anything is changed, since they may be refused."""
     tokenizer, spec, is_later = plan.tokenizer, request.mixture.pack, request.generation is not None
     assert tokenizer is not None
     named = named_in(request.mixture.takedown, [] if is_later else None)
@@ -148,7 +142,6 @@ def _check_something_is_left(request: Request, plan: Plan) -> None:
 
 
 def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) -> list[RunWarning]:
-    """The warnings, those about sources that keep no document with the reason."""
 
     def told(warning: RunWarning) -> RunWarning:
         name = warning.source
@@ -161,7 +154,6 @@ def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) 
 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
-    """Those of the documents that committed shards of the first sequence length have."""
     length = request.mixture.pack.sequence_length[0]
     shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(plan, length)]
     form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
@@ -169,7 +161,6 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
 
 
 def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
-    """The snapshot of documents, and warnings."""
     mixture = request.mixture
     before = () if request.generation is None else read_snapshot(root).shards
     data = _document_files(plan, before, request.generation)
@@ -220,11 +211,8 @@ def _document_files(
 def _publish_snapshot(
     lock: OutputLock, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None
 ) -> None:
-    """Publishes a snapshot in `folder` below the output, or in the output itself.
-
-    Args:
-        about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
-    """
+    """Publishes a snapshot in `folder` below the output, or in the output itself. A snapshot that
+    is published again keeps its files `about` it."""
     snapshot, needed = unpublished.snapshot, unpublished.needed
     root, target = lock.root, lock.root.within(folder)
     if _is_published(target, snapshot, needed):
@@ -244,8 +232,8 @@ def _publish_snapshot(
 
 
 def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning]:
-    """Warnings about files among the shards and documents that no run writes, and about documents of earlier snapshots beside
-    those of the newest: a pattern reads them all."""
+    """Warnings about files among the shards and documents that no run writes, and about documents
+    of earlier snapshots beside those of the newest: a pattern reads them all."""
     paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
     strange = [below(folder, path) for path in paths if not DATA_PATH.fullmatch(path)]
     reason = "is no file of a run. It stays, but nothing else belongs there."
@@ -261,18 +249,15 @@ def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
-    """Whether the published name, whose size is right, is that of the committed file already.
-
-    On an object store the digest in the name says so. Locally a name is linked again after its task has run again, so that
-    the disk holds the content once.
-    """
+    """Whether the published name, whose size is right, is that of the committed file. On an object
+    store the digest in the name decides. Locally a name is linked again after its task has run
+    again, so that the disk holds the content once."""
     if target.local is None or root.local is None:
         return True
     return (target.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
-    """Whether this snapshot is the newest and has a folder, with shards or documents of the right sizes and equal files."""
     own = snapshot_folder(snapshot.fingerprint)
     try:
         if {read_snapshot(root).fingerprint, read_snapshot(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
@@ -287,7 +272,6 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
 
 
 def _shards(plan: Plan, sequence_length: int, generation: Generation | None = None) -> list[tuple[ShardEntry, ShardFile]]:
-    """The shards of a sequence length with their entries in the snapshot, by path."""
     part = None if generation is None else generation.number
     shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):

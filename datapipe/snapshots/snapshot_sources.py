@@ -7,8 +7,6 @@ A snapshot of which one source is taken keeps the name that the mixture gives it
 are in the mixture that the output keeps, so that it can be run again when the other outputs have newer snapshots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -34,13 +32,8 @@ REPLAY = "replay"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Opened:
-    """An output that a mixture names.
-
-    Attributes:
-        where: the key that names it.
-        version: fingerprint of the snapshot of its first sequence length, which names those of all.
-        snapshots: by sequence length of the mixture, the snapshot and where its files are; the first one stands for all.
-    """
+    """An output that a mixture names under the key `where`. `version` is the fingerprint of its snapshot of the first
+    sequence length; `snapshots` has one for each length of the mixture, the first one first."""
 
     where: str
     url: str
@@ -54,9 +47,7 @@ class _Opened:
 
 def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSource]]:
     """The mixture in which every source that is another output, and the replay, is one source of it; and these sources.
-
-    Raises UserError for an output whose rows do not fit, and SnapshotError for one that has no such snapshot.
-    """
+    Raises UserError for an output whose rows do not fit, and SnapshotError for one that has no such snapshot."""
     if not mixture.snapshot_sources and mixture.mixture.replay is None:
         return mixture, {}
     sources: dict[str, Source | SnapshotSource] = {}
@@ -91,7 +82,6 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
 
 
 def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
-    """The snapshots of an output, one for each sequence length of the mixture. Raises UserError where one is missing."""
     root, url = Root(source.snapshot.rstrip("/")), masked(source.snapshot)
     if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
         raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
@@ -189,11 +179,7 @@ def _with_tokenizer(mixture: Mixture, opened: list[_Opened]) -> Mixture:
 
 
 def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content: bytes) -> None:
-    """Raises UserError where the mixture's own tokenizer is not that of the snapshots.
-
-    Args:
-        content: of its tokenizer.json.
-    """
+    """Raises UserError where the mixture's own tokenizer, of this content, is not that of the snapshots."""
     spec = mixture.tokenizer
     encoder = Encoder(content, eos=spec.eos, bos=spec.bos) if taken else None
     for name, source in taken.items():

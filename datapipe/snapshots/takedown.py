@@ -8,8 +8,6 @@ goes on into every later snapshot of the output, and of outputs that take its ro
 export, which writes the shards without them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -44,17 +42,14 @@ _LISTED = 10
 
 
 def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
-    """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an output.
+    """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an output. The next
+    takedown completes one that was killed.
 
-    It does nothing twice: what a killed takedown has not done is done by the next. Documents that no row has are not taken
-    down: they were dropped, or their position is none of a document. That is not looked for on object stores, where it would
-    be reading all shards.
+    Documents that no row has are not taken down: they were dropped, or there is none at their position. On object stores
+    this is not checked, because it would read all shards.
 
     Args:
         documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
-
-    Returns:
-        The newest snapshot of the output, and what was done.
     """
     with exclusive(root) as lock:
         before = read_snapshot(root)
@@ -123,14 +118,9 @@ def delete_from_index(root: Root, removed: Removed) -> dict[str, int]:
 def takedown_warnings(
     named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes, removed: Removed
 ) -> list[RunWarning]:
-    """Warnings about a list of takedowns: documents that it names and that no file has, or no row, and files of one name in two
-    outputs, whose documents have the same keys, so that they are left out of both.
-
-    Args:
-        named: the documents of the mixture's list.
-        files: files.parquet of the snapshot.
-        removed: its list.
-    """
+    """Warnings about a list of takedowns (`named`): documents that it names and that no file or no
+    row has, and files of one name in two outputs, whose documents have the same keys. `files` is
+    files.parquet of the snapshot, `removed` its list."""
     known = files_in(files)
     keys = dict(zip(named, find_keys(known, named)))
     unknown = [document for document, key in keys.items() if key is None]
@@ -160,11 +150,8 @@ def takedown_warnings(
 def documents_with_rows(
     root: Root, shards: Iterable[ShardEntry], keys: Collection[bytes], seed: int, form: RowForm
 ) -> set[bytes]:
-    """Those of the documents that rows of shards have. It reads the keys of the shards that may have them.
-
-    Args:
-        seed, form: of the snapshot.
-    """
+    """Those of the documents that rows of shards have, by the keys of the shards that may have
+    them. `seed` and `form` are those of the snapshot."""
     wanted = Removed.none().with_takedown(keys)
     hashes = shuffle_hash(wanted.halves, seed)
     found: set[bytes] = set()
@@ -179,14 +166,10 @@ def documents_with_rows(
 
 
 def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
-    """The documents that a file names, one a line, each as `document_name.InputFiles.key` takes it. A comment begins with #.
+    """The documents that a file or URL names, one a line, each as `InputFiles.key` takes it. A comment begins with #.
 
-    Args:
-        path: of the file, or its URL.
-        wrong: of a file that grows, gets what is wrong with each line that names no document: the others do not wait for it. A
-            line counts once it is whole.
-
-    Raises UserError for a file that cannot be read, and without `wrong` for a line that names no document.
+    Raises UserError for a file that cannot be read, and for a line that names no document. `wrong` is given for a file
+    that grows: it gets these errors, and a line without its end does not count.
     """
     if path is None:
         return []
@@ -221,14 +204,9 @@ def removed_documents(
     files: bytes,
     with_rows: Callable[[set[bytes]], set[bytes]] | None = None,
 ) -> Removed:
-    """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
-    rows from, and those that the mixture names and that are in its files.
-
-    Args:
-        named: the documents of the mixture's list.
-        files: files.parquet of the next snapshot.
-        with_rows: those of some documents that rows of the sources with input files have; None where nobody looks.
-    """
+    """The documents that the next snapshot leaves out: those of the newest snapshot, those of the
+    outputs in `taken`, and those that the mixture names (`named`) and that are in its files.
+    `with_rows` finds those of some documents that rows have."""
     removed = read_removed(root, newest_manifest(root))
     others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
     of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]

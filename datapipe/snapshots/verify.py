@@ -14,8 +14,6 @@ The checksums find damage. The checks of content, made only where the checksum i
 shard. Memory is one record batch and the hashes of the input files.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -62,8 +60,8 @@ def verify_snapshot(root: Root, snapshot: Snapshot) -> list[str]:
 
 
 def _copy_problems(root: Root, snapshot: Snapshot) -> list[str]:
-    """Problems of the files that the output itself has of its newest snapshot, beside those in the snapshot's folder, and of
-    the manifest in that folder."""
+    """Problems of the files that the output itself has of its newest snapshot, beside those in the
+    snapshot's folder, and of the manifest in that folder."""
     problems: list[str] = []
     try:
         if has_snapshot(root, snapshot.fingerprint):
@@ -81,7 +79,6 @@ def _copy_problems(root: Root, snapshot: Snapshot) -> list[str]:
 
 
 def _documents_problems(root: Root, snapshot: Snapshot, entry: ShardEntry) -> list[str]:
-    """The problems of a file of documents."""
     problems = file_problems(root, entry.path, entry.checksum, entry.bytes)
     if problems:
         return problems
@@ -93,11 +90,6 @@ def _documents_problems(root: Root, snapshot: Snapshot, entry: ShardEntry) -> li
 
 
 def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[str]:
-    """The problems of the shards.
-
-    Args:
-        has_files: whether the other files are as they were committed.
-    """
     problems: list[str] = []
     hashes: dict[str, list[int]] = {name: [] for name in snapshot.sources} if has_files and snapshot.files else {}
     for number, source, _ in files_with_hashes(root, snapshot) if has_files else ():
@@ -148,7 +140,6 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 
 
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
-    """The damaged blocks of a damaged shard, in words."""
     try:
         opened = open_shard(root, entry, snapshot.form)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:

@@ -8,8 +8,6 @@ A run that is stopped anywhere continues with the generation that it had begun. 
 generation alone, not on when it was built or how often it was stopped.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -56,14 +54,7 @@ _FROZEN = (
 
 @dataclass(slots=True)
 class Follower:
-    """Follows the sources of a mixture.
-
-    Args:
-        every_s: seconds between two looks.
-        run_one: runs a mixture.
-        emit: gets the events between runs.
-        wait, now: sleeping, and seconds since the epoch.
-    """
+    """Follows the sources of a mixture, with a look every `every_s` seconds. `emit` gets the events between runs."""
 
     mixture: Mixture
     every_s: float
@@ -79,8 +70,8 @@ class Follower:
         self.emit(Said(line))
 
     def follow(self, num_looks: int | None = None) -> None:
-        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks. Raises UserError where another
-        process follows."""
+        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks.
+        Raises UserError where another process follows."""
         root = Root(self.mixture.output)
         with exclusive(root.within(FOLLOWING)):
             try:
@@ -117,7 +108,6 @@ class Follower:
                 self.wait(self.every_s)
 
     def _takes_down(self, root: Root, snapshot: Snapshot) -> bool:
-        """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
         if self.mixture.takedown is None or not snapshot.has_tokens:
             return False
         wrong: list[str] = []
@@ -152,7 +142,6 @@ class Follower:
         self._told.add(line)
 
     def _begun(self, root: Root, snapshot: Snapshot) -> Generation | None:
-        """The generation that was begun before, if its files are still there."""
         begun = begun_generation(root, snapshot)
         if begun is None:
             return None
@@ -220,15 +209,14 @@ class Follower:
 
 
 def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
-    """Tokens of the snapshot for each byte of the files that it was made of."""
     facts = facts_of_files(root)
     read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
     return sum(shard.tokens for shard in snapshot.shards) / read if read and snapshot.has_tokens else 0.25
 
 
 def _check_is_as_before(mixture: Mixture, root: Root) -> None:
-    """Raises UserError for an output that cannot grow by this mixture: rows and documents of the newest snapshot look otherwise,
-    or an earlier version of datapipe has added files to it."""
+    """Raises UserError for an output that cannot grow by this mixture: rows and documents of the
+    newest snapshot look otherwise, or an earlier version of datapipe has added files to it."""
     newest = read_snapshot(root)
     check_no_old_folders(root, newest, "--follow: ")
     if newest.has_tokens == mixture.tokenizer.is_none:

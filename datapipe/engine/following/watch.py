@@ -10,8 +10,6 @@ not there yet, are left to a later look.
 A file that a snapshot has and that changed is told, and not read again: its rows are published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

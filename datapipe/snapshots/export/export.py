@@ -17,8 +17,6 @@ The snapshot is only read. What readers begin with is written last: snapshot.jso
 mark of a whole export (`folder.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -83,13 +81,8 @@ class ExportRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedSplit:
-    """One split of one source.
-
-    Attributes:
-        rows: sequences or documents.
-        tokens: of sequences; they count padding only where rows are sequences.
-        files: empty where a file may hold several sources.
-    """
+    """One split of one source: sequences or documents, and the tokens of sequences. `files` is
+    empty where a file may hold several sources."""
 
     source: str
     split: Split
@@ -106,13 +99,8 @@ def write_export(
     write: Callable[[], list[ExportedSplit]],
     last_files: Callable[[list[ExportedSplit]], Mapping[str, bytes]],
 ) -> list[ExportedSplit]:
-    """Writes an export between the marks of its folder. Nothing is written where it is whole already.
-
-    Args:
-        identity: what the export follows from beside the request.
-        write: writes the data.
-        last_files: what readers begin with, the last one last.
-    """
+    """Writes an export between the marks of its folder: the data, and then the files that readers begin with, the last
+    one last. Nothing is written where it is whole already. `identity` is what it follows from beside the request."""
     folder = ExportFolder(root=root, target=target, request={**asdict(wanted), **identity})
     if (whole := folder.begin()) is not None:
         return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
@@ -132,12 +120,8 @@ def write_export(
 def export_snapshot(
     root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None = None
 ) -> list[ExportedSplit]:
-    """Writes shards, or Megatron's files. Raises UserError for an impossible request, CorruptionError for damaged shards.
-
-    Args:
-        target: a folder as `export_folder` takes it.
-        about: makes files about an export of shards, README.md among them, from its manifest.
-    """
+    """Writes shards, or Megatron's files. `about` makes files about an export of shards, README.md among them, from its
+    manifest. Raises UserError for an impossible request, CorruptionError for damaged shards."""
     parts = _parts(snapshot, wanted)
     tokenizer, shards = snapshot.tokenizer, list[ShardEntry]()
     needed: dict[str, bytes] = {}
@@ -171,7 +155,6 @@ def export_snapshot(
 
 
 def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]:
-    """Source and split of each part of the export, sorted by name."""
     sources = wanted_sources(snapshot.sources, wanted.source)
     splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
     parts: list[tuple[str, Split]] = [

@@ -8,8 +8,6 @@ killed one left and writing all files, and tells a whole export from an unfinish
 refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
@@ -57,9 +55,7 @@ class ExportFolder:
 
     def begin(self) -> Any:
         """Makes the folder ready. Returns the result of this export where it is whole already, else None.
-
-        Raises UserError for a folder with anything else: another export, whole or not, or other files.
-        """
+        Raises UserError for a folder with anything else: another export, whole or not, or other files."""
         whole, target = self.check(), self.target
         if whole is not None:
             target.delete(MARK)
@@ -90,11 +86,7 @@ class ExportFolder:
         return [path for path, _ in self.target.list_files("") if not _LOCK.fullmatch(path)]
 
     def end(self, result: Any) -> None:
-        """Marks the export as whole.
-
-        Args:
-            result: what `begin` returns from now on; data that JSON holds.
-        """
+        """Marks the export as whole. `result` is data that JSON holds, which `begin` returns from now on."""
         data = {path: size for path, size in self.target.list_files("") if _DATA.fullmatch(path)}
         record = {"request": self.request, "result": result, "files": data}
         self.target.write_atomic(RECORD, self._text(record))

@@ -15,8 +15,6 @@ has less than 4 GiB. Samples are joined from columns, without a Python object fo
 | any other | `json`: the value, `null` where there is none, as MDS has no nulls |
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -122,7 +120,6 @@ def _file(name: str, content: bytes) -> dict[str, Any]:
 
 
 def _encoding(field: pa.Field) -> tuple[str, int | None]:
-    """The encoding of a column, and the bytes of a value where all have the same."""
     kind = field.type
     if field.name in _TEXTS:
         return "str", None
@@ -156,7 +153,6 @@ def _bytes(name: str, column: pa.Array) -> pa.Array:
 
 
 def _rows_as_bytes(values: np.ndarray) -> pa.Array:
-    """The bytes of each row of (num_rows, width): (num_rows,) large_binary."""
     width = values.shape[1] * values.itemsize
     return _binary(np.arange(len(values) + 1, dtype=np.int64) * width, values)
 

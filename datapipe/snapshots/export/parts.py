@@ -6,8 +6,6 @@
 A column that one source lacks is null in its rows, so that all files of a dataset have the same columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,8 +76,8 @@ def _schema_of(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) ->
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files or sources, by name: a later generation may have found wider types. Raises UserError where two of
-    them have a column in types that no type holds together."""
+    """The columns of files or sources, by name: a later generation may have found wider types.
+    Raises UserError where no type holds the values of a column."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():
         for field in schema:

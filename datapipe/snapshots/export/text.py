@@ -10,8 +10,6 @@ held out if its hash is at most the highest of those in the validation shards of
 and none of the training shards is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -57,7 +55,6 @@ def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Spl
 
 
 def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapping[str, list[Record]]) -> None:
-    """Raises UserError where rows of a source were made of texts that this output does not have."""
     taken = [name for name in names if name not in cleaned and any(shard.source == name for shard in snapshot.shards)]
     if taken:
         own = sorted(set(snapshot.sources) - set(taken))

@@ -33,12 +33,8 @@ About = Callable[[pa.Schema, Sequence[ExportedSplit]], Mapping[str, bytes]]
 def write_dataset(
     root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, parts: Sequence[Part], about: About | None = None
 ) -> list[ExportedSplit]:
-    """Writes the parts. Raises UserError for a folder with other files, or where there is nothing to write.
-
-    Args:
-        root: of the snapshot, below which nothing is written.
-        about: of a data set for the hub; None: a README.md with the files of each split.
-    """
+    """Writes the parts of a snapshot, of which nothing is changed. `about` makes the files about a data set for the hub.
+    Raises UserError for a folder with other files, or where there is nothing to write."""
     if wanted.format == "mds" and wanted.target_bytes is not None and wanted.target_bytes > MOST_BYTES:
         raise UserError(f"--target-bytes {wanted.target_bytes}: an MDS shard has less than 4 GiB. Give less")
     schema = common_schema(parts)
@@ -81,7 +77,6 @@ def loading_line(url: str, is_remote: bool, wanted: ExportRequest, split: Split)
 def _write_mds(
     target: Root, wanted: ExportRequest, split: Split, schema: pa.Schema, parts: Sequence[Part], indexes: dict[str, bytes]
 ) -> list[ExportedSplit]:
-    """Writes the shards of a split, and adds the content of its index by path."""
     num_bytes = wanted.target_bytes or _DEFAULT_BYTES["mds"]
     writer = MdsWriter(target, split, schema, num_bytes, is_compressed=wanted.is_compressed)
     written = [_add(writer, part, schema) for part in parts]
@@ -114,11 +109,8 @@ def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> Export
 
 
 class HubWriter:
-    """Writes the rows of one split. After an error, call `abort`.
-
-    Args:
-        target_bytes: of rows in memory in a file: a file ends with the row that reaches them.
-    """
+    """Writes the rows of one split; a file ends with the row that reaches `target_bytes` in memory.
+    After an error, call `abort`."""
 
     def __init__(self, root: Root, split: Split, format: DocumentFormat, schema: pa.Schema, target_bytes: int) -> None:
         self._root, self._split, self._schema = root, split, schema

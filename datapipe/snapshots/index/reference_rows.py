@@ -6,8 +6,6 @@ Rows of two runs are comparable when their stages make them in the same way: `Gl
 stages may differ.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,8 +83,8 @@ def _absolute(url: str) -> str:
 
 
 def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
-    """Raises UserError for the output of this run. At its end the run replaces the index there with its own, so the rows of
-    the earlier documents would be lost without notice."""
+    """Raises UserError for the output of this run, which replaces the index there: the rows of
+    earlier documents would be lost."""
     own = Root(_absolute(mixture.output))
     if url in (own.url, own.within(WORK).url):
         raise UserError(
@@ -96,8 +94,8 @@ def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
 
 
 def _check_no_common_file(index: Index, where: str, source: str, paths: Sequence[str]) -> None:
-    """Raises UserError for a file of the source that the index is about: its documents would have the keys of the new ones.
-    Sources that are not compared with this index may share files with it."""
+    """Raises UserError for a file of a compared source that the index is about: its documents would
+    have the keys of the new ones."""
     known = {file.hash for file in index.files}
     common = next((path for path in paths if file_hash(source, path) in known), None)
     if common is not None:
@@ -122,12 +120,9 @@ def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) 
 
 
 def _check_same_rows(index: Index, stages: Sequence[int], seen: dict[int, tuple[set[str], str]], where: str) -> None:
-    """Raises UserError when another index has different rows about a file of this one: their documents would have equal keys.
-    The same rows may come twice, as from an output and from the index that was made of it.
-
-    Args:
-        seen: by file hash, the checksums of the rows about that file, and the URL of their index; this call adds to it.
-    """
+    """Raises UserError when another index has different rows about a file of this one: their documents would have equal
+    keys. The same rows may come twice, as from an output and from the index that was made of it. `seen` has by file hash
+    the checksums of the rows about the file, and the URL of their index."""
     of_group: dict[int, set[str]] = {}
     for rows in index.rows:
         if rows.stage in stages:
@@ -147,10 +142,8 @@ def _check_same_rows(index: Index, stages: Sequence[int], seen: dict[int, tuple[
 
 
 def _comparable_stages(index: Index, name: str, identity: Mapping[str, Any], where: str) -> list[int]:
-    """The numbers of the stages in an index whose rows are comparable; those with this name where there are several names.
-
-    Stages of one name were one stage with different options for different sources, each with the documents of its sources.
-    """
+    """The numbers of the stages in an index whose rows are comparable; those of this name where
+    there are several: they were one stage with other options for other sources."""
     comparable = [number for number, stage in enumerate(index.stages) if stage.identity == identity]
     same_name = [number for number in comparable if index.stages[number].name == name]
     if same_name or len({index.stages[number].name for number in comparable}) == 1:
@@ -165,7 +158,6 @@ def _comparable_stages(index: Index, name: str, identity: Mapping[str, Any], whe
 
 
 def _why(index: Index, identity: Mapping[str, Any]) -> str:
-    """How the stages of an index differ from the requested one."""
     same = [stage for stage in index.stages if stage.identity.get("stage") == identity["stage"]]
     if not same:
         names = ", ".join(stage.name for stage in index.stages)

@@ -9,8 +9,6 @@ folder of a new index is marked like that of an export (`snapshots/export/folder
 second is refused: it would restore or delete files that the first one writes.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,13 +45,11 @@ from datapipe.storage.root import Root
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs or indexes. One that was made of the same rows is left as it is.
-
-    Raises UserError when `target` contains other files, another index or the beginning of one, when two outputs are about one
-    input file, or when the outputs have different stages.
-    """
+    """Makes one index of the rows of several outputs or indexes. One that was made of the same rows
+    is left as it is. Raises UserError when `target` contains anything else, when two outputs are
+    about one input file, or have different stages."""
     root = Root(target.rstrip("/"))
-    made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in outputs}
+    made_of = {masked(url): bytes_checksum(open_earlier(url).root.read_bytes(INDEX)) for url in outputs}
     folder = ExportFolder(root=None, target=root, request={"kind": "index", **made_of})
     folder.check()
     with exclusive(root):
@@ -66,12 +62,11 @@ def make_index(outputs: Sequence[str], target: str) -> Index:
 
 
 def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
-    """The index of several outputs, with their files of rows linked or copied below `root`."""
     stages: tuple[IndexedStage, ...] = ()
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
     for url in outputs:
-        index = open_earlier(url)
+        index = open_index(url)
         _check_no_common_file(index, files, url)
         stages = stages or _distinct(index.stages)
         numbers = _stage_numbers(stages, index, url)
@@ -102,11 +97,8 @@ def _distinct(stages: Sequence[IndexedStage]) -> tuple[IndexedStage, ...]:
 
 
 def _stage_numbers(stages: Sequence[IndexedStage], index: Index, url: str) -> list[int]:
-    """For each stage of an index, the number of the stage with comparable rows among `stages`.
-
-    Raises UserError when the stages do not correspond one to one. Otherwise a run would compare some of its documents with the
-    documents of one output alone, without notice.
-    """
+    """For each stage of an index, the number of the stage with comparable rows among `stages`. Raises UserError when they
+    do not correspond one to one: a run would compare some of its documents with one output alone, without notice."""
     distinct = _distinct(index.stages)
     numbers = [_comparable(stages, stage) for stage in distinct]
     if sorted(numbers) != list(range(len(stages))):
@@ -162,12 +154,8 @@ class TakenDown:
 
 
 def take_down(url: str, documents: Sequence[str]) -> TakenDown:
-    """Deletes all rows of some documents from an index.
-
-    Args:
-        url: an index that `make_index` made. Raises UserError for an output, whose files belong to its run.
-        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
-    """
+    """Deletes all rows of some documents, in the forms of `InputFiles.key`, from an index that
+    `make_index` made. Raises UserError for an output, whose files belong to its run."""
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
         raise UserError(
@@ -197,11 +185,8 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
 
 
 def delete_rows(index: Index, removed: Removed) -> tuple[Counter[str], set[bytes]]:
-    """Writes an index without the rows of some documents. Files of rows that a run made stay, and are named no longer.
-
-    Returns:
-        The number of deleted rows by stage, and the keys that had rows.
-    """
+    """Writes an index without the rows of some documents. Returns the number of deleted rows by stage,
+    and the keys that had rows. Files of rows that a run made stay, and are no longer listed."""
     root = index.root
     hashes = set(removed.halves[0].tolist())
     groups = {file.group for file in index.files if file.hash in hashes}
@@ -223,14 +208,8 @@ def delete_rows(index: Index, removed: Removed) -> tuple[Counter[str], set[bytes
 
 
 def _without(root: Root, rows: IndexedRows, removed: Removed, known: set[bytes]) -> ExchangeFile | None:
-    """A file of rows without the rows of some documents.
-
-    Args:
-        known: this call adds the keys that the file has rows of.
-
-    Returns:
-        The same file when it has no such row, None when no other row is left.
-    """
+    """A file of rows without those of some documents: the same file where it has none, None where
+    it has no other. Adds the keys with rows to `known`."""
     num_hits = 0
     schema = pa.schema([])
     for block in read_blocks(root, rows.output, (0,), (HASH_SPACE,)):

@@ -14,8 +14,6 @@ An index covers every document that reached a stage, including those that the st
 exchanges: hashes and signatures, and for `dedup.substring` passages of text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -53,13 +51,8 @@ class IndexedStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedRows:
-    """A file of rows.
-
-    Attributes:
-        stage: number of the stage in the index.
-        group: number of the group of input files that the rows are about.
-        table: name of the table that the rows belong to.
-    """
+    """A file of rows: the number of its stage, that of the group of input files that the rows are
+    about, and its table."""
 
     stage: int
     group: int
@@ -127,9 +120,7 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
 
 def index_of_snapshot(root: Root, snapshot: Snapshot) -> Index:
     """The index of an output with the rows of its newest snapshot alone: a run that was killed may have left others.
-
-    Raises UserError where there is no index, and where rows of other files cannot be told apart.
-    """
+    Raises UserError where there is no index, and where rows of other files cannot be told apart."""
     index, known = open_index(root.url), {number for number, _, _ in files_with_hashes(root, snapshot)}
     others = {file.group: file for file in index.files if file.hash not in known}
     mixed = next((file for file in index.files if file.group in others and file.hash in known), None)
@@ -178,18 +169,12 @@ def write_index(index: Index) -> None:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    """Of what index.json says, but for the checksum itself."""
     return bytes_checksum(to_json({name: value for name, value in content.items() if name != "checksum"}))
 
 
 def open_index(url: str, where: str = "") -> Index:
-    """The index at a path or URL, which may be an output.
-
-    Args:
-        where: what error messages begin with.
-
-    Raises UserError when there is no index, CorruptionError when it is damaged.
-    """
+    """The index at a path or URL, which may be an output. Messages begin with `where`. Raises
+    UserError when there is no index, CorruptionError when it is damaged."""
     root = _root_of(url.rstrip("/"), where)
     return _INDEX.validate_python({**intact(lambda: _parsed(root, url, where)), "root": root})
 

@@ -45,7 +45,8 @@ class RunResult:
         name: of the mixture.
         output: path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
         fingerprint: of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too.
-        outputs: by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer: none`.
+        outputs: by sequence length, what a loader opens; the first length is `output` itself. `Loader(output,
+            sequence_length=8192)` opens the same rows. Empty for `tokenizer: none`.
         report: report.json: documents, drops, tokens, cost. `report/report.py` has its records.
         warnings: what the run warns of, as texts; `report.warnings` has their kinds and numbers.
     """
@@ -161,7 +162,10 @@ def run(
         fingerprint=run.snapshot.fingerprint,
         outputs={}
         if loaded.tokenizer.is_none
-        else {length: run.root.within(loaded.pack.folder(length)).url for length in loaded.pack.sequence_length},
+        else {
+            length: run.root.within(f"length-{length}" if number else "").url
+            for number, length in enumerate(loaded.pack.sequence_length)
+        },
         report=ended.report,
         warnings=warnings,
     )

@@ -22,7 +22,7 @@ from datapipe.records.commit_files import (
     forgetting,
     line_of,
 )
-from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK, below, length_folders
+from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK
 from datapipe.records.outputs import OutputFile
 from datapipe.records.record import Record
 from datapipe.storage.lock import PROBE, OutputLock
@@ -154,10 +154,8 @@ class Ledger:
 
     def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]
-        lengths = length_folders(self.root)
-        snapshots = [below(folder, SNAPSHOTS) for folder in lengths]
-        for folder in (*lengths, *snapshots, *(below(folder, LISTS) for folder in lengths), WORK, LEDGER, INDEX, PUBLISHED):
-            paths = (path for path, _ in self.root.list_files(folder, recursive=folder in snapshots))
+        for folder in ("", SNAPSHOTS, LISTS, WORK, LEDGER, INDEX, PUBLISHED):
+            paths = (path for path, _ in self.root.list_files(folder, recursive=folder == SNAPSHOTS))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         return left
 

@@ -15,7 +15,9 @@ from datapipe import columns
 from datapipe.columns import compute
 from datapipe.records.outputs import ShardFile
 
-_CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
+_LENGTH_FOLDER = r"^length-\d+/"
+_NOT_NUMBERED = _LENGTH_FOLDER + r"|-[0-9a-f]{16}((?:\.[a-z]+)+)$"
+"""In the path of a shard, what is not in its numbered path: the folder of a further sequence length, and the digest."""
 _ABSENT = -1
 _NUMBERED = "numbered_path"
 _ENTRIES_AT_ONCE = 4096
@@ -102,7 +104,7 @@ class ShardEntry(BaseModel):
 
     @property
     def numbered_path(self) -> str:
-        """The path without the digest of the content: "shards/web/part-00003-00000.arrow".
+        """The path without length-N/ and without the digest of the content: "shards/web/part-00003-00000.arrow".
 
         It decides the order of shards, and states name shards by it.
         """
@@ -117,8 +119,8 @@ class ShardEntry(BaseModel):
 
 
 def numbered_path(path: str) -> str:
-    """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
-    return re.sub(_CONTENT_DIGEST, r"\1", path)
+    """`ShardEntry.numbered_path` of a path."""
+    return re.sub(_NOT_NUMBERED, r"\1", path)
 
 
 def with_digest(path: str, checksum: str) -> str:
@@ -202,6 +204,13 @@ class ShardTable(Sequence[ShardEntry]):
         for row in zip(*(rows.column(name).to_pylist() for name in SCHEMA.names)):
             yield ShardEntry(**dict(zip(SCHEMA.names, row)))
 
+    def below(self, prefix: str) -> ShardTable:
+        """The same shards, whose paths begin with a prefix."""
+        if not prefix or not self:
+            return self
+        paths = compute.binary_join_element_wise(prefix, self.column("path"), "")
+        return ShardTable(self._table.select(SCHEMA.names).set_column(0, "path", paths))
+
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
         paths = self._table.column("path")
@@ -233,7 +242,7 @@ class ShardTable(Sequence[ShardEntry]):
     def numbered_paths(self) -> pa.Array:
         """`numbered_path` of all shards."""
         if _NUMBERED not in self._table.column_names:
-            numbered = compute.replace_substring_regex(self.column("path"), _CONTENT_DIGEST, r"\1")
+            numbered = compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
             self._table = self._table.append_column(_NUMBERED, numbered)
         return self.column(_NUMBERED)
 
@@ -259,10 +268,13 @@ class ShardTable(Sequence[ShardEntry]):
         return self._table.select(SCHEMA.names).filter(pa.array(self.parts == part))
 
     def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
-        """(number, path) of the shards that `paths` name, each with or without the digest of its content."""
+        """(number, path) of the shards that `paths` name, each with or without length-N/, and the digest of its content."""
         wanted = pa.array(list(paths), pa.string())
-        return [
+        own = self.column("path")
+        names = (own, compute.replace_substring_regex(own, _LENGTH_FOLDER, ""), self.numbered_paths) if paths else ()
+        found = (
             (number, column[number].as_py())
-            for column in ((self.column("path"), self.numbered_paths) if paths else ())
+            for column in names
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
-        ]
+        )
+        return list(dict.fromkeys(found))

@@ -150,22 +150,18 @@ class TakenSource:
     """A source of another output, whose shards are mixed as they are.
 
     Attributes:
-        snapshots: by sequence length, the snapshot and where its files are.
+        root: where the files of the snapshot are.
         source: its name there.
     """
 
-    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    root: Root
+    snapshot: Snapshot
     source: str
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the snapshot, of the first sequence length."""
-        return next(iter(self.snapshots.values()))[1].fingerprint
 
     @property
     def entry(self) -> SourceEntry:
         """The source as the other manifests have it."""
-        return next(iter(self.snapshots.values()))[1].sources[self.source]
+        return self.snapshot.sources[self.source]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -166,7 +166,7 @@ def export_snapshot(
             needed.update(_manifest_files(root, snapshot, wanted, shards, exported, about))
         return needed
 
-    identity = {"snapshot": snapshot.fingerprint, "card": about is not None}
+    identity = {"snapshot": snapshot.fingerprint, "length": snapshot.sequence_length, "card": about is not None}
     return write_export(root, target, wanted, identity, write, last_files)
 
 
@@ -281,7 +281,8 @@ def _manifest_files(
     """The manifest of the export, last, and the files that it names, but for the tokenizer. A single source gets weight 1."""
     entries = [entry for entry in (snapshot.files, snapshot.removed) if entry is not None]
     named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in entries}
-    content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
+    ordered = tuple(sorted(shards, key=lambda shard: shard.path))
+    content: dict[str, object] = {"shard_format": wanted.format, "shards": ordered, "further": ()}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)

@@ -81,7 +81,7 @@ def request(format, **options) -> ExportRequest:
     return ExportRequest(format=format, kind="documents", **options)
 
 
-NAMED: Any = SimpleNamespace(name="a: name", fingerprint="1" * 32)
+NAMED: Any = SimpleNamespace(name="a: name", fingerprint="1" * 32, sequence_length=0)
 
 
 def export(folder: Path, format, found: list[Part] | None = None, to: str = "new", **options) -> Any:

@@ -340,7 +340,9 @@ def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage
 @pytest.mark.medium
 def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path / "a", {"web": 20})
-    wanted = {shard.entry.path: (folder / shard.path).read_bytes() for shard in taken_shards(taken(Root(str(folder))), 16, "", 17)}
+    wanted = {
+        shard.entry.path: (folder / shard.path).read_bytes() for shard in taken_shards(taken(Root(str(folder))), 16, "", 17)
+    }
     with object_store("bucket") as query:
         on_store = Root(upload(folder, f"s3://bucket/a{query}"))
         outputs = {

@@ -139,7 +139,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         ledger.load()
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
-        ledger.sweep(lock)
+        ledger.delete_orphans(lock)
         for folder in (SNAPSHOTS, *data_folders(root), ADDITIONS):
             root.delete_empty_folders(folder)
     return cleaning

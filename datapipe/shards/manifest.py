@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
@@ -34,7 +33,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    FiniteFloat,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -46,15 +44,24 @@ from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.machine.memory import without_collection
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT, SNAPSHOTS
-from datapipe.shards.provenance import Provenance
-from datapipe.shards.shard_lists import list_files, read_lists
-from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
+from datapipe.shards.shard_table import (
+    Count,
+    InsidePath,
+    RowForm,
+    ShardEntry,
+    ShardTable,
+    ShortText,
+    SourceName,
+    absent,
+    list_files,
+    read_lists,
+)
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _LENGTH_FOLDER = re.compile(r"(?P<output>.+)/length-(?P<length>\d+)/?")
 PUBLICATION = "publication.json"
-_MOST_EPOCHS = 1 << 40
 _SHOWN_CHARACTERS = 300
 _NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
 """Fields that a shard of text lacks in manifests before version 3."""
@@ -67,36 +74,6 @@ def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Strata(_Record):
-    """How a source is cut into strata by a numeric column of its documents, and how the strata are drawn.
-
-    Attributes:
-        column: name of the column: a score, a cluster size.
-        bounds: ascending; stratum i holds bounds[i - 1] <= number < bounds[i].
-        repeats: repetitions of each stratum in one epoch of the source.
-        order: of the strata in an epoch: all mixed, lowest first, or highest first.
-    """
-
-    column: ShortText
-    bounds: tuple[FiniteFloat, ...]
-    repeats: tuple[Annotated[int, Field(ge=0, lt=_MOST_EPOCHS)], ...]
-    order: Literal["shuffled", "ascending", "descending"] = "shuffled"
-
-    @model_validator(mode="after")
-    def _one_repeat_each(self) -> Strata:
-        if len(self.repeats) != len(self.bounds) + 1 or any(low > high for low, high in pairwise(self.bounds)):
-            raise ValueError("expected ascending bounds, and one repeat more than bounds")
-        return self
-
-
-class SourceEntry(Provenance):
-    """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""
-
-    weight: Count
-    max_epochs: Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None = None
-    strata: Strata | None = None
 
 
 class Phase(_Record):

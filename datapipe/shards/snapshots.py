@@ -42,7 +42,7 @@ ADDED = "additions.json"
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 
 DATA_PATH = re.compile(
-    r"(length-\d+/)?(shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
+    r"(length-\d+/)?(shards/[^/]+/(part|validation)(-[a-z]+-\d{2})?-\d{5,}(-[a-z]+-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
     r"|documents/[^/]+/part-\d{5,}-[0-9a-f]{16}\.(parquet|jsonl\.zst)"
     r"|lists/[0-9a-f]{32}\.parquet)"
 )

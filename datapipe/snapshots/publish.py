@@ -23,7 +23,8 @@ from datapipe.quantities import counted
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_parquet
-from datapipe.shards.manifest import FurtherLength, Snapshot, SourceEntry, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import FurtherLength, Snapshot, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
@@ -279,10 +280,7 @@ def _shards(plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[Sh
                 entry = ShardEntry.of(
                     output,
                     path=with_digest(f"{folder}shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
-                    source=step.source,
-                    split=task.split,
-                    stratum=task.stratum,
-                    hashes=(task.start, task.stop),
+                    **task.of_shards,
                 )
                 shards.append((entry, output))
     return sorted(shards, key=lambda shard: shard[0].numbered_path)

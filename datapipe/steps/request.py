@@ -12,7 +12,8 @@ from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.records.outputs import Tables
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.steps.pipeline import BoundStage

@@ -6,25 +6,27 @@
     removed.parquet              in both, where documents were taken down: those of the snapshot before, and new ones
 
 Nothing that an earlier snapshot needs is changed or deleted, so loaders of any snapshot go on. A run that is killed while it
-publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. The output itself
-holds the snapshots of the first sequence length, and length-N/ below it those of each further one.
+publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. Shards of a
+further sequence length have names below length-N/.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
-from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below
+from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
-from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_snapshot, read_tokens, snapshot_folder
+from datapipe.shards.manifest import FurtherLength, Snapshot, has_snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.generations import write_steps
@@ -34,7 +36,7 @@ from datapipe.snapshots.takedown import delete_from_index, documents_with_rows, 
 from datapipe.steps.counts import source_counts, why_nothing_is_left
 from datapipe.steps.kind import Plan
 from datapipe.steps.pack import PackTask
-from datapipe.steps.request import Generation, Request
+from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
@@ -49,8 +51,8 @@ MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 def publish(
     lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
-    """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
-    `report` makes the content of report.json; `say` gets lines about shards of other outputs, where they take a while."""
+    """Publishes the snapshot and the index of a committed plan. Returns the snapshot, and warnings. `report` makes the
+    content of report.json; `say` gets lines about shards of other outputs, where they take a while."""
     root, is_text = lock.root, request.mixture.tokenizer.is_none
     before = None if request.generation is None else read_snapshot(root)
     index = index_of_run(root, request, plan)
@@ -64,20 +66,17 @@ def publish(
         files = files_parquet([*files_with_hashes(root, before), *own])
     make = _documents if is_text else _tokens
     made, warnings = make(root, request, plan, files)
-    first = made[""].snapshot
-    for folder in made:
-        warnings += _other_files(root, folder, made[folder].snapshot)
-    told = {MIXTURE: request.mixture.resolved_yaml().encode()}
+    snapshot = made.snapshot
+    warnings += _other_files(root, snapshot)
+    about = {MIXTURE: request.mixture.resolved_yaml().encode()}
     if report is not None:
-        told[REPORT] = report(plan, first, warnings)
-    lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
-    write_steps(root, first.fingerprint, plan)
-    for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
-        note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
-        _publish_snapshot(lock, folder, unpublished, told, say)
-    if first.num_removed:
-        delete_from_index(root, read_removed(root, first))
-    return first, warnings
+        about[REPORT] = report(plan, snapshot, warnings)
+    write_steps(root, snapshot.fingerprint, plan)
+    note_publication(root, snapshot.fingerprint)
+    _publish_snapshot(lock, made, about, say)
+    if snapshot.num_removed:
+        delete_from_index(root, read_removed(root, snapshot))
+    return snapshot, warnings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,34 +95,36 @@ class _Unpublished:
     taken: Sequence[TakenShard] = ()
 
 
-def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
-    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of
-    them are made before anything is changed, since they may be refused."""
-    tokenizer, spec, is_later = plan.tokenizer, request.mixture.pack, request.generation is not None
+def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
+    """The snapshot of all sequence lengths, and warnings. It is made before anything is changed, since it may be refused."""
+    tokenizer, before = plan.tokenizer, None if request.generation is None else read_snapshot(root)
     assert tokenizer is not None
-    named = named_in(request.mixture.takedown, [] if is_later else None)
-    with_rows = None if root.local is None or is_later else partial(_with_rows, root, request, plan, tokenizer)
+    named = named_in(request.mixture.takedown, None if before is None else [])
+    looks = root.local is not None and before is None
+    with_rows = partial(_with_rows, root, request, plan, tokenizer) if looks else None
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
-    made: dict[str, _Unpublished] = {}
-    own: list[ShardEntry] = []
+    data: list[tuple[ShardEntry, OutputFile]] = []
+    taken: list[TakenShard] = []
+    lengths: list[Snapshot] = []
     warnings = takedown_warnings(named, request.taken, files, taken_down)
-    for length in spec.sequence_length:
-        shards, taken = _shards(plan, length, request.generation), taken_shards(request.taken, length, request.mixture.seed)
-        entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
+    for length in request.mixture.pack.sequence_length:
+        folder = f"length-{length}/" if lengths else ""
+        own, others = _shards(plan, length, folder), taken_shards(request.taken, length, folder, request.mixture.seed)
+        entries = sorted([*(entry for entry, _ in own), *(shard.entry for shard in others)], key=attrgetter("numbered_path"))
         known = {name: source.entry for name, source in request.taken.items()}
-        if is_later:
-            before = read_tokens(root.within(spec.folder(length)))
-            entries = [*before.shards, *entries]
+        if before is not None:
+            entries = [*before.of_length(length).shards, *entries]
             known = {name: before.sources[name] for name in request.mixture.snapshot_sources}
-        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
-        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
+        made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         warnings += [warning for warning in warned if warning not in warnings]
-        own = [entry for entry in entries if entry.source in request.sources]
-    whole = plan.of_all_generations()
-    held_out = held_out_warnings(root, request.mixture.validation, whole, own, files_in(files))
-    return made, [*_with_reasons(request, whole, warnings), *held_out]
+        data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
+    snapshot = lengths[0].model_copy(update={"further": tuple(map(FurtherLength.of, lengths[1:]))}).sealed()
+    own_shards, whole = [entry for entry in snapshot.shards if entry.source in request.sources], plan.of_all_generations()
+    held_out = held_out_warnings(root, request.mixture.validation, whole, own_shards, files_in(files))
+    warnings = [*_with_reasons(request, whole, warnings), *held_out]
+    return _Unpublished(snapshot=snapshot, data=data, taken=taken, needed=needed), warnings
 
 
 def _check_something_is_left(request: Request, plan: Plan) -> None:
@@ -160,10 +161,10 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
 
-def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
     mixture = request.mixture
     before = () if request.generation is None else read_snapshot(root).shards
-    data = _document_files(plan, before, request.generation)
+    data = _document_files(plan, before)
     entries = [*before, *(entry for entry, _ in data)]
     snapshot = Snapshot(
         name=mixture.name,
@@ -177,12 +178,10 @@ def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[
     nothing = "kept no document."
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
     warnings = _with_reasons(request, plan.of_all_generations(), warnings)
-    return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
+    return _Unpublished(snapshot=snapshot, data=data, needed={FILES: files}), warnings
 
 
-def _document_files(
-    plan: Plan, before: Sequence[ShardEntry], generation: Generation | None
-) -> list[tuple[ShardEntry, DocumentsFile]]:
+def _document_files(plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[ShardEntry, DocumentsFile]]:
     """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
     seems to be missing where a document is larger than a file; those of a later generation follow those before."""
     found: list[tuple[ShardEntry, DocumentsFile]] = []
@@ -202,40 +201,36 @@ def _document_files(
                 text_bytes=output.text_bytes,
                 bytes=output.bytes,
                 checksum=output.checksum,
-                part=None if generation is None else generation.number,
+                part=plan.generation,
             )
             found.append((entry, output))
     return sorted(found, key=lambda each: each[0].path)
 
 
-def _publish_snapshot(
-    lock: OutputLock, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None
-) -> None:
-    """Publishes a snapshot in `folder` below the output, or in the output itself. A snapshot that
-    is published again keeps its files `about` it."""
-    snapshot, needed = unpublished.snapshot, unpublished.needed
-    root, target = lock.root, lock.root.within(folder)
-    if _is_published(target, snapshot, needed):
+def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+    """Publishes a snapshot. One that is published again keeps its files `about` it."""
+    root, snapshot, needed = lock.root, unpublished.snapshot, unpublished.needed
+    if _is_published(root, snapshot, needed):
         return
-    lock.check_pending_deletions(below(folder, path) for path in files_needed([snapshot]))
+    lock.check_pending_deletions(files_needed([snapshot]))
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
-        if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
+        if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path)
     ]
     for _, _, output in missing:
         check_committed(root, output)
     for number, entry, output in missing:
-        root.take(root, output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
-    copy_shards(target, unpublished.taken, PUBLISH, say)
-    publish_files(lock, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
+        root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
+    copy_shards(root, unpublished.taken, PUBLISH, say)
+    publish_files(lock, snapshot, needed, {} if has_snapshot(root, snapshot.fingerprint) else about)
 
 
-def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning]:
+def _other_files(root: Root, snapshot: Snapshot) -> list[RunWarning]:
     """Warnings about files among the shards and documents that no run writes, and about documents
     of earlier snapshots beside those of the newest: a pattern reads them all."""
-    paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
-    strange = [below(folder, path) for path in paths if not DATA_PATH.fullmatch(path)]
+    paths, own = [path for path, _ in data_files(root)], files_needed([snapshot])
+    strange = [path for path in paths if not DATA_PATH.fullmatch(path)]
     reason = "is no file of a run. It stays, but nothing else belongs there."
     warnings = [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in strange]
     older = [path for path in paths if path.startswith("documents/") and path not in own and DATA_PATH.fullmatch(path)]
@@ -248,13 +243,11 @@ def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning
     return warnings
 
 
-def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
+def _same_file(root: Root, published: str, committed: str) -> bool:
     """Whether the published name, whose size is right, is that of the committed file. On an object
     store the digest in the name decides. Locally a name is linked again after its task has run
     again, so that the disk holds the content once."""
-    if target.local is None or root.local is None:
-        return True
-    return (target.local / published).samefile(root.local / committed)
+    return root.local is None or (root.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
@@ -265,14 +258,15 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     except SnapshotError:
         return False
     sizes = dict(data_files(root))
-    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
+    if any(sizes.get(path) != num_bytes for path, num_bytes in files_needed([snapshot]).items()):
         return False
     written = {place: content for path, content in needed.items() for place in (f"{own}/{path}", path)}
     return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
-def _shards(plan: Plan, sequence_length: int, generation: Generation | None = None) -> list[tuple[ShardEntry, ShardFile]]:
-    part = None if generation is None else generation.number
+def _shards(plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[ShardEntry, ShardFile]]:
+    """The shards of a sequence length with their entries in the snapshot, by path, which begins with `folder`."""
+    number = plan.generation
     shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
@@ -280,15 +274,12 @@ def _shards(plan: Plan, sequence_length: int, generation: Generation | None = No
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                folder = step.source if part is None else f"{step.source}+{part}"
+                own = step.source if number is None else f"{step.source}+{number}"
                 entry = ShardEntry.of(
                     output,
-                    path=with_digest(f"shards/{folder}/{output.path.rpartition('/')[2]}", output.checksum),
-                    source=step.source,
-                    part=part,
-                    split=task.split,
-                    stratum=task.stratum,
-                    hashes=(task.start, task.stop),
+                    path=with_digest(f"{folder}shards/{own}/{output.path.rpartition('/')[2]}", output.checksum),
+                    part=number,
+                    **task.of_shards,
                 )
                 shards.append((entry, output))
     return sorted(shards, key=lambda shard: shard[0].numbered_path)

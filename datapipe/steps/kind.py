@@ -261,7 +261,8 @@ class Plan:
     """Steps, each after the steps that it needs.
 
     Attributes:
-        earlier: the committed steps of the generations before, where it is that of a later one.
+        generation: number of that of its input files; None for the first.
+        earlier: the committed steps of the generations before.
         inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
         read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found it.
         widened: by source, the source with the types that reading has found, and the fingerprints of the tasks that found them.
@@ -269,6 +270,7 @@ class Plan:
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
+    generation: int | None = None
     earlier: Sequence[Step] = ()
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
     read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -319,9 +321,9 @@ class Planning:
         generations: Sequence[Step] = (),
     ) -> None:
         self.request, self.mixture = request, request.mixture
-        self.plan = Plan(pipeline=pipeline, earlier=generations)
+        later = request.generation
+        self.plan = Plan(pipeline=pipeline, earlier=generations, generation=None if later is None else later.number)
         self.earlier, self.known = earlier or Plan(pipeline=pipeline), dict[str, Step]()
-        self.is_later = request.generation is not None
         self._look_up, self._before = look_up, {step.id: step for step in self.earlier.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
 

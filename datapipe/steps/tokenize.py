@@ -159,7 +159,9 @@ class TokenizeTask(Task):
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
-            validation=0.0 if planning.is_later else planning.mixture.validation,  # the split stays that of the first
+            validation=0.0
+            if planning.request.generation is not None
+            else planning.mixture.validation,  # the split stays that of the first
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
         )

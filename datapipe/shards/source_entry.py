@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
-from datapipe.shards.shard_table import Count, ShortText, absent
+from datapipe.shards.shard_table import Count, ShardGroup, ShortText, absent
 
 _MOST_EPOCHS = 1 << 40
 
@@ -52,3 +52,12 @@ class SourceEntry(Provenance, frozen=True):
     weight: Count
     max_epochs: Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None = None
     strata: Strata | None = None
+
+    def repeats_of(self, group: ShardGroup) -> int:
+        """How often an epoch of the source has the rows of a shard."""
+        return 1 if self.strata is None or group.stratum is None else self.strata.repeats[group.stratum]
+
+    @property
+    def order_json(self) -> bytes:
+        """What decides the order of its rows beside the shards."""
+        return b"" if self.strata is None else self.strata.model_dump_json().encode()

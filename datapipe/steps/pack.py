@@ -83,6 +83,10 @@ class PackTask(Task):
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
 
     @property
+    def part(self) -> _Part:
+        return self.split, self.stratum
+
+    @property
     def of_shards(self) -> dict[str, Any]:
         """What the manifest knows of all its shards."""
         return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}

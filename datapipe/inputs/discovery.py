@@ -170,13 +170,11 @@ def _bare(url: str) -> str:
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern as an absolute path or URL, without its query."""
     base = _bare(pattern)
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
 
 def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool], where: str, notes: Notes) -> list[InputFile]:
-    """The files of a list, `@files.txt`."""
     base, query = _absolute(pattern.removeprefix(SIGN)), split_query(pattern)[1]
     below = None if prefix is None else _absolute(prefix) + split_query(prefix)[1]
     compression = COMPRESSION_OF_ENDING.get(Path(base).suffix.lower())
@@ -185,7 +183,6 @@ def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool]
 
 
 def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes: Notes) -> list[InputFile]:
-    """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     try:
         if is_http(base):
@@ -288,7 +285,6 @@ class _Glob:
 
 
 def _fixed_prefix(base: str) -> str:
-    """The folder part before the first wildcard, with its slash."""
     wild = _WILD.search(base)
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
@@ -309,7 +305,6 @@ def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexi
 
 
 def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:
-    """The files and folders that match below `root`, the path of the prefix on an object store."""
     selector = pafs.FileSelector(root, allow_not_found=True, recursive=glob.depth != 0)
     for info in filesystem.get_file_info(selector):
         path = glob.prefix.rstrip("/") + info.path[len(root) :]

@@ -71,7 +71,6 @@ class LocalFolders:
             found += [into for path in links if (into := self._entered_by(path, above)) is not None]
 
     def _is_given(self, folder: str, *, is_linked: bool) -> bool:
-        """Whether the files of a folder are listed already, by another path."""
         identity = _identity(folder)
         if is_linked and identity in self._given:
             self.notes.linked_again.append(f"{folder} is {os.path.realpath(folder)}, whose files are listed already")

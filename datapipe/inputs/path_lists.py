@@ -138,7 +138,6 @@ def _content(location: str, compression: str | None, where: str, shown: str) -> 
 
 
 def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
-    """The lines that name files, with their numbers from 1."""
     for number, line in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
         if len(line) > _MOST_LINE_BYTES or b"\0" in line:
             found = "a NUL byte" if b"\0" in line[:_MOST_LINE_BYTES] else f"a line of {len(line):,} bytes"
@@ -152,7 +151,6 @@ def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 
 def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) -> ListedPath:
-    """A line as an absolute path or URL."""
     scheme = line.partition("://")[0].lower() if "://" in line else ""
     is_local = scheme in ("", "file")
     is_elsewhere = scheme not in _STORES if scheme else line.startswith("/") or ".." in line.split("/")

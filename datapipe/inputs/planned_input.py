@@ -197,7 +197,6 @@ def _difference(file: InputFile, state: FileState) -> str:
 
 
 def _between(first: FileState, last: FileState) -> str:
-    """How a file differs from the one that was opened first, in words; empty if it does not."""
     if last.inode != first.inode:
         return "another file has taken its place"
     if last.etag != first.etag:
@@ -216,6 +215,5 @@ def _gone(file: InputFile, error: OSError) -> ChangedInputError:
 
 
 def _time(time_ns: int | None) -> str:
-    """A time with its fraction, which alone may differ: 2026-11-22 11:30:03.123456789 UTC."""
     seconds, fraction = divmod(time_ns or 0, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09d} UTC"

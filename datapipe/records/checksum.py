@@ -7,7 +7,8 @@ block    the rows of one record batch or row group, whatever the format, in the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ READINGS = 3
 
 _DAMAGE = (CorruptionError, SnapshotError, DamagedInputError)
 _Read = TypeVar("_Read")
+_P = ParamSpec("_P")
 
 
 class Rereads:
@@ -45,6 +47,16 @@ def intact(read: Callable[[], _Read]) -> _Read:
         raise
 
 
+def rereading(read: Callable[_P, _Read]) -> Callable[_P, _Read]:
+    """A function that is called again where it finds damage; see `intact`."""
+
+    @wraps(read)
+    def reread(*args: _P.args, **kwargs: _P.kwargs) -> _Read:
+        return intact(lambda: read(*args, **kwargs))
+
+    return reread
+
+
 def bytes_checksum(content: bytes | memoryview) -> str:
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
 
@@ -62,10 +74,8 @@ def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, i
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:
-    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start.
-
-    A damaged file cannot make this read outside the batch.
-    """
+    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start. A
+    damaged file cannot make this read outside the batch."""
     hasher = xxhash.xxh3_128()
     hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
     for name in ("lengths", "keys", "starts"):

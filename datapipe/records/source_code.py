@@ -226,7 +226,6 @@ def _imports(tree: ast.AST, package: str) -> frozenset[str]:
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules that an import statement runs, and the imported names, which may be modules."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return

@@ -31,7 +31,7 @@ MAX_BATCH_DOCS = 8192
 _SHOWN_CHARS = 80
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InputSplit:
     """A split, its reader, and the digest of the reader's code and options."""
 
@@ -122,7 +122,6 @@ class InputSource:
             self.metrics.document_counts.counts["read:empty_files"] += 1
 
     def _count(self, split: Split, part: ReadBatch) -> None:
-        """Counts records that are no documents."""
         self.quarantine.reject(split.file.path, part.rejected)
         self.own.unreadable_files += damages(split.file, part.rejected)
         for kind, count in part.passed_over.items():
@@ -269,7 +268,6 @@ def _one_by_one(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
 
 
 def _declared(column: pa.Array, name: str) -> pa.Array:
-    """The column in a declared type. Raises one of `_NO_VALUE`."""
     kind, is_text = DECLARED[name], pa.types.is_large_string(column.type)
     if name == "json" or (name == "string" and pa.types.is_nested(column.type)):
         return pc.if_else(column.is_valid(), json_values(name, column), pa.scalar(None, kind))
@@ -289,7 +287,6 @@ def _declared(column: pa.Array, name: str) -> pa.Array:
 
 
 def _moments(texts: pa.Array) -> pa.Array:
-    """ISO 8601 text as microseconds in UTC."""
     trimmed = pc.utf8_trim_whitespace(texts)
     has_zone, none = pc.match_substring_regex(trimmed, _HAS_ZONE), pa.scalar(None, texts.type)
     zoned = pc.if_else(has_zone, trimmed, none).cast(pa.timestamp("us", "UTC"))

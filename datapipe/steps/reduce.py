@@ -133,7 +133,6 @@ class ReduceTask(RangeTask):
     def _reduced(
         self, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
     ) -> dict[str, pa.RecordBatch]:
-        """Raises StageError where the stage fails or returns other tables than it declares."""
         with breaches_raised(self.stage.name, self.stage.stage, reduce):
             return checked_tables(reduce(self.exchange, bucket), declared)
 
@@ -228,7 +227,6 @@ def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[St
 
 
 def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting: Iterable[Step]) -> Step:
-    """Plans the exchanges of a global stage one after the other, and its decisions by document."""
     stage = cast(Global, global_step.stage.stage)
     tables: Tables | None = None
     emitting = list(emitting)
@@ -299,7 +297,6 @@ def _merged(planning: Planning, before: str, global_step: GlobalStep, tables: Ta
 
 
 def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
-    """The outputs of a kind that have rows."""
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
 
 

@@ -57,7 +57,6 @@ _KINDS = {"b": "bool", "iu": "whole numbers", "iufb": "numbers"}
 
 
 def _check_array(name: str, array: Any, num_docs: int, kinds: str) -> None:
-    """Raises StageError for anything but a NumPy array of one value of these kinds a document."""
     if not isinstance(array, np.ndarray) or array.shape != (num_docs,):
         found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise StageError(f"{name}: expected a NumPy array of shape ({num_docs},), found {found}")
@@ -66,7 +65,6 @@ def _check_array(name: str, array: Any, num_docs: int, kinds: str) -> None:
 
 
 def _check_rules(dropped: np.ndarray, num_rules: int) -> None:
-    """Raises StageError where a dropped document names no rule."""
     if len(dropped) and not (dropped.min() >= 0 and dropped.max() < num_rules):
         wrong = dropped[(dropped < 0) | (dropped >= num_rules)][0]
         raise StageError(f"rule: expected 0 to {num_rules - 1} for every dropped document, found {wrong}")
@@ -83,7 +81,6 @@ def _check_measured(stage: Filter, result: FilterResult, num_rules: int, num_doc
 
 
 def _check_ranked(stage: Filter, rules: list[Rule], result: FilterResult) -> None:
-    """Raises StageError where a filter that keeps a share has no finite score for a document."""
     if not rules or rules[-1].name != BELOW_SHARE or len(result.measured) != len(rules):
         raise StageError(
             f"it keeps a share of the documents. Expected `self.below_share(option)` as the last of its rules, and what each "
@@ -131,7 +128,6 @@ def _check_column(name: str, array: Any, num_docs: int) -> None:
 
 
 def _check_names(stage: Filter | Map, columns: Mapping[str, pa.Array]) -> None:
-    """Raises StageError for a count that is not returned, and for a column that is returned and not declared."""
     missing = [counted for counted in stage.counts if counted not in columns]
     if missing:
         raise StageError(f"the count '{missing[0]}' is declared, but the stage returned no such column")

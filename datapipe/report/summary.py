@@ -77,7 +77,7 @@ def summarize(
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         run=None,
         shards=None if snapshot is None else published(snapshot, before),
-        provenance=ReportProvenance(sources={}, licenses={}, synthetic={}, cost=None),
+        provenance=ReportProvenance(),
     )
 
 

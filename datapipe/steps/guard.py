@@ -194,7 +194,7 @@ class Guard:
 
 
 def _publish(part: DocumentBatch) -> None:
-    if activity.is_told() and part.num_docs:
+    if activity.is_published() and part.num_docs:
         ids = part.record.column("id")
         activity.on_documents(ids[0].as_py(), part.keys[0].as_py(), part.num_docs, part.text_bytes)
 

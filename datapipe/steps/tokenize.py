@@ -40,7 +40,7 @@ from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile,
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.license_codes import codes_of_documents
+from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.guard import Failed
 from datapipe.steps.kind import LEFT_OUT, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine

@@ -136,9 +136,9 @@ def normalized_warning(where: str, weights: Mapping[str, Fraction]) -> RunWarnin
 def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     missing = (each for each in request.warnings if each.kind == "missing_field" and each.source == source)
     of_first_records = {warning.details["field"]: warning.details["fields"] for warning in missing}
-    kept = request.mixture.sources[source].keep
+    spec = request.mixture.sources[source]
     for name in fields_without_value(plan.of_kind("map", source)[0]):
-        place = request.mixture.where("sources", source, "keep" if name in kept else "license_field")
+        place = request.mixture.where("sources", source, spec.option_of(name))
         known = of_first_records.get(name, [])
         there = f" The first records have {', '.join(known)}." if known else ""
         text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"

@@ -112,7 +112,6 @@ class Toxicity(Filter):
 
     @property
     def _must_agree(self) -> bool:
-        """Whether a document is dropped only where lists and model agree."""
         return bool(self.lists) and self.model is not None and self.drop_if == "both" and self.mode == "drop"
 
     def process(self, batch: DocumentBatch) -> FilterResult:

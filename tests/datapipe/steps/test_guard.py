@@ -132,9 +132,9 @@ def _crashing(batch: DocumentBatch) -> list[str]:
 def test_guarded_with_hints_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
     batch = _batch(texts)
     keys = batch.keys.to_pylist()
-    crashing = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
-    suspects = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
-    parts, failed = _guard(RetryHints(one_by_one=suspects, known_crashes=crashing)).run(_crashing, batch)
+    known_crashes = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
+    batches = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
+    parts, failed = _guard(RetryHints(one_by_one=batches, known_crashes=known_crashes)).run(_crashing, batch)
     assert list(failed) == _rows(texts)
     assert all("SIGSEGV" in error for error in failed.values())
     assert [text for _, part in parts for text in part] == [text for text in texts if text != "bad"]
@@ -143,17 +143,17 @@ def test_guarded_with_hints_gives_the_stage_all_but_the_crashing_documents(texts
 
 @given(TEXTS.filter(lambda texts: "bad" in texts))
 def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
-    descriptor = activity.shared_file(activity.PAGE_BYTES)
-    page = activity.Page(descriptor)
+    descriptor = activity.shared_file(activity.BLOCK_BYTES)
+    page = activity.ActivityBlock(descriptor)
     os.close(descriptor)
     batch = _batch(texts)
-    activity.tell_to(page)
+    activity.publish_to(page)
     try:
         with pytest.raises(_Crash):
             _guard(RetryHints(one_by_one=(("mine", batch.keys[0].as_py()),))).run(_crashing, batch)
         told = page.read()
     finally:
-        activity.tell_to(None)
+        activity.publish_to(None)
         page.close()
     assert told is not None
     assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)

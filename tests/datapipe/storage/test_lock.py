@@ -129,7 +129,7 @@ def test_run_that_is_paused_while_it_sweeps_takes_nothing_from_the_next(root: Ro
     ledger.commit([again])
     assert ledger.delete_orphans(second) == 0
     assert second.state["condemned"] == []
-    assert [path for path, _ in root.list_files("work") if "condemned" in path] == []
+    assert [path for path, _ in root.list_files("work") if "deleting" in path] == []
     later = Ledger(root)
     later.load()
     assert later.look_up(record.fingerprint) == again

@@ -1,8 +1,5 @@
-"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>".
-
-file     every byte of it, in the manifest
-block    the rows of one record batch or row group, whatever the format, in the shard itself: it comes with the block
-"""
+"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>": of all bytes of a file, in the manifest, and of the rows of one
+record batch or row group, in the shard itself."""
 
 from __future__ import annotations
 

@@ -155,26 +155,26 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
         return replace(part, extra={})
     columns: dict[str, pa.Array] = {}
     wider, bad = dict(part.wider), dict[int, str]()
-    for column, field in (fields.columns or {field: field for field in fields.keep}).items():
-        values, declared = part.extra[field], fields.declared.get(field)
+    for column, name in (fields.columns or {name: name for name in fields.keep}).items():
+        values, declared = part.extra[name], fields.declared.get(name)
         if declared is not None:
             columns[column], is_bad = in_declared_type(values, declared)
             bad |= {
-                row: _no_such_value(field, values[row], declared) for row in np.flatnonzero(is_bad).tolist() if row not in bad
+                row: _no_such_value(name, values[row], declared) for row in np.flatnonzero(is_bad).tolist() if row not in bad
             }
             continue
-        kind, own = fields.types.get(field, values.type), plain(values.type)
-        if field in wider or (values.null_count < len(values) and not holds(kind, own)):
+        kind, own = fields.types.get(name, values.type), plain(values.type)
+        if name in wider or (values.null_count < len(values) and not holds(kind, own)):
             columns[column] = values
-            wider.setdefault(field, own)
+            wider.setdefault(name, own)
         else:
             try:
                 columns[column] = in_found_type(values, kind)
             except ValueError as error:
                 raise UserError(
-                    f"{split.file.url}: the field '{field}' is {in_words(own)} here, and {in_words(kind)} is the type that "
+                    f"{split.file.url}: the field '{name}' is {in_words(own)} here, and {in_words(kind)} is the type that "
                     f"other files of the source need: {error}. Declare the type of the column in the source, as in "
-                    f"types: {{{field}: string}}, or make two sources of the files."
+                    f"types: {{{name}: string}}, or make two sources of the files."
                 ) from error
     part = replace(part, extra=columns, wider=wider)
     return part.without(bad) if bad else part

@@ -7,7 +7,7 @@ Tables in more sorted runs than a bucket should read are merged first (`runs.py`
 round asks for another one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
 
 The number of ranges follows from committed sizes, never from the number of workers, and enters no fingerprint of the tasks that
-wrote the rows. Exchange files enter fingerprints by their checksums: equal content needs no second run, whatever tasks wrote it.
+wrote the rows. Exchange files enter fingerprints by their checksums, so equal content needs no second run.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class MergeTask(RangeTask):
     kind, version = "merge", 1
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Reading clears the bit that marks new documents in ranks of reference rows. The merged file belongs to this run, so no
-        reader clears ranks in it again, and it may hold rows of both kinds."""
+        """Reading clears the bit of new documents in ranks of reference rows. The merged file belongs to this run, so no reader
+        clears ranks in it again, and it may hold rows of both kinds."""
         metrics, schemas = TaskMetrics(), table_schemas(cast(Global, self.stage.stage))
         writers = TableWriters(root, folder, {table: schemas[table] for table in self.tables}, self.limit_bytes)
         name = f"{self.stage.name}: merge"

@@ -27,7 +27,7 @@ from datapipe.steps.measuring import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
-from datapipe.steps.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
+from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables, tags_of
 
 
 class Sink(Protocol):
@@ -86,9 +86,12 @@ class StageRunner:
         stage = bound.stage
         assert isinstance(stage, Global)
         salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
+        def checked(part: DocumentBatch) -> dict[str, pa.RecordBatch]:
+            return checked_tables(stage.emit(part), stage.emits())
+
         with self._timed(bound.name, batch):
             batch.make_read_only()
-            parts, failed = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
+            parts, failed = self._guard(bound.name, stage, stage.emit).run(checked, batch)
             emitted = [_salted(stage, tables, salt) for _, tables in parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)

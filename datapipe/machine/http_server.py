@@ -48,12 +48,10 @@ class HttpRequest:
 
     Attributes:
         target: path and options, as sent.
-        hosts: the values of the header Host.
         body: of a POST; None otherwise.
     """
 
     target: str
-    hosts: tuple[str, ...] = ()
     body: bytes | None = None
 
 
@@ -219,8 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes | None = None) -> None:
         try:
-            hosts = tuple(self.headers.get_all("Host") or ())
-            answer = self.server.answer(HttpRequest(target=self.path, hosts=hosts, body=body))
+            answer = self.server.answer(HttpRequest(target=self.path, body=body))
         except RequestError as error:
             answer = self.server.refusal(error)
         self._send(answer)

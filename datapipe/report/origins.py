@@ -18,8 +18,6 @@ class Collected(BaseModel, frozen=True):
 
 
 class Origin(BaseModel, frozen=True):
-    """Where a source comes from."""
-
     license: str | None
     synthetic: bool | SyntheticEntry
     license_field: str | None
@@ -45,7 +43,7 @@ class TakenSource(Origin, frozen=True):
 
 
 class Kept(BaseModel, frozen=True):
-    """What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and
+    """The kept documents of one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and
     bytes where rows of another snapshot are among them."""
 
     documents: int | None
@@ -76,7 +74,7 @@ class Cost(BaseModel, frozen=True):
 
 
 class ReportProvenance(BaseModel, frozen=True):
-    sources: dict[str, Origin]
-    licenses: dict[str, Kept]
-    synthetic: dict[str, Kept]
-    cost: Cost | None
+    sources: dict[str, Origin] = {}
+    licenses: dict[str, Kept] = {}
+    synthetic: dict[str, Kept] = {}
+    cost: Cost | None = None

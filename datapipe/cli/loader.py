@@ -1,7 +1,5 @@
 """`datapipe serve`, `trace` and `loader-bench`: the commands about streaming a finished output."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from dataclasses import asdict
@@ -212,8 +210,8 @@ def serve(
     a step, and their clients continue elsewhere.
     """
     from datapipe.machine.json_log import JsonLog
+    from datapipe.service.access import is_loopback
     from datapipe.service.serve import serve as serve_outputs
-    from datapipe.service.sockets import is_loopback
 
     if not outputs:
         raise UserError("give at least one OUTPUT.")

@@ -1,7 +1,5 @@
 """Arguments and options that several commands share, and the parsing of their values."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import shlex

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from datapipe.machine.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, RequestError
+from datapipe.machine.http_server import HttpAnswer, HttpRequest, HttpServer, RequestError
 
 HOST = "127.0.0.1"
 
@@ -49,9 +49,11 @@ Endpoint = Callable[[Request], Answer]
 
 
 class PageServer(HttpServer):
-    def __init__(self, port: int, endpoint: Endpoint, most_connections: int = MOST_CONNECTIONS) -> None:
+    """Serves the page and one endpoint function below a token."""
+
+    def __init__(self, port: int, endpoint: Endpoint) -> None:
         self.endpoint, self.token = endpoint, secrets.token_hex(16)
-        super().__init__(HOST, port, f"--port {port}", most_connections)
+        super().__init__(HOST, port, f"--port {port}")
 
     @property
     def url(self) -> str:

@@ -1,11 +1,8 @@
-"""When requests begin, and how long a silent server is waited for.
+"""When requests begin, and how long to wait for a silent server.
 
-A request begins at the earliest moment that the server's Retry-After allows. Pauses between attempts grow from `_FIRST_PAUSE_S`
-to `_MOST_PAUSE_S`, with a jitter that is a keyed hash of the request: requests that failed together do not come back together.
-Time comes from a `Clock`, which tests replace.
+A request begins when the server's Retry-After allows. Pauses between attempts grow from `_FIRST_PAUSE_S` to
+`_MOST_PAUSE_S`, with a jitter that is a keyed hash of the request: requests that failed together do not come back together.
 """
-
-from __future__ import annotations
 
 import asyncio
 import time
@@ -39,12 +36,9 @@ def pause_s(error: AttemptError, number: int, key: str) -> float:
 
 
 class RateLimiter:
-    """The moment from which requests may begin, and the end of waiting for a server that gives no answer at all.
-
-    Args:
-        most_s: seconds from the first failure behind the last answer until the command ends.
-        report: gets a line after `_REPORT_AFTER_S` without an answer, then every half minute, and when answers come again.
-    """
+    """The moment from which requests may begin, and the end of waiting for a silent server: `most_s` seconds after the
+    first failure since the last answer. `report` gets a line after `_REPORT_AFTER_S` without an answer, then every half
+    minute, and when answers come again."""
 
     def __init__(self, clock: Clock, most_s: float, endpoint: str, report: Callable[[str], None]) -> None:
         self.clock, self._most_s, self._endpoint, self._report = clock, most_s, endpoint, report

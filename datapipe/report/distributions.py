@@ -17,15 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.metrics import total_counts
 from datapipe.records.outputs import TableFile
 from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SearchedSet, SizeBin
-from datapipe.steps.input_source import MapMetrics
 from datapipe.steps.kind import Step
-from datapipe.steps.measuring.clusters import ClusterSample, read_samples
-from datapipe.steps.measuring.distributions import LENGTH, rules_of
+from datapipe.steps.measuring import LENGTH, ClusterSample, read_samples, rules_of
+from datapipe.steps.read_batches import MapMetrics
 from datapipe.storage.root import Root
 
 NameOf = Callable[[bytes], str]

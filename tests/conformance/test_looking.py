@@ -20,7 +20,7 @@ import pytest
 
 from datapipe.columns import make_keys
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.explore import search
 from datapipe.explore.clusters import find_clusters
 from datapipe.explore.documents import Fate, Inspector
@@ -260,7 +260,7 @@ def _hits(page: Browsed, **options: Any) -> Iterator[dict[str, Any]]:
 def test_search_finds_the_documents_whose_text_holds_the_words(
     rows: list[Row], page: Browsed, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(search, "_PROGRESS_EVERY_S", 0.0)
     for case, fate in product((0, 1), ("", "kept", "dropped")):
         found = list(_hits(page, q=text, case=case, limit=2000, **({"fate": fate} if fate else {})))
         expected = {

@@ -13,13 +13,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from datapipe.config import catalogue
-from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
 from datapipe.explore.differences import Segment, difference
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
-from datapipe.explore.located import LocatedDocument
 from datapipe.explore.rows import MOST_LISTED
 from datapipe.records.names import RUN
 from datapipe.stage.global_stage import Global
@@ -55,9 +53,6 @@ def _members(database: Database, stage: str, survivor: bytes, limit: int, sort: 
     return database.rows(_MEMBERS.format(order=order), {"stage": stage, "survivor": survivor, "limit": limit})
 
 
-# ------------------------------------------------------------------------------------------------ for the terminal
-
-
 def find_clusters(
     inspector: Inspector, stage: str, source: str = "", count: int = 5, members: int = 3, least_alike: bool = False
 ) -> Iterator[dict[str, Any]]:
@@ -87,10 +82,15 @@ def find_clusters(
 
 def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> dict[str, Any]:
     locate, survivor = inspector.locator.locate, inspector.locator.locate(group["survivor"])
-    size, unit = _shingles(inspector.use_of(group["source"], group["stage"]))
+    use = inspector.use_of(group["source"], group["stage"])
+    stage = None if use is None else catalogue.build_stage(use)
+    size, unit = stage.shingles() if isinstance(stage, Global) else (5, "word")
     decided = inspector.facts_of([group["survivor"]]).get(group["survivor"])
     listed = _members(inspector.database, f"{group['stage']}:{group['rule']}", group["survivor"], members, sort)
-    no_text = _why_no_text(survivor) if survivor.text is None else None
+    no_text = None
+    if survivor.text is None:
+        is_of_index = survivor.run and not Root(survivor.run).exists(RUN)
+        no_text = "an index holds no texts" if is_of_index else "its file is missing or has changed"
     later = reason_of(decided) if decided is not None and decided["fate"] == "dropped" else None
     return {
         "stage": group["stage"],
@@ -100,16 +100,6 @@ def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort:
         "shingles": {"size": size, "unit": unit},
         "members": [{**locate(row["key"]).to_json(), "similarity": row["value"]} for row in listed],
     }
-
-
-def _shingles(use: StageUse | None) -> tuple[int, Literal["word", "char"]]:
-    stage = None if use is None else catalogue.build_stage(use)
-    return stage.shingles() if isinstance(stage, Global) else (5, "word")
-
-
-def _why_no_text(document: LocatedDocument) -> str:
-    is_of_index = document.run and not Root(document.run).exists(RUN)
-    return "an index holds no texts" if is_of_index else "its file is missing or has changed"
 
 
 def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
@@ -130,9 +120,6 @@ def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
             f"Show the documents that it dropped with --dropped {name}. {listed}"
         )
     return UserError(f"{option}: '{stage}' is no stage of {where}.{suggest(stage, makers)} {listed}")
-
-
-# ------------------------------------------------------------------------------------------------ for the page
 
 
 class ClusterQuery(BaseModel, frozen=True):

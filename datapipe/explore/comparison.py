@@ -130,9 +130,6 @@ def membership(first: Inspector, second: Inspector, count: int = 3) -> Membershi
     return Membership(both=both, only_first=only(first, "a", "b"), only_second=only(second, "b", "a"))
 
 
-# ------------------------------------------------------------------------------------------------ reports side by side
-
-
 def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     """The rules of two reports that measured different values or have different thresholds, the largest change of the failing
     share first. A rule that one of them lacks counts as passed by all."""

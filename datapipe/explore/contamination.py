@@ -123,9 +123,6 @@ def _undetectable(
     return names if is_same else None
 
 
-# ------------------------------------------------------------------------------------------------ scanning
-
-
 def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> Contamination:
     options = {"against": list(against), "profile": "strict", "mode": "tag"}
     stage = catalogue.build_stage(StageUse(name=SCAN, alias=SCAN, options=options))

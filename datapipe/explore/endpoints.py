@@ -182,15 +182,15 @@ def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer
     return PageServer(port, Api(Inspector.open(url, limits)))
 
 
-def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:
+def serve(url: str, port: int, *, opens: bool, emit: Callable[[str], None], limits: Limits | None = None) -> None:
     """Serves the page until KeyboardInterrupt, which it raises.
 
     Args:
         opens: whether to open the page in a browser, if there is one.
-        say: gets one line, the address, before anything is answered.
+        emit: gets one line, the address, before anything is answered.
     """
     with open_server(url, port, limits) as server:
-        say(server.url)
+        emit(server.url)
         server.start()
         if opens:
             import webbrowser

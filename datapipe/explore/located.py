@@ -10,8 +10,6 @@ A document of a file whose size or stamp (time of modification, ETag, commit or 
 read: another text might stand at its position.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -89,11 +87,6 @@ class DocumentLocator:
 
     def __init__(self, root: Root, history: RunHistory, mixture: Mixture) -> None:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
-
-    @classmethod
-    def of(cls, root: Root) -> DocumentLocator:
-        """Raises UserError for a folder without a run."""
-        return cls(root, read_history(root), read_mixture(root))
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
         """The document with this key. Raises UserError where the file may not be read.
@@ -193,7 +186,7 @@ def split_key(key: bytes) -> tuple[int, int]:
 
 def _earlier_text(url: str, key: bytes) -> str | None:
     """The text of a document in an output; None in an index, which does not know where its input files are."""
-    try:
-        return DocumentLocator.of(Root(url)).locate(key).text
-    except (UserError, FileNotFoundError):
-        return None
+    root = Root(url)
+    with suppress(UserError, FileNotFoundError):
+        return DocumentLocator(root, read_history(root), read_mixture(root)).locate(key).text
+    return None

@@ -63,8 +63,6 @@ class Rows:
             "from facts group by all order by all"
         )
 
-    # ---------------------------------------------------------------------------------------------- lists
-
     def listed(self, query: Query) -> tuple[int, list[dict[str, Any]]]:
         """How many documents a list has, and a page of it. Raises UserError for a request that makes no sense."""
         sources = self.output.select_sources(query.source)
@@ -114,8 +112,6 @@ class Rows:
         )
         return self.shown(list(self.output.facts_of([row["key"] for row in found]).values()))
 
-    # ---------------------------------------------------------------------------------------------- rows
-
     def shown(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rows = []
         for facts in listed:
@@ -129,7 +125,7 @@ class Rows:
         return rows
 
     def _redact_ids(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Redacts ids, source by source; a document without an id of its own has its name as its id."""
+        """Redacts ids, source by source; a document without an id has its name as its id."""
         for source in {row["source"] for row in rows}:
             own = [row for row in rows if row["source"] == source and row["id"] not in ("", row["name"])]
             try:

@@ -12,8 +12,6 @@ takes. A bin holds the values from one bound to below the other, so the greatest
 number just below its bound.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -45,6 +43,26 @@ _BY_HISTOGRAM = (
 
 Tags = Mapping[str, tuple[str, str]]
 """By source, in SQL: whether a document passes the other rules of the stage, and whether that is unsure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleOf:
+    """A rule of the filters of some sources.
+
+    Attributes:
+        of_sources: what the report knows of it, by source.
+        facts: the same of the first source; its threshold is None where those of the sources differ.
+    """
+
+    stage: str
+    rule: str
+    of_sources: Mapping[str, Rule]
+    facts: Rule
+
+    @property
+    def tagging(self) -> tuple[str, ...]:
+        """The sources whose filter has `mode: tag`."""
+        return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
 
 
 def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> dict[str, Any]:
@@ -169,26 +187,6 @@ def _column(stage: str, rule: str) -> str:
 # ------------------------------------------------------------------------------------------------ rules
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleOf:
-    """A rule of the filters of some sources.
-
-    Attributes:
-        of_sources: what the report knows of it, by source.
-        facts: the same of the first source; its threshold is None where those of the sources differ.
-    """
-
-    stage: str
-    rule: str
-    of_sources: Mapping[str, Rule]
-    facts: Rule
-
-    @property
-    def tagging(self) -> tuple[str, ...]:
-        """The sources whose filter has `mode: tag`."""
-        return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
-
-
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
     """A rule of one source, or of all for "". Raises UserError where none has measured it.
 
@@ -218,7 +216,7 @@ def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
 
 def _others(rules: Mapping[str, Rule], rule: RuleOf) -> tuple[str, str]:
     """In SQL, whether a document passes the other rules of the stage, and whether it might fail one without a measured value:
-    of a rule without a threshold, only the first rule that failed tells the result."""
+    of a rule without a threshold, only the first rule that failed is known."""
     first, passes, unsure = quoted(f"{rule.stage}.rule"), ["true"], ["false"]
     replaced = rule.facts.option if rule.rule == BELOW_SHARE else None
     for index, (name, facts) in enumerate(rules.items()):

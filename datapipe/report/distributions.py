@@ -188,8 +188,6 @@ def _sizes(sample: ClusterSample) -> Clusters:
     )
 
 
-# ------------------------------------------------------------------------------------------------ evaluation sets
-
 FoundEntry = tuple[str, str, str]
 """Stage, list and entry."""
 

@@ -68,7 +68,7 @@ class Histogram:
     """Bars whose areas are proportional to counts, and a threshold. `bins` ascend; there is at least one."""
 
     kind: ClassVar[str] = "histogram"
-    hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules say."
+    hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules decide."
     bins: Sequence[Bin]
     threshold: float | None
     is_log: bool

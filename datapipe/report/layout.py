@@ -197,7 +197,8 @@ class NumberTable:
             return [between + max(map(cell_len, [*own, *column])) for own, column in zip_longest(cells, columns, fillvalue=())]
 
         if sum(widths()) > room:
-            headings = [_lines(heading, max(1, room // 3)) for heading in headings]
+            folded = ([textwrap.fill(word, max(1, room // 3)) for word in heading.split(" ")] for heading in headings)
+            headings = ["\n".join(words) for words in folded]
         name, *others = widths()
         least, start, title = min(name, _LEAST_NAME + between), 0, self.title
         while start < len(others) and (self.continues or not start):
@@ -231,7 +232,3 @@ def _name_lines(name: str, width: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _lines(heading: str, most: int) -> str:
-    return "\n".join(part for word in heading.split(" ") for part in textwrap.wrap(word, most) or [""])

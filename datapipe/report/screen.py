@@ -80,9 +80,6 @@ def print_problem(report: Report, console: Console) -> None:
         print_wrapped([masked(f"{report.status}: {report.problem}")], console, style)
 
 
-# ------------------------------------------------------------------------------------------------ what is kept
-
-
 def _taken(report: Report) -> Iterator[str]:
     """What other snapshots gave: "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
     taken = [f"{name} {counted(source.tokens, 'token')}" for name, source in report.taken.items()]
@@ -168,9 +165,6 @@ def _committed(report: Report, output: str) -> str:
     steps = f"after {done:,} of {counted(len(tasks), 'step')}" if done < len(tasks) else f"with all {len(tasks):,} steps done"
     look = f"`datapipe report {quote(output)} --full` shows the counts"
     return f"{report.name}: {report.status} {steps}, {read} read; {look}"
-
-
-# ------------------------------------------------------------------------------------------------ what is next
 
 
 def snapshot_news(

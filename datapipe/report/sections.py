@@ -90,7 +90,7 @@ def filters(report: Report) -> Section:
         failed = None if rule.failed_share is None else Share(rule.failed_share)
         rows.append([each.label, rule.failed, failed, rule.dropped, condition(rule), *bounds])
     headings = ["rule", "fail", "share", "dropped", "keeps", "measured from", "to"]
-    table = Table(title="Documents that fail a rule, whatever other rules say", headings=headings, rows=rows)
+    table = Table(title="Documents that fail a rule, whatever other rules decide", headings=headings, rows=rows)
     figures = [rule_figure(each) for each in rules if each.rule.failed]
     return Section(anchor="filters", title="What the filters measured", tables=[table], figures=figures, noun="rule")
 

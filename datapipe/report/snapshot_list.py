@@ -89,9 +89,6 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ what changed
-
-
 def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, stages, options, input files, shards."""
     lines = [*_manifest_changes(before, after), *_mixture_changes(root, before, after), *_file_changes(root, before, after)]

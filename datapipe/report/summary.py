@@ -34,6 +34,7 @@ def summarize(
     """
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     records = [record for step in plan.steps for record in step.records]
+    attempts = {step.id: [*filter(None, (record.metrics.second_attempt for record in step.records))] for step in plan.steps}
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None
     mixture = mixture_shares(packed) if packed is not None and packed.shards else None
@@ -54,7 +55,7 @@ def summarize(
             for source, filters in filters_with_cuts(plan).items()
         },
         tasks={step.id: _tasks(step) for step in plan.steps},
-        second_attempts=_second_attempts(plan),
+        second_attempts={name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in attempts.items() if each},
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         shards=None if snapshot is None else published(snapshot, before),
     )
@@ -127,11 +128,6 @@ def _tasks(step: Step) -> TaskCounts:
         rows=sum(output.rows for output in outputs) if is_exchange else None,
         bytes=sum(output.bytes for output in outputs) if is_exchange else None,
     )
-
-
-def _second_attempts(plan: Plan) -> dict[str, SecondAttempts]:
-    outcomes = {step.id: [*filter(None, (record.metrics.second_attempt for record in step.records))] for step in plan.steps}
-    return {name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in outcomes.items() if each}
 
 
 def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:

@@ -117,9 +117,6 @@ def _edited(
     return joined(out)
 
 
-# ---------------------------------------------------------------------------------------------------- differences
-
-
 def edits(before: str, after: str) -> list[Edit]:
     """Edits that turn one text into the other: by lines, and within lines that differ by words."""
     if before == after:

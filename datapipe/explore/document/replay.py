@@ -110,8 +110,6 @@ class Replayer:
                 return ""
         return ""
 
-    # ---------------------------------------------------------------------------------------------- stages
-
     def _stage(self, source: str, use: StageUse, writes: bool = False) -> Stage:
         """A stage, opened; with `writes` a filter that may write what it detects, such as the language, does so."""
         stage = self._stages.get((source, use.alias, writes))
@@ -172,8 +170,6 @@ class Replayer:
             detail = f"{len(before.encode()):,} → {len(text.encode()):,} bytes"
             replayed.add(use, "redacted" if redacts else "changed", detail, values)
 
-    # ---------------------------------------------------------------------------------------------- global stages
-
     def _global(self, use: StageUse, stage: Global, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         rows = self._rows_of(use)
         if rows is None and not decided:
@@ -224,17 +220,14 @@ class Replayer:
         return f"{sum(stop - start for start, stop in spans):,} of {len(content):,} bytes cut"
 
 
-# ------------------------------------------------------------------------------------------------ for the terminal
-
-
-def as_judged(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_decided_columns(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The documents of `Inspector.find`, those that were dropped with the columns that the deciding stage got and found, and
     of a page with the extracted text where the stage got that. What cannot be run again stays."""
     replayer = Replayer(output, Redactor(output))
-    return [_judged(output, replayer, each) if each["outcome"] == "dropped" else each for each in documents]
+    return [_as_decided(output, replayer, each) if each["outcome"] == "dropped" else each for each in documents]
 
 
-def _judged(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> dict[str, Any]:
+def _as_decided(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> dict[str, Any]:
     original = output.locator.read(bytes.fromhex(document["key"])).batch
     if original is None:
         return document

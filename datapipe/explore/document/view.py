@@ -42,16 +42,16 @@ class DocumentView:
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
-        parts, said = self._parts(row, stored, replayed)
+        parts, sentences = self._parts(row, stored, replayed)
         truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
-        parts, columns, said = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *said])
+        parts, columns, sentences = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *sentences])
         return {
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
             "parts": [asdict(part) for part in parts],
             "truncated": truncated,
-            "note": " ".join(said),
+            "note": " ".join(sentences),
             "path": self._path(row, replayed),
             "cluster": self._cluster(facts),
             "shards": self.shards(key) if row["fate"] == "kept" else [],
@@ -76,8 +76,6 @@ class DocumentView:
         if original.batch.has_text:
             return original.batch.texts[0].as_py(), ""
         return self.replayer.extracted(source, original.batch), "The page has no text that its extraction finds."
-
-    # ---------------------------------------------------------------------------------------------- text and columns
 
     def _parts(
         self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
@@ -123,7 +121,7 @@ class DocumentView:
         self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: Sequence[str]
     ) -> tuple[list[Part], dict[str, Any], list[str]]:
         """Parts and columns after every redaction of the source; without what it fails on."""
-        said, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
+        sentences, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
         num_chars = sum(len(part.text) for part in parts)
         parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
@@ -132,11 +130,9 @@ class DocumentView:
             display = self.redactor.one(source, display_of(parts))
             values = {name: self.redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
         except RedactionError as error:
-            return [], {}, [*said, str(error)]
+            return [], {}, [*sentences, str(error)]
         after = joined(after_redaction(parts, display))
-        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, said
-
-    # ---------------------------------------------------------------------------------------------- path
+        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, sentences
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
         """What each step did, as far as the run has come."""
@@ -161,8 +157,6 @@ class DocumentView:
             'where key = ? order by split, path, "row", start',
             [key],
         )
-
-    # ---------------------------------------------------------------------------------------------- clusters
 
     def _cluster(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
         """The cluster of a document that was dropped for another, or that others were dropped for."""

@@ -129,9 +129,6 @@ def _figures(compared: Difference, ngrams: str) -> Iterator[str]:
         yield "(the texts differ too much to align to the end: the passages begin at the first difference)"
 
 
-# ------------------------------------------------------------------------------------------------ texts
-
-
 def _passages(passages: Sequence[Passage], full: bool) -> Table:
     table = Table.grid(padding=(0, 1, 0, 2))
     table.add_column(no_wrap=True)

@@ -14,7 +14,7 @@ from datapipe.report.sections import evaluation_table
 from datapipe.report.terminal import number_table
 
 _SHOWN_CHARS = 600
-_KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
+_KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
 _COLUMN_CHARS = 200
 _SHOWN_FINDINGS = 5
 _SHOWN_NAMES = 10
@@ -49,7 +49,7 @@ def _print_document(document: Mapping[str, Any], console: Console, full: bool) -
 
 def _decision(document: Mapping[str, Any]) -> str:
     decision = f"{document['outcome']} {document['reason'] or ''}".strip()
-    decision += _KEPT_TEXT if document["outcome"] == "kept" else _JUDGED_TEXT if document["is_as_judged"] else _READ_TEXT
+    decision += _KEPT_TEXT if document["outcome"] == "kept" else _EXTRACTED_TEXT if document["is_as_judged"] else _READ_TEXT
     if document["value"] is not None:
         decision += f"  measured{NO_BREAK}{document['value']:.4g}"
     if document["threshold"] is not None:
@@ -59,9 +59,6 @@ def _decision(document: Mapping[str, Any]) -> str:
     if document["survivor"]:
         decision += f"  duplicate of {document['survivor']}"
     return decision
-
-
-# ------------------------------------------------------------------------------------------------ thresholds
 
 
 def print_sweep(sweep: Mapping[str, Any], console: Console) -> None:
@@ -100,9 +97,6 @@ def _table(source: Mapping[str, Any]) -> NumberTable:
 def _number(value: float) -> str:
     """The shortest text that reads back as the same threshold."""
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else repr(value)
-
-
-# ------------------------------------------------------------------------------------------------ evaluation sets
 
 
 def print_contamination(found: Contamination, console: Console, full: bool = False) -> None:

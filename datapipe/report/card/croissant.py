@@ -37,7 +37,7 @@ def croissant(report: Report, manifest: Snapshot, data: DataFiles, front: Mappin
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": plain(manifest.name),
-        "description": f"{documents.kept:,} of {documents.read:,} documents. README.md tells what was removed, and why.",
+        "description": f"{documents.kept:,} of {documents.read:,} documents. README.md lists what was removed, and why.",
         **_license(report),
         **({"inLanguage": front["language"]} if "language" in front else {}),
         "keywords": front["tags"],

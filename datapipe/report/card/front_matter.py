@@ -1,6 +1,6 @@
 """The front matter of a card: what the Hugging Face hub reads of README.md.
 
-Keys are those of the hub's specification (hub-docs, `datasetcard.md`). The hub has names of its own for licences: those of SPDX
+Keys are those of the hub's specification (hub-docs, `datasetcard.md`). The hub names licences as SPDX does,
 in lower case, with exceptions. A licence that it does not list is `other`, with its name beside it.
 """
 

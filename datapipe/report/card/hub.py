@@ -85,13 +85,13 @@ def staged(root: Root, target: HubTarget, request: Mapping[str, Any], write: Cal
         beside.rmdir()
 
 
-def upload(folder: Path, target: HubTarget, *, is_private: bool, say: Callable[[str], None]) -> Uploaded:
+def upload(folder: Path, target: HubTarget, *, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
     """Uploads a folder; `is_private` holds for a data set that this call creates. Raises UserError where the hub refuses it,
     and DatapipeError where it fails."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return _upload(folder, target, is_private, say)
+        return _upload(folder, target, is_private, emit)
     except (OSError, RuntimeError) as error:  # the library raises RuntimeError for a file that does not get through
         text = masked(" ".join(f"{error} {error.__cause__ or ''}".split()))
         if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", None) in (401, 403, 404):
@@ -100,7 +100,7 @@ def upload(folder: Path, target: HubTarget, *, is_private: bool, say: Callable[[
         raise DatapipeError(f"upload to {target.name}: {text}. Run the same command again: what is there stays") from error
 
 
-def _upload(folder: Path, target: HubTarget, is_private: bool, say: Callable[[str], None]) -> Uploaded:
+def _upload(folder: Path, target: HubTarget, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.utils import disable_progress_bars
 
@@ -128,7 +128,7 @@ def _upload(folder: Path, target: HubTarget, is_private: bool, say: Callable[[st
         )
         num_sent += len(batch)
         num_bytes += sum((folder / path).stat().st_size for path in batch)
-        say(f"  {counted(num_sent, 'file')} of {len(missing):,} uploaded, {size(num_bytes)}")
+        emit(f"  {counted(num_sent, 'file')} of {len(missing):,} uploaded, {size(num_bytes)}")
     return Uploaded(
         sent=num_sent, bytes=num_bytes, there=len(paths) - len(missing), deleted=len(stale), url=masked(str(created))
     )

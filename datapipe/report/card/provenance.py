@@ -44,7 +44,9 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report.sources[name]) for name, source in mixture.sources.items()}
     taken = report.taken
-    by_source |= {name: {source.license or UNKNOWN: _taken(report, name)} for name, source in taken.items()}
+    for name, source in taken.items():  # whose manifest does not have the bytes of their text
+        numbers = {"documents": source.documents, "bytes": None, "tokens": source.tokens}
+        by_source[name] = {source.license or UNKNOWN: Kept(**numbers, drawn_tokens=_drawn_of(report, name))}
     written = {name for name, source in {**mixture.sources, **taken}.items() if source.synthetic}
     kept = {
         kind: Kept.total(part for name in names for part in by_source[name].values())
@@ -64,17 +66,8 @@ def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, O
     }
 
 
-def _taken(report: Report, name: str) -> Kept:
-    """What rows of another snapshot add; its manifest does not know the bytes of their text."""
-    source = report.taken[name]
-    return Kept(documents=source.documents, bytes=None, tokens=source.tokens, drawn_tokens=_drawn_of(report, name))
-
-
 def _drawn_of(report: Report, name: str) -> int | None:
     return report.mixture.sources[name].tokens if report.mixture else None
-
-
-# ------------------------------------------------------------------------------------------------ licences
 
 
 def _by_license(mixture: Mixture, plan: Plan, report: Report, name: str) -> dict[str, Kept]:
@@ -135,9 +128,6 @@ def _by_name(sources: Iterable[Mapping[str, Kept]]) -> dict[str, Kept]:
     return dict(sorted(totals.items(), key=lambda item: (-(item[1].documents or 0), item[0])))
 
 
-# ------------------------------------------------------------------------------------------------ cost
-
-
 def _usd(cost: CostSpec | None, entry: Entry) -> float | None:
     """What the text of a source cost. Tokens of dropped documents are taken to be as long as those of kept ones."""
     if cost is None or cost.usd is not None:
@@ -187,9 +177,6 @@ def _core_s(step: Step, is_cluster: bool) -> float:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 6)
-
-
-# ------------------------------------------------------------------------------------------------ additions
 
 
 def joined_provenance(mixture: Mixture, before: Report, added: Report, report: Report) -> ReportProvenance:

@@ -3,7 +3,7 @@
     snapshots/<fingerprint>/README.md, croissant.json      written once, as all files of a snapshot
     README.md, croissant.json                              of the newest snapshot
 
-A README.md that somebody edited, or that datapipe did not write, stays as it is: the last line of a card holds a digest of the
+A README.md that was edited, or that datapipe did not write, stays as it is: the last line of a card holds a digest of the
 lines above.
 """
 
@@ -42,7 +42,7 @@ _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
 
 
 def write_card(root: Root, manifest: Snapshot, report: Report) -> str | None:
-    """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
+    """Writes the card of a snapshot. Returns a sentence where an edited README.md stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
     files = signed(card_files(report, manifest, mixture_text(root, manifest), data_files(root, manifest)))
     for name, content in files.items():
@@ -111,7 +111,7 @@ def card_maker(
 def _of_source(report: Report, name: str) -> Report:
     """The report of one source alone. What was counted over all sources is left out."""
     if name in report.taken:
-        raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
+        raise UserError(f"--card --source {name}: it has rows of another output, whose card describes them. Leave out --card.")
     entry, tokenizer, origin = report.sources[name], report.tokenizer, report.provenance.sources[name]
     if tokenizer is not None and name in tokenizer.sources:
         own = tokenizer.sources[name]
@@ -226,7 +226,7 @@ def complete_about(root: Root, snapshot: Snapshot) -> str | None:
 
 
 def write_about(root: Root, snapshot: Snapshot) -> str | None:
-    """Writes report.html and the card of a snapshot by its report. Returns a sentence where a card of somebody's stays."""
+    """Writes report.html and the card of a snapshot by its report. Returns a sentence where an edited card stays."""
     report = report_of(root, snapshot)
     write_page(root, report)
     return write_card(root, snapshot, report) if root.exists(CARD) else None

@@ -55,7 +55,9 @@ def summarize(
             for source, filters in filters_with_cuts(plan).items()
         },
         tasks={step.id: _tasks(step) for step in plan.steps},
-        second_attempts={name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in attempts.items() if each},
+        second_attempts={
+            name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in attempts.items() if each
+        },
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         shards=None if snapshot is None else published(snapshot, before),
     )

@@ -44,7 +44,9 @@ class DocumentView:
         notes += replayed.notes if replayed is not None else []
         parts, sentences = self._parts(row, stored, replayed)
         truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
-        parts, columns, sentences = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *sentences])
+        parts, columns, sentences = self._redacted(
+            row["source"], parts, self._columns(row, stored, replayed), [*notes, *sentences]
+        )
         return {
             "row": row,
             "columns": columns,

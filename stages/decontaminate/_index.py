@@ -3,22 +3,19 @@
     items  ─▶  texts in up to four spellings  ─▶  windows of n words  ─▶  entries, each with its items
            ─▶  short items  ─▶  tails, questions and answers
 
-A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without
-all punctuation inside of words ("stateoftheart", "1000"; once with and once without underscores),
-because copies have any of these. Documents are searched in one way (`folded_words.py`).
+A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without all punctuation inside of
+words ("stateoftheart", "1000"; with and without underscores). Documents are searched in one way (`folded_words.py`).
 
 **Own n-grams.** An n-gram is an item's own if no item of the same benchmark with another question has it. Templates and
-passages that several questions share prove nothing by themselves, so they count only in documents that have an own n-gram of
-the same item. Items with the same question count as one here.
+passages that several questions share count only in documents that have an own n-gram of the same item.
 
 **Short items.** An item whose question has fewer than n words, or that has no own n-gram, is found as a whole: its question,
 of at least `TAIL_WORDS` words, and behind it, within `REACH` words, its answer; together, as they are written, at least
-`least_words`. A shorter question is found together with its answer, one directly behind the other. Items without an answer need
-a question of `least_words`. All other items without an own n-gram cannot be detected, and are listed.
+`least_words`. A shorter question is found with its answer directly behind it. Items without an answer need a question of
+`least_words`. All other items without an own n-gram cannot be detected, and are listed.
 
-`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items.
-
-An n-gram that more than `MOST_MEMBERS` items have is left out in every profile, which bounds what a document costs.
+`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items. An
+n-gram that more than `MOST_MEMBERS` items have is left out, which bounds what a document costs.
 """
 
 from __future__ import annotations

@@ -51,15 +51,8 @@ _INNER_SIGNS = re.compile(r"[\W_](?<=[^\W_]\S)(?:[^\w\s]|_)*(?=[^\W_])")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wholes:
-    """Short items that are found as a whole, as entries of the table.
-
-    Attributes:
-        first: the entry of the first question.
-        tails: see `search.Tails`.
-        alone_offsets, alone_items: the items of each question that need no answer, (num_questions + 1,) int64 and int64.
-        answers: see `search.Answers`.
-        pair_offsets, pair_items: the items of each pair of question and answer.
-    """
+    """Short items that are found as a whole, as entries of the table from `first` on, that of the first question. Lists of items are
+    offsets (num + 1,) int64 and int64: `alone` of each question that needs no answer, `pair` of each question with its answer."""
 
     first: int
     tails: search.Tails
@@ -72,16 +65,13 @@ class Wholes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """What documents are searched for.
+    """The tables that documents are searched with.
 
     Attributes:
-        sets: the benchmarks.
         set_of: (num_items,) int64, the benchmark of each item; items are counted over all benchmarks.
         table: keys of n-grams, tails and questions.
         postings: the items of each n-gram; of `coverage` the spellings of items.
-        item_of: (num_spellings,) int64, the item of each posting's number.
-        totals: (num_spellings,) int64, the sum of the weights of all n-grams.
-        wholes: the short items.
+        item_of, totals: (num_spellings,) int64, of each posting's number the item, and the sum of all weights.
         undetectable: (num_items,) bool.
     """
 

@@ -129,11 +129,10 @@ _NUMERIC = re.compile(r"&#(?:[xX]0*([0-9a-fA-F]{1,6})|0*([0-9]{1,7}));?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A page that is parsed.
+    """A page that is parsed: without lone surrogates and NULs, its formulas as LaTeX.
 
     Attributes:
-        html: without lone surrogates and NULs, its formulas as LaTeX.
-        tree: the same as resiliparse's HTMLTree. Only `auto` changes it.
+        tree: resiliparse's HTMLTree. Only `auto` changes it.
         shown: all text that the tree shows, menus and all, white space collapsed.
         cost: of its tags.
     """

@@ -2,10 +2,7 @@
 
 A number behind a `+`, or behind a word such as tel in one of the main regions, must be possible: its country has numbers of
 this length. A number that is known by its shape alone, or of another region, must be valid: its area and range are assigned.
-Where a part of a candidate is valid, that part is the number.
-
-This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, of 7 to about 70 bytes,
-at most four readings, each tried for every configured region. Results are cached, since pages repeat their numbers.
+Where a part of a candidate is valid, that part is the number. A reading takes about 40 µs in Python; results are cached.
 """
 
 from __future__ import annotations

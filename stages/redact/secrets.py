@@ -43,41 +43,11 @@ from stages.redact._edit import Redacting
 from stages.redact._patterns import LIBRARY
 from stages.redact._rules import BUILT_IN, compiled_rules, user_rules
 
-Kind = Literal[
-    "aws",
-    "gcp",
-    "azure",
-    "github",
-    "gitlab",
-    "slack",
-    "stripe",
-    "openai",
-    "anthropic",
-    "hugging_face",
-    "npm",
-    "pypi",
-    "jwt",
-    "google_oauth",
-    "private_key",
-    "assignment",
-    "artifactory",
-    "atlassian",
-    "digitalocean",
-    "discord",
-    "facebook",
-    "grafana",
-    "hashicorp",
-    "heroku",
-    "mailchimp",
-    "sendgrid",
-    "sentry",
-    "shopify",
-    "square",
-    "telegram",
-    "twilio",
-    "other",
-    "custom",
-]
+_Platforms = Literal["aws", "gcp", "azure", "github", "gitlab", "slack", "stripe", "openai", "anthropic", "hugging_face"]
+_Forms = Literal["npm", "pypi", "jwt", "google_oauth", "private_key", "assignment"]
+_Issuers = Literal["artifactory", "atlassian", "digitalocean", "discord", "facebook", "grafana", "hashicorp", "heroku"]
+_OtherIssuers = Literal["mailchimp", "sendgrid", "sentry", "shopify", "square", "telegram", "twilio"]
+Kind = Literal[_Platforms, _Forms, _Issuers, _OtherIssuers, "other", "custom"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of secrets, in the order of their numbers."""
 

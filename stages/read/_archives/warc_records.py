@@ -1,18 +1,13 @@
-"""The records of web archives in the WARC format, each with its position, as writers of all kinds have made them.
+"""The records of web archives in the WARC format, each with its position.
 
-    members ─▶ regular records, by their bytes ──────────────────┬─▶ records, and what is damaged
+    members ─▶ regular records, by their bytes ──────────────────┬─▶ records, and damage
              └▶ any other content, and large members: one by one ┘
 
-    WARC/1.0↵                   lines end with CRLF, or with LF alone, as in ClueWeb09
-    CONTENT-LENGTH : 12↵        names in any case, blanks before the colon
-    WARC-Target-URI: http://↵
-     e.org/↵                    a value that goes on in a line that begins with a blank
-    ↵
-    12 bytes ↵ ↵                a length that is a few bytes short is the distance to the next record
-
-Everything else is damage, behind which the next record is searched. A member that does not begin with a record goes on with the
-last record of the one before. A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file
-the offset of its first byte. Memory is `WHOLE_BYTES`, or a body that is taken.
+Lines may end with LF alone, as in ClueWeb09; names may have any case, and blanks before the colon; a value may go on in a line
+that begins with a blank; a length may be a few bytes short of the next record. Everything else is damage, behind which the next
+record is searched. A member that does not begin with a record goes on with the last record of the one before. A record's
+position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte. Memory is
+`WHOLE_BYTES`, or a body that is taken.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Reads and checks the model files of fastText 0.9.
-
-    .ftz, .bin  ->  read_model   options, dictionary, matrices: views of the mapped file
-                ->  read_labels  the labels alone
+"""Reads and checks the model files of fastText 0.9, `.ftz` and `.bin`.
 
 A file holds, in this order: magic and version; the options of training; the dictionary (words, then labels, each with its
-count) and what pruning left of its buckets; the input matrix; the output matrix. A matrix is dense or product-quantised.
-A dense one stays in the mapped file, so the workers of a machine share its pages. This module refuses inconsistent files, so
-that the kernels can trust the numbers.
+count) and the buckets that pruning left; the input matrix; the output matrix. A dense matrix stays in the mapped file, so the
+workers of a machine share its pages. Inconsistent files are refused, so that the kernels can trust the numbers.
 """
 
 from __future__ import annotations
@@ -107,8 +103,7 @@ class ModelFile:
     Attributes:
         data: (num_bytes,) uint8, the mapped file. The dictionary holds offsets into it.
         labels: without fastText's prefix, in the order of the file.
-        matrix: the rows of words, then of buckets.
-        output: the rows of labels, or of the inner nodes of their tree.
+        matrix, output: the rows of words, then of buckets; and of labels, or of the inner nodes of their tree.
     """
 
     path: Path

@@ -123,7 +123,7 @@ _IMPOSSIBLE_BYTES = 1 << 40
 """A size that no row group or record batch has: where Arrow asks for more memory at once, a length in the file is damaged."""
 
 _LARGE_BYTES = 64 << 20
-"""The size of a read from which on it is held against that of the file: memory for it is taken first."""
+"""The size of a read from which on it is compared with that of the file: memory for it is taken first."""
 
 
 class WatchedStream:

@@ -49,7 +49,7 @@ class _DamagedShardError(ValueError):
 
 
 class Mds(Reader):
-    """Reads MDS shards of text, plain or compressed, and checks them against the sizes and hashes of their `index.json`.
+    """Reads MDS shards of text, plain or compressed, and compares them with the sizes and hashes of their `index.json`.
 
     The text is a column of strings, of UTF-8 bytes, or of JSON strings; dots reach into JSON columns. Kept numbers keep their
     types; kept JSON is a string. Name the shards by `path: FOLDER/*.mds`, or `FOLDER/*.mds.zstd`.

@@ -1,7 +1,5 @@
 """A source of a mixture: its input files, its weight, where it comes from, and its stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal

@@ -190,13 +190,8 @@ class ReadBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldsSeen:
-    """The fields of the first records of a split.
-
-    Attributes:
-        found: those of the asked fields that at least one of the records has, be its value null.
-        names: fields of the records, for messages; a field inside an object with dots.
-        types: by asked field the type of its values, if the format has types.
-    """
+    """The fields of the first records of a split: the asked ones that at least one of the records has, be its value null; the `names`
+    of all, with dots inside objects, for messages; and the types of the asked ones."""
 
     num_records: int = 0
     found: frozenset[str] = frozenset()

@@ -156,12 +156,8 @@ class _Texts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Spelled:
-    """Questions, answers and both together, in every spelling, (num_spellings,) each; the first of an item is as written.
-
-    Attributes:
-        items: (num_spellings,) int64.
-        choices: the other choices in every spelling, with the items `choice_items`.
-    """
+    """Questions, answers and both together, in every spelling, (num_spellings,) each; the first of an item is as written. `items`:
+    (num_spellings,) int64. `choices`: the other choices in every spelling, with the items `choice_items`."""
 
     items: np.ndarray
     questions: _Texts

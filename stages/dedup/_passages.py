@@ -43,12 +43,7 @@ PASSAGES = full_schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
-    """The sizes of windows, grams and chunks.
-
-    Attributes:
-        by_bytes: whether every byte is a token; else words are.
-        length: tokens of a window.
-    """
+    """The sizes of windows, grams and chunks. `length`: tokens of a window, which are bytes or words."""
 
     by_bytes: bool
     length: int

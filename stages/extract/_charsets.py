@@ -75,13 +75,8 @@ Detector = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The text of a page.
-
-    Attributes:
-        text: without lone surrogates, NULs and a byte order mark.
-        codec: Python's name of the charset.
-        has_bad_bytes: whether U+FFFD stands for bytes that the charset does not have.
-    """
+    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset. `has_bad_bytes`:
+    whether U+FFFD stands for bytes that the charset does not have."""
 
     text: str
     codec: str
@@ -89,12 +84,7 @@ class Decoded:
 
 
 def decode_page(page: bytes, header: str, detect: Detector) -> Decoded:
-    """The text of a page.
-
-    Args:
-        header: the charset of the HTTP header; "" for none.
-        detect: the detector for pages that no declared charset decodes.
-    """
+    """The text of a page. `header`: the charset of the HTTP header; `detect`: for pages that no declared charset decodes."""
     if page.isascii() and b"\x1b" not in page and codec_of(header) not in UTF_16:  # the same in every other charset
         return Decoded(_clean(page.decode("ascii"), page), UTF_8)
     tried: set[str] = set()

@@ -49,12 +49,8 @@ class Measures(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a page: its text or the rule that it fails, with the measured value.
-
-    Attributes:
-        share: characters of the main text, divided by those that the page shows; NaN for a page that is read without a parser.
-        counted: counts that the page adds to.
-    """
+    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the page
+    shows, NaN without a parser; the counts that the page adds to."""
 
     text: str = ""
     marks: Marks = Marks()

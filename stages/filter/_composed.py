@@ -27,13 +27,7 @@ _SURPLUS = 32
 
 
 class Spans(NamedTuple):
-    """Spans of some texts.
-
-    Attributes:
-        rows: (num_spans,) int64, the text of each.
-        starts, stops: (num_spans,) int64, in `data`.
-        data: uint8.
-    """
+    """Spans `data[starts[i] : stops[i]]` of the texts `rows`: (num_spans,) int64 each."""
 
     rows: np.ndarray
     starts: np.ndarray

@@ -41,12 +41,8 @@ _BLOCK_MEMBERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file.
-
-    Attributes:
-        byte_offset: position of its first byte.
-        members: (offset in the content, position) of the first byte of each member that begins behind it.
-    """
+    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member that
+    begins behind it."""
 
     byte_offset: int
     content: bytes

@@ -190,12 +190,8 @@ def _problem(error: Exception) -> str:
 
 
 class Members:
-    """The members of a file, of which one is read at a time.
-
-    Attributes:
-        first: offset of the first frame that has content. Bytes before it belong to it.
-        feed_bytes, content_bytes: stored bytes that a decompressor gets, and content that it gives at a time; -1 for all.
-    """
+    """The members of a file, of which one is read at a time. `first`: offset of the first frame that has content; bytes before it
+    belong to it."""
 
     def __init__(self, stored: StoredBytes, compression: str | None, beginning: Beginning, max_window_bytes: int) -> None:
         self.stored, self.compression = stored, compression

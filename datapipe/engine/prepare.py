@@ -22,8 +22,7 @@ from datapipe.engine.history import read_mixture, read_types
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, look_into, would_take
-from datapipe.inputs.entries import Notes
-from datapipe.inputs.same_files import same_files
+from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
 from datapipe.shards.manifest import read_snapshot, snapshot_file, snapshot_folder

@@ -1,10 +1,10 @@
 """The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for.
 
     ShardTable ─▶ lists/<digest>.parquet    the shards of the first run
-               ─▶ lists/<digest>.parquet    those of each addition
+               ─▶ lists/<digest>.parquet    those of each later generation
 
 A manifest names lists of shards, so it stays small, however many shards it has. A list is named by the digest of its content.
-Snapshots with the same shards share it, and an addition writes its own list only.
+Snapshots with the same shards share it, and a generation writes its own list only.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class ShardEntry(BaseModel):
     # piece_length, stratum: as in `ShardGroup`; absent where they are None
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
-    # number of the addition to its source that it was packed with; absent for the rows that the source began
-    # with
+    # number of the generation that it was packed with; absent for the first
     part: Count | None = absent()
     # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
     # looked up in few shards; absent if unknown

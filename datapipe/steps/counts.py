@@ -238,7 +238,7 @@ def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:
     documents = counts.document_counts
     if not documents.read:
         more = f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
-        return f"no document is in its input: {next(iter(files))}{more}"
+        return f"no document is in its input: {next(iter(files), '')}{more}"
     read = f"of {counted(documents.read, 'document')}"
     reasons = [f"{name} dropped {number:,}" for name, number in documents.dropped.most_common(_NAMED_REASONS)]
     if documents.quarantined:

@@ -1,6 +1,6 @@
 """The order of a source that has one generation of rows, or several.
 
-    generation  0 ──── the first snapshot            1 ──── an addition          2 ──── a later addition
+    generation  0 ──── the first snapshot            1 ──── files added later    2 ──── added after them
     epoch       all generations, one after another; rows are mixed within a generation
     ordinal     0 ── generation 0 ── | generation 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
                                                       └ the run moves to a snapshot that has generation 1

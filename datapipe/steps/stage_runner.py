@@ -86,6 +86,7 @@ class StageRunner:
         stage = bound.stage
         assert isinstance(stage, Global)
         salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
+
         def checked(part: DocumentBatch) -> dict[str, pa.RecordBatch]:
             return checked_tables(stage.emit(part), stage.emits())
 

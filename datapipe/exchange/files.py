@@ -211,10 +211,9 @@ def _message(block: pa.RecordBatch) -> pa.Buffer:
 def sorted_rows(table: pa.Table) -> pa.RecordBatch:
     """The rows of a table as one batch, sorted by their words. Rows with equal words come in any order, so their other columns
     must be equal too."""
-    table = table.combine_chunks()
     if table.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
-    rows = table.to_batches()[0]
+    rows = table.combine_chunks().to_batches()[0]
     return take_rows(rows, order_of(rows))
 
 
@@ -222,12 +221,8 @@ def order_of(rows: pa.RecordBatch) -> np.ndarray:
     """The order of rows by their words, (num_rows,). Further words count where hashes are equal: few are."""
     (hashes,) = sort_words(rows, 1)
     order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    same = hashes[1:] == hashes[:-1]
-    tied = np.zeros(len(order), np.bool_)
-    tied[1:] |= same
-    tied[:-1] |= same
-    positions = np.flatnonzero(tied)
+    same = np.concatenate([[False], hashes[order[1:]] == hashes[order[:-1]], [False]])
+    positions = np.flatnonzero(same[1:] | same[:-1])
     if len(positions):
         of_equal = order[positions]
         words = sort_words(take_rows(sorted_columns(rows), of_equal))

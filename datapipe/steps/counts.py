@@ -204,7 +204,6 @@ class Loss:
 
 
 def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Loss]:
-    """The loss of each stage that dropped documents, in order."""
     left, names = counts.read, sorted((bound.name for bound in stages), key=len, reverse=True)
     by_stage: dict[str, Counter[str]] = {}
     for reason, number in counts.dropped.items():

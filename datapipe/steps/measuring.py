@@ -121,7 +121,6 @@ class Distributions:
         self._seconds += work_clock() - started
 
     def taken_s(self) -> float:
-        """The seconds spent since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -295,7 +294,6 @@ class SurvivorWriter:
         self._stages: dict[str, ClusterSample] = {}
 
     def add(self, stage: str, survivors: pa.Array) -> None:
-        """Adds the survivors of dropped documents, one a document."""
         sample = self._stages.setdefault(stage, ClusterSample(MOST_OF_TASK))
         sample.add(survivors, np.ones(len(survivors), np.int64))
 

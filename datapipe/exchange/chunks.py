@@ -45,7 +45,9 @@ def read_chunks(
     limit_bytes: int,
 ) -> Iterator[Bucket]:
     """The rows of a range of hashes in buckets of about `limit_bytes`; `global_stage.Global` describes how hot keys are cut."""
-    limits = _limits(tables, limit_bytes)
+    row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
+    total = max(1, sum(row_bytes.values()))
+    limits = {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
     reached, end = (start,), (stop,)
     while reached < end:
         portions = _portions(root, tables, exchange, reached, end, limits)
@@ -147,12 +149,6 @@ def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, 
         parts, start = read_portion(root, files, start, stop, limit_bytes)
         total += sum(part.nbytes for part in parts)
     return total
-
-
-def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
-    row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
-    total = max(1, sum(row_bytes.values()))
-    return {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
 
 
 def _sorted(parts: Parts, schema: pa.Schema) -> pa.RecordBatch:

@@ -171,17 +171,14 @@ class TableWriters:
             if name not in self.schemas or not rows.schema.equals(self.schemas[name]):
                 found = f"{name}: {rows.schema.to_string(show_field_metadata=False)!r}"
                 raise DatapipeError(f"{where}: returned rows of {found}, which is not what it declared")
+            if rows.num_rows and name not in self._writers:
+                path = f"{self.folder}/{name}.exchange"
+                self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
             if rows.num_rows:
-                self._writer(name).add(rows)
+                self._writers[name].add(rows)
         if sum(writer.held_bytes for writer in self._writers.values()) >= self.run_bytes:
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
         return sum(rows.nbytes for rows in tables.values())
-
-    def _writer(self, name: str) -> ExchangeWriter:
-        if name not in self._writers:
-            path = f"{self.folder}/{name}.exchange"
-            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
-        return self._writers[name]
 
     def finish(self, prefix: str = "") -> dict[str, tuple[ExchangeFile, ...]]:
         return {f"{prefix}{name}": (writer.finish(),) for name, writer in sorted(self._writers.items())}

@@ -213,7 +213,10 @@ class FindingsWriter:
         rows = numbers(found.column("row"))
         ranks = np.arange(len(rows)) - first_of_group(rows)
         entries = zip(found.column("list").to_pylist(), found.column("entry").to_pylist())
-        is_new = np.array([self._is_new((name, *entry)) for entry in entries])
+        is_new: list[bool] = []
+        for entry in entries:
+            is_new.append((name, *entry) not in self._known)
+            self._known.add((name, *entry))
         chosen = np.flatnonzero((ranks < MOST_OF_DOCUMENT) | is_new)
         documents, found = pa.array(rows[chosen]), found.take(pa.array(chosen))
         kept = "tagged" if is_tag else "cut" if "text" in result.columns else "kept"
@@ -221,11 +224,6 @@ class FindingsWriter:
         about = [batch.keys.take(documents), batch.record.column("id").take(documents), pa.array([name] * len(chosen))]
         arrays = [*about, pa.array(outcomes.tolist(), pa.string()), *found.columns[1:]]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=FINDINGS))
-
-    def _is_new(self, entry: tuple[str, str, str]) -> bool:
-        is_new = entry not in self._known
-        self._known.add(entry)
-        return is_new
 
     def finish(self) -> Outputs:
         return {"findings": self._writer.finish()}

@@ -137,16 +137,11 @@ def filters_with_cuts(plan: Plan) -> dict[str, dict[str, BoundStage]]:
     filters: dict[str, dict[str, BoundStage]] = {}
     for source, segments in plan.pipeline.segments.items():
         for bound in chain(*segments):
-            cut = bound.cut if not bound.is_scored else _found_cut(plan, source, bound.name)
-            if cut is not None:
-                filters.setdefault(source, {})[bound.name] = replace(bound, cut=cut)
+            steps = [step for step in plan.of_kind("narrow", source) if _filter_of(step) == bound.name]
+            cuts = [own.cut for step in steps for own in step.numbers(NarrowMetrics) if own.cut.is_found]
+            if bound.cut is not None or cuts:
+                filters.setdefault(source, {})[bound.name] = replace(bound, cut=bound.cut or cuts[0])
     return filters
-
-
-def _found_cut(plan: Plan, source: str, name: str) -> Cut | None:
-    steps = (step for step in plan.of_kind("narrow", source) if _filter_of(step) == name)
-    cuts = [own.cut for step in steps for own in step.numbers(NarrowMetrics)]
-    return cuts[-1] if cuts and cuts[-1].is_found else None
 
 
 def _filter_of(step: Step) -> str:

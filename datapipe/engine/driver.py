@@ -45,7 +45,7 @@ from datapipe.steps.estimate import KeptText, step_costs
 from datapipe.steps.kind import Plan, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
-from datapipe.steps.splits import name_of_key
+from datapipe.steps.splits import names_of_keys
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 
@@ -242,7 +242,7 @@ class Driver:
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 
     def _locate(self, task: Task, key: bytes) -> str:
-        return name_of_key(task.source, self.request.sources[task.source].files, key)
+        return names_of_keys({task.source: self.request.sources[task.source].files})(key)
 
     def _check_dropped(self, plan: Plan) -> None:
         for excess in excess_drops(plan):

@@ -87,7 +87,7 @@ def _sources(inputs: Sequence[str]) -> dict[str, Files]:
     for pattern in inputs:
         patterns.setdefault(str(Path(re.split(r"[*?\[]", pattern)[0] + "x").parent), []).append(pattern)
     return {
-        name: discover(name, listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
+        name: discover(listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
         for name, listed in patterns.items()
     }
 

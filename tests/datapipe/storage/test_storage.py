@@ -139,7 +139,7 @@ def test_s3_anonymous_requests_are_not_signed(
     with open_input(url) as stream:
         assert stream.read() == b"a.txt" * 1000
     assert current_state(url).num_bytes == 5000
-    found = discover("web", [f"s3://anonymous@public/*.txt{public.query}"], lambda path: Text(), "stat", "here")
+    found = discover([f"s3://anonymous@public/*.txt{public.query}"], lambda path: Text(), "stat", "here")
     assert [(file.path, file.url) for file, _ in found] == [
         (name, f"s3://anonymous@public/{name}{public.query}") for name in ("a.txt", "b.txt")
     ]

@@ -125,8 +125,6 @@ class Database:
             f"set enable_external_access = false; set lock_configuration = true"
         )
 
-    # ---------------------------------------------------------------------------------------------- queries
-
     def rows(self, query: str, options: Any = None, scanned: pa.Table | None = None) -> list[dict[str, Any]]:
         """The rows of a query of ours.
 
@@ -169,8 +167,6 @@ class Database:
             raise CorruptionError(f"A table under work/ cannot be read any more: {cause}. Start the command again.") from error
         finally:
             cursor.close()
-
-    # ---------------------------------------------------------------------------------------------- views
 
     def _attach(self, facts: FactFiles) -> None:
         execute = self._connection.execute

@@ -187,8 +187,6 @@ class Inspector:
                 kept = counts.documents.kept
                 yield f"The files with the {kept:,} kept documents of '{source}' are gone from work/. Run the mixture again."
 
-    # ---------------------------------------------------------------------------------------------- documents
-
     @cached_property
     def removed(self) -> Removed:
         return read_removed(self.root, newest_manifest(self.root))

@@ -111,8 +111,6 @@ def _readable(quantiles: Sequence[float]) -> set[float]:
     return rounded
 
 
-# ------------------------------------------------------------------------------------------------ tags in SQL
-
 _COUNTS = """
 with thresholds as (select unnest($grid::double[]) as threshold),
 measured as (
@@ -182,9 +180,6 @@ def tagged_values(
 
 def _column(stage: str, rule: str) -> str:
     return f"coalesce({quoted(f'{stage}.{rule}')}::double, 'nan'::double)"
-
-
-# ------------------------------------------------------------------------------------------------ rules
 
 
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
@@ -265,9 +260,6 @@ def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
         f"The stage then keeps every document and writes the value that each rule measured. Run it into another output: "
         f"datapipe run MIXTURE.yaml --output {quote(output.root.url + '-tagged')}"
     )
-
-
-# ------------------------------------------------------------------------------------------------ for the page
 
 
 class Accepted:

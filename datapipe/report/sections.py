@@ -35,9 +35,6 @@ def _filled(table: Table) -> Table:
     return replace(table, headings=[table.headings[column] for column in filled], rows=rows)
 
 
-# ------------------------------------------------------------------------------------------------ documents
-
-
 def sources(report: Report) -> Section:
     """What is kept of each source, and where it comes from. Sources whose rows are those of another snapshot come last."""
     epochs = {name: source.epochs for name, source in report.mixture.sources.items()} if report.mixture else {}
@@ -76,9 +73,6 @@ def _origin(origin: Origin | None) -> list[str | None]:
         return [license, dates, "yes", origin.homepage]
     prompt = f", prompt {synthetic.prompt}" if synthetic and synthetic.prompt else ""
     return [license, dates, f"{synthetic.model}{prompt}" if synthetic else None, origin.homepage]
-
-
-# ------------------------------------------------------------------------------------------------ filters
 
 
 def filters(report: Report) -> Section:
@@ -131,9 +125,6 @@ def evaluation_table(found: Sequence[SearchedSet]) -> Table:
         rows=[[each.name, each.entries, each.contaminated, each.clean, each.undetectable, each.stage] for each in found],
         note="An item that has too few words cannot be found." if any(each.undetectable for each in found) else "",
     )
-
-
-# ------------------------------------------------------------------------------------------------ text and tokens
 
 
 def language_counts(report: Report) -> dict[str, TokenCounts]:
@@ -254,9 +245,6 @@ def tokenizer_notes(figures: TokenizerFigures) -> Iterator[str]:
         examples = ", ".join(f"{each.id} {each.token!r}" for each in figures.unused.examples)
         ids = f"{figures.unused.count:,} of {figures.vocab_size:,} ids never occur in these texts"
         yield f"{ids} (special tokens not counted){f': {examples}' if examples else ''}."
-
-
-# ------------------------------------------------------------------------------------------------ licences, cost, time
 
 
 def provenance(report: Report) -> Section:

@@ -18,10 +18,10 @@ from datapipe.quantities import counted, size
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
-from datapipe.steps.encoding import choice_of
 from datapipe.steps.estimate import Estimate
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.request import Request, TakenSource
+from datapipe.steps.tokenize import choice_of
 from datapipe.steps.weighting import BYTES_PER_TOKEN, shares_of
 
 Reasons = Mapping[str, Sequence[str]]

@@ -14,7 +14,7 @@ from datapipe.report.report import Interval, MixtureShares, Report, SearchedSet
 from datapipe.token_counts import LanguageFertility, TokenCounts, TokenizerFigures
 
 _SHOWN_LANGUAGES = 12
-"""Languages of each source in the table of the tokenizer: those with most text. report.json has all of them."""
+"""Languages of each source in the table of the tokenizer: those with most text."""
 
 _LEAST_STARTING_S = 0.5
 _STACKED_SOURCES = 7
@@ -36,7 +36,7 @@ def _filled(table: Table) -> Table:
 
 
 def sources(report: Report) -> Section:
-    """What is kept of each source, and where it comes from. Sources whose rows are those of another snapshot come last."""
+    """What is kept of each source, and where it comes from; rows of other snapshots last."""
     epochs = {name: source.epochs for name, source in report.mixture.sources.items()} if report.mixture else {}
     has_tokens = bool(report.total.tokens)
     entries = {**report.sources, **({"total": report.total} if len(report.sources) > 1 else {})}
@@ -213,7 +213,7 @@ def tokenizer(report: Report) -> Section:
 
 
 def fertility_table(figures: TokenizerFigures) -> Table:
-    """Bytes per token and tokens per word: of each source, of its languages with most text, and of all sources."""
+    """Bytes per token and tokens per word of sources, languages with most text, and all sources."""
     rows: list[list[Cell]] = []
     for name, source in figures.sources.items():
         rows.append(_fertility(name, source))

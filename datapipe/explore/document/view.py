@@ -97,8 +97,8 @@ class DocumentView:
         return self._excerpt(row, stored)
 
     def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
-        """What the quarantine holds of input that cannot be read. A cut one is not shown where it should be redacted: half of
-        what a redaction looks for may be cut off."""
+        """What the quarantine holds of input that cannot be read. A cut one is not shown
+        where it should be redacted: half of what a redaction looks for may be cut off."""
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []

@@ -229,7 +229,8 @@ class RayEngine(Engine):
             if fit and running.missing_resource and running.missing_s >= self._patience_s:
                 message = (
                     f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a "
-                    f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
+                    f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now "
+                    f"{self._stall_s:g}"
                 )
                 return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
         return None

@@ -10,19 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from datapipe.engine.events import (
-    Blocked,
-    Committed,
-    Event,
-    Looked,
-    Planned,
-    Progress,
-    Published,
-    Retried,
-    RunEnded,
-    RunStarted,
-    Said,
-)
+from datapipe.engine import events
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.sums import Figures, Pauses, Sums
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
@@ -62,31 +50,31 @@ class RunState:
         self.lines: list[str] = []
         self.failed = self._blocked_by = ""
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._start(event.output)
-            case Planned():
+            case events.Planned():
                 self._plan(event)
-            case Committed():
+            case events.Committed():
                 self._commit(event)
-            case Retried():
+            case events.Retried():
                 assert event.attempt.failure is not None
                 self.failures[event.attempt.failure.kind] += 1
                 self._of_process["failures", event.attempt.failure.kind] += 1
                 self.failed = str(event)
-            case Progress():
+            case events.Progress():
                 self._progress(event)
-            case Blocked():
+            case events.Blocked():
                 self._blocked_by = event.by
-            case Said():
+            case events.Said():
                 self.lines = [*self.lines[1 - _LAST_LINES :], event.line]
-            case RunEnded():
-                self._progress(Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
+            case events.RunEnded():
+                self._progress(events.Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
                 self.num_published += event.is_new
-            case Looked():
+            case events.Looked():
                 self.looked_at = time.time()
-            case Published():
+            case events.Published():
                 self.num_published += 1
             case _:
                 pass
@@ -98,7 +86,7 @@ class RunState:
             self._output, self._counts = output, (Figures(ended).add(sums), Sums())
         self._begin()
 
-    def _plan(self, event: Planned) -> None:
+    def _plan(self, event: events.Planned) -> None:
         steps, sums = {}, Sums(event.plan)
         for step in event.plan.steps:
             num_tasks = None if step.tasks is None else len(step.tasks)
@@ -113,7 +101,7 @@ class RunState:
             sums.count(step, records)
         self.steps, self._counts = steps, (self._counts[0], sums)  # as a whole, so that no scrape sees a counter fall
 
-    def _commit(self, event: Committed) -> None:
+    def _commit(self, event: events.Committed) -> None:
         self._blocked_by = ""
         self._of_process.observe("commit_seconds", value=event.seconds)
         self._of_process.observe("commit_records", value=len(event.attempts))
@@ -126,7 +114,7 @@ class RunState:
             state.add(attempt.record)
             self.sums.count(state.step, [attempt.record])
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: events.Progress) -> None:
         now = time.time()
         self.since = {message.attempt: self.since.get(message.attempt, now) for message in event.messages}
         self.messages, self.slots, self.queued = event.messages, event.slots, event.queued

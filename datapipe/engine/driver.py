@@ -131,8 +131,7 @@ class Driver:
         return plan
 
     def _update(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
-        """Emits the state of the engine, and starts second attempts where slots are free, a few times a
-        second."""
+        """Emits the state of the engine, and starts second attempts where slots are free, a few times a second."""
         if (now := time.monotonic()) < self._next_update:
             return
         self._next_update = now + _UPDATE_EVERY_S
@@ -248,9 +247,9 @@ class Driver:
         for source, of_source in counts_of_read.items():
             if len(of_source.unreadable_files) > allowed:
                 raise UserError(
-                    f"{counts.unreadable_text(source, of_source.unreadable_files)}. max_unreadable_files allows "
-                    f"{allowed}. List all with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, `exclude` them "
-                    f"from the source, or raise max_unreadable_files to keep what can be read of them, and run the same "
+                    f"{counts.unreadable_text(source, of_source.unreadable_files)}. max_unreadable_files allows {allowed}. List "
+                    f"all with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, `exclude` "
+                    f"them from the source, or raise max_unreadable_files to keep what can be read of them, and run the same "
                     f"command again."
                 )
 
@@ -282,7 +281,8 @@ class Driver:
             raise DatapipeError(
                 f"source '{first.step.source}': all {total.read:,} records that its first tasks read are quarantined, so the "
                 f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. "
-                f"{counts.quarantine_text(total)}. {self._example(first.records)} {self._remedy()}, and run the same command again."
+                f"{counts.quarantine_text(total)}. {self._example(first.records)} {self._remedy()}, and run the same "
+                f"command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:

@@ -91,7 +91,7 @@ class LocalEngine(Engine):
 
     def _hand_out(self) -> None:
         while self._waiting:
-            idle = next((worker for worker in self._workers if worker.task is None), None)
+            idle = next((worker for worker in self._workers if worker.attempt is None), None)
             if idle is None:
                 if len(self._workers) >= self.num_workers:
                     return

@@ -134,8 +134,7 @@ def _kind_of(error: BaseException) -> str:
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have
-    called."""
+    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have called."""
     try:
         yield
     except SystemExit as error:

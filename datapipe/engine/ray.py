@@ -333,8 +333,7 @@ def _attempt_that_travels() -> Callable[..., Any]:
 
 
 def _kill_on_node(running: RemoteAttempt) -> None:
-    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the
-    loss."""
+    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the loss."""
     assert running.report is not None
     running.report_age_s = 0.0
     on_node(ray.remote(num_cpus=0, max_retries=0)(kill_supervisor), running.node_id, "kill").remote(running.report)

@@ -65,8 +65,7 @@ class TaskFailedError(DatapipeError):
 
 @dataclass(slots=True)
 class Retries:
-    """Tasks that wait for another attempt. `locate` names a document of a task by its key:
-    "web/a.jsonl:120"."""
+    """Tasks that wait for another attempt. `locate` names a document of a task by its key: "web/a.jsonl:120"."""
 
     execution: ExecutionSpec
     locate: Callable[[Task, bytes], str]
@@ -103,8 +102,7 @@ class Retries:
                 return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
-        """Queues another attempt for a time of the monotonic clock, after an outage, which counts as no
-        failure."""
+        """Queues another attempt for a time of the monotonic clock, after an outage, which counts as no failure."""
         heapq.heappush(self._waiting, (until, task.fingerprint, task))
 
     def due(self) -> list[Task]:

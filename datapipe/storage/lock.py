@@ -111,8 +111,7 @@ class OutputLock:
         )
 
     def check(self) -> None:
-        """Raises LeaseLostError where this process knows that another run has taken the output. Costs
-        nothing."""
+        """Raises LeaseLostError where this process knows that another run has taken the output. Costs nothing."""
 
     def check_pending_deletions(self, wanted: Iterable[str]) -> None:
         """Raises DatapipeError where a cleaning that was interrupted, or is paused, deletes a file that is to be published."""

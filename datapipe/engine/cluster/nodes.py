@@ -110,8 +110,7 @@ class Nodes:
 
     @property
     def fit(self) -> list[Node]:
-        """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by
-        mistake."""
+        """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by mistake."""
         now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == []]
         staying = [node for node in able if node.leaves_until <= now]
         return staying or [node for node in able if node.leaves_until < float("inf")]

@@ -70,8 +70,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same
-    versions."""
+    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same versions."""
 
     expectation: Expectation
     task: bytes

@@ -61,8 +61,7 @@ class RayNodes:
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run
-        tasks."""
+        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run tasks."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         deadline = time.monotonic() + _PROBE_TIMEOUT_S
         self.update(0.0)

@@ -75,8 +75,7 @@ class Sums(Figures):
 
 
 class Pauses:
-    """The longest time between two updates of the driver, of the last one or two minutes. `clock` is
-    monotonic."""
+    """The longest time between two updates of the driver, of the last one or two minutes. `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

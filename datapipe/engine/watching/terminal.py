@@ -40,7 +40,10 @@ class Terminal:
     def observe(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._start()
+                self._has_plan = False
+                if self.console.is_terminal:
+                    self._live = Live(console=self.console, get_renderable=self.display, refresh_per_second=4, transient=True)
+                    self._live.start()
             case RunEnded() if self._live is not None:
                 self._live.stop()
                 self._live = None
@@ -57,12 +60,6 @@ class Terminal:
             case _:
                 if line := line_of(event):
                     self._print(line)
-
-    def _start(self) -> None:
-        self._has_plan = False
-        if self.console.is_terminal:
-            self._live = Live(console=self.console, get_renderable=self.display, refresh_per_second=4, transient=True)
-            self._live.start()
 
     def _print_all(self) -> None:
         if self._state.steps:

@@ -81,7 +81,7 @@ class WorkerProcess:
         os.close(block)
         self.connection = Connection(ours.detach())
         self.connection.send((sys.path, url))
-        self.task: Task | None = None
+        self.attempt: Attempt | None = None  # at its task
         self.message: Message | None = None
         self.is_ready = False  # it has imported its libraries
         self._oom_kills = 0  # of the machine, when it got its task
@@ -94,7 +94,8 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def give(self, task: Task, attempt: str) -> None:
-        self.task, self._updated_at = task, time.monotonic()
+        self._updated_at = time.monotonic()
+        self.attempt = Attempt(task=task, attempt=attempt, node=_NODE)
         self.message = Message(attempt=attempt, task=task.label, node=_NODE)
         self._oom_kills = _recent_oom_kills(int(self._updated_at))
         try:
@@ -113,14 +114,10 @@ class WorkerProcess:
             record, failure = self.connection.recv()
         except (EOFError, OSError):
             return self._lost()
-        ended = replace(self._attempt(), record=record, failure=failure)
-        self.task = self.message = None
+        assert self.attempt is not None
+        ended = replace(self.attempt, record=record, failure=failure)
+        self.attempt = self.message = None
         return ended
-
-    def _attempt(self) -> Attempt:
-        assert self.task is not None
-        assert self.message is not None
-        return Attempt(task=self.task, attempt=self.message.attempt, node=_NODE)
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the end of its attempt; None if it does not end in time."""
@@ -129,8 +126,7 @@ class WorkerProcess:
         return self.receive() if self.connection.poll() or not self.is_alive else None
 
     def _lost(self) -> Attempt | None:
-        message, published = self.message, self._block.read()
-        attempt = None if message is None else self._attempt()
+        attempt, message, published = self.attempt, self.message, self._block.read()
         status = self.stop()
         if attempt is None or message is None:
             return None
@@ -146,7 +142,7 @@ class WorkerProcess:
 
     def watch(self, limits: ExecutionSpec) -> Attempt | None:
         """Updates `message`. Ends an attempt that stalls or takes too much memory, and the process with it."""
-        if self.message is None:
+        if self.attempt is None or self.message is None:
             return None
         now = time.monotonic()
         step_s, self._updated_at = min(now - self._updated_at, LONGEST_STEP_S), now
@@ -154,7 +150,7 @@ class WorkerProcess:
         failure = self._excess(self.message, limits.memory) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
-        attempt = self._attempt()
+        attempt = self.attempt
         self.stop()
         return replace(attempt, failure=replace(failure, details=self._trace_text))
 
@@ -222,7 +218,7 @@ class WorkerProcess:
         self._trace_text = os.pread(self._trace, _TRACE_BYTES, 0).decode("utf-8", "replace")
         os.close(self._trace)
         self._block.close()
-        self.task = self.message = None
+        self.attempt = self.message = None
         return status
 
 
@@ -297,8 +293,7 @@ def _process_state(process_id: int) -> tuple[bool, float, int]:
 
 
 def stat_of(process_id: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty where the process is gone, or the system has no
-    /proc."""
+    """The fields of /proc/PID/stat from the state on; empty where the process is gone, or the system has no /proc."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -247,10 +247,10 @@ class Driver:
         for source, of_source in counts_of_read.items():
             if len(of_source.unreadable_files) > allowed:
                 raise UserError(
-                    f"{counts.unreadable_text(source, of_source.unreadable_files)}. max_unreadable_files allows {allowed}. List "
-                    f"all with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, `exclude` "
-                    f"them from the source, or raise max_unreadable_files to keep what can be read of them, and run the same "
-                    f"command again."
+                    f"{counts.unreadable_text(source, of_source.unreadable_files)}. max_unreadable_files allows {allowed}. "
+                    f"List all with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, "
+                    f"`exclude` them from the source, or raise max_unreadable_files to keep what can be read of them, and run "
+                    f"the same command again."
                 )
 
     def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, counts.SourceCounts]) -> None:

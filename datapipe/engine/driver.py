@@ -108,12 +108,7 @@ class Driver:
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
             self._update(engine, attempts, len(ready))
-            attempt = None if attempt is None else attempts.with_node(attempt)
-            if attempt is not None and not attempts.ends_task(attempt):
-                if attempt.failure is not None:
-                    text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
-                    self.emit(Retried(attempt=attempt, text=text))
-                attempt = None
+            attempt = None if attempt is None else attempts.ended(attempt)
             if attempt is not None:
                 if attempt.failure is not None:  # which may end the run
                     self._commit(missing)

@@ -42,6 +42,7 @@ LOCK = "work/lock"
 LEASE = "work/lock.json"
 PENDING_DELETIONS = "work/deleting-"
 PROBE = "work/probe-"
+"""Begins the names of files by which a run reads the clock of a store, or a node shows that it sees OUTPUT."""
 
 LEASE_S = 60.0
 """Seconds without a renewal until another run may take the output."""
@@ -163,7 +164,7 @@ class Lease(OutputLock):
         before = _state(found[0]) if found else {}
         self._version = found[1] if found else None
         if before.get("holder"):
-            age_s = self.store.age_s(LEASE, probe(self.state["holder"]))
+            age_s = self.store.age_s(LEASE, PROBE + self.state["holder"])
             if age_s is not None and age_s < LEASE_S:
                 until = f" If it was killed, its lease expires within {LEASE_S:.0f} seconds."
                 raise self._taken(str(before.get("process")), until)
@@ -296,8 +297,3 @@ def holder(root: Root) -> str:
         return lock.read_text(errors="replace").strip() or "unknown" if held else ""
     except OSError:
         return ""
-
-
-def probe(name: str) -> str:
-    """The file by which the nodes of a cluster show that they see OUTPUT."""
-    return f"{PROBE}{name}"

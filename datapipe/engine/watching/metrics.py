@@ -10,8 +10,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.engine.watching.state import RunState
-from datapipe.engine.watching.sums import BOUNDS, Figures
+from datapipe.engine.watching.state import BOUNDS, Figures, RunState
 from datapipe.machine.http_server import MetricsServer
 
 _COUNTERS = (

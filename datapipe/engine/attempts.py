@@ -109,7 +109,6 @@ class Attempts:
         return ended
 
     def update(self, messages: Sequence[Message]) -> None:
-        """Takes the activity of the running attempts."""
         self._messages = messages
         for message in messages:
             attempt = self._open.get(message.attempt)

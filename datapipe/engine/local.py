@@ -43,7 +43,6 @@ class LocalEngine(Engine):
 
     @property
     def worker_ids(self) -> list[int]:
-        """Process ids of the workers, for tests that kill them."""
         return [worker.process.pid for worker in self._workers]
 
     def submit(self, task: Task, attempt: str) -> None:

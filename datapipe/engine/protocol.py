@@ -113,7 +113,6 @@ _KINDS = {StageMemoryError: "memory", StageError: "stage", UserError: "user", Co
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Classifies an exception that a task raised."""
     is_outage = isinstance(error, OutageError) or is_retryable(error)
     kind = "infrastructure" if is_outage else "task" if isinstance(error, Exception) else "stage"  # SystemExit and its like
     kind = next((known for of, known in _KINDS.items() if isinstance(error, of)), kind)

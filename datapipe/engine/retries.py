@@ -56,8 +56,6 @@ _RESUME = "Committed tasks are kept. Then run the same command again"
 
 
 class TaskFailedError(DatapipeError):
-    """A task failed for the last time."""
-
     def __init__(self, text: str, failure: Failure) -> None:
         super().__init__(text)
         self.failure = failure
@@ -106,7 +104,6 @@ class Retries:
         heapq.heappush(self._waiting, (until, task.fingerprint, task))
 
     def due(self) -> list[Task]:
-        """Takes the tasks whose pause is over."""
         tasks = []
         while self._waiting and self._waiting[0][0] <= time.monotonic():
             tasks.append(heapq.heappop(self._waiting)[2])

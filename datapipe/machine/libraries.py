@@ -30,7 +30,6 @@ def require(library: str, needed_by: str) -> str:
 
 
 def installed_version(library: str) -> str:
-    """The version of an installed library; "none" where it is absent."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:

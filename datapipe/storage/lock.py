@@ -83,7 +83,6 @@ class OutputLock:
         self.release()
 
     def take(self) -> None:
-        """Takes the output. Raises UserError where another run holds it."""
         path = Path(self.root.path(LOCK))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,7 +280,6 @@ def _bytes(state: dict[str, Any]) -> bytes:
 
 
 def holder(root: Root) -> str:
-    """The process that holds an output; empty where none does."""
     if root.local is None:
         with suppress(FileNotFoundError, ValueError, KeyError):
             lease = json.loads(root.read_bytes(LEASE))

@@ -53,8 +53,6 @@ class Node:
 
 @dataclass(slots=True)
 class Nodes:
-    """All nodes that are alive."""
-
     clock: Callable[[], float] = time.monotonic
     _nodes: dict[str, Node] = field(default_factory=dict)
     _notices: list[str] = field(default_factory=list)

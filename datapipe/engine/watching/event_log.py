@@ -10,8 +10,6 @@ from datapipe.steps.kind import Plan
 
 
 class EventLog:
-    """An observer that writes into a log."""
-
     def __init__(self, log: JsonLog) -> None:
         self._write = log.write
         self._states: dict[str, str] = {}

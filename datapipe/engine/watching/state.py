@@ -47,7 +47,6 @@ class Figures(dict[tuple[str, ...], float]):
         self[name, *labels, "sum"] += value
 
     def add(self, others: Mapping[tuple[str, ...], float]) -> Self:
-        """Adds other sums, and returns these."""
         for key, value in dict(others).items():
             self[key] += value
         return self
@@ -101,7 +100,6 @@ class Pauses:
         self._updated = now
 
     def end(self) -> None:
-        """No more updates come."""
         self._window, self._longest = 0.0, (0.0, 0.0)
         self._updated: float | None = None
 
@@ -228,7 +226,6 @@ class RunState:
 
     @property
     def running(self) -> Counter[str]:
-        """Running attempts by step."""
         return Counter(message.step for message in self.messages)
 
     def time_left(self) -> TimeLeft | None:

@@ -85,7 +85,6 @@ class Terminal:
                 yield f"{step.step.title}: {duration(time.monotonic() - step.began)}, {place}"
 
     def display(self) -> Group:
-        """The steps and the workers, each line as wide as the terminal at most."""
         width = self.console.width
         shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
         heading, *steps = (fitting(harmless(line), width) for line in shown)

@@ -120,7 +120,6 @@ class WorkerProcess:
         return ended
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
-        """Waits for the end of its attempt; None if it does not end in time."""
         wait([self.connection], timeout_s)
         # A worker that forked leaves its socket open in the child when it dies, so the process is checked as well.
         return self.receive() if self.connection.poll() or not self.is_alive else None
@@ -199,7 +198,6 @@ class WorkerProcess:
                 time.sleep(0.01)
 
     def stop(self) -> int:
-        """Ends the process; its exit status."""
         if self.connection.closed:
             return self.process.poll() or 0
         if self.is_alive:  # while the connection is open: the worker ends itself when it is closed, and its children stay
@@ -223,7 +221,6 @@ class WorkerProcess:
 
 
 def is_stalled(message: Message, stall_s: float) -> bool:
-    """Whether a worker has been silent longer than its work can take."""
     activity = message.activity or Activity()
     if activity.is_waiting and not message.is_stopped:
         return False

@@ -6,14 +6,15 @@
 A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from time import perf_counter
 
 from datapipe.credentials import masked
-from datapipe.document_name import document_name
 from datapipe.engine.events import RunEnded, RunStarted, all_of
 from datapipe.engine.history import node_hours
 from datapipe.engine.local import usable_cores
@@ -28,11 +29,11 @@ from datapipe.report.distributions import distributions, list_counts
 from datapipe.report.html.page import write_page
 from datapipe.report.report import Command, Report, write_report
 from datapipe.report.summary import summarize, tokenizer_figures
-from datapipe.shards.document_files import document_files
+from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
-from datapipe.steps.splits import file_hash
+from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
 
@@ -111,7 +112,7 @@ def _report(
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    shown = distributions(run.root, plan.steps, _names_of(run))
+    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run)))
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
@@ -148,16 +149,13 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
     return names[-2] if len(names) > 1 else None
 
 
-def _names_of(run: Run) -> Callable[[bytes], str]:
-    sources = {} if run.request is None else run.request.sources
-    files = {} if run.generation is None or run.before is None else document_files(run.root, run.before)
-    files |= {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
-
-    def name_of(key: bytes) -> str:
-        source, path = files[int.from_bytes(key[:8], "big")]
-        return document_name(source, path, int.from_bytes(key[8:], "big"))
-
-    return name_of
+def _paths(run: Run) -> dict[str, list[str]]:
+    """The paths of the input files of all generations, by source."""
+    paths = {} if run.request is None else {name: [*source.files] for name, source in run.request.sources.items()}
+    earlier = files_of(run.root, run.before) if run.generation is not None and run.before is not None else ()
+    for source, path in earlier:
+        paths.setdefault(source, []).append(path)
+    return paths
 
 
 def _about(run: Run) -> Command:

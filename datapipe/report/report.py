@@ -40,9 +40,6 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-# ------------------------------------------------------------------------------------------------ counts of documents
-
-
 class Documents(Record):
     """read = kept + Σ dropped + quarantined, when every step is committed."""
 
@@ -122,9 +119,6 @@ class TaskCounts(Record):
 class SecondAttempts(Record):
     tasks: int
     won: int
-
-
-# ------------------------------------------------------------------------------------------------ decisions
 
 
 class Threshold(Record):
@@ -212,9 +206,6 @@ class Clusters(Record):
     sizes: tuple[SizeBin, ...]
 
 
-# ------------------------------------------------------------------------------------------------ the snapshot
-
-
 class Stratum(Record):
     documents: int
     tokens: int
@@ -284,9 +275,6 @@ class Command(Record):
     workers: int | None
     wall_s: float
     finished: str
-
-
-# ------------------------------------------------------------------------------------------------ the report
 
 
 def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:

@@ -3,8 +3,6 @@
     steps  ->  samples of this rank  ->  addresses  ->  rows  ->  the requested fields, cut into batches
 
 Several steps can be built together: one pass of arithmetic and one gather, and each batch is a set of views of the result.
-
-`field_table.py` lists the fields. `share.py` decides which rows of the global batch, and which of their tokens, a rank gets.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ class BatchBuilder:
     """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
 
     Attributes:
-        options: those that decide what of its rows a batch holds, and in which form.
         damaged_shards: paths of shards whose damaged rows were replaced.
     """
 
@@ -65,14 +62,10 @@ class BatchBuilder:
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
 
     def build(self, step: int) -> Batch:
-        """The batch of this rank at `step`, by field."""
         return self.build_many([step])[0]
 
     def build_many(self, steps: Sequence[int]) -> list[Batch]:
-        """The batches of this rank at `steps`, built together so that the work in Python is done once.
-
-        The batches are disjoint views of the same arrays, so each keeps the memory of all.
-        """
+        """The batches of this rank at `steps`: disjoint views of the same arrays, so each keeps the memory of all."""
         samples, borders = self._samples_of(steps)
         addresses, read = self._read(samples, self._columns)
         hidden = self._hide(steps, borders, read)
@@ -96,11 +89,9 @@ class BatchBuilder:
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
     def samples(self, step: int) -> np.ndarray:
-        """The samples of this rank at `step`: (B,) int64, ascending."""
         return self._samples_of([step])[0]
 
     def _samples_of(self, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:
-        """The samples of this rank at `steps`, end to end, and where each step begins and ends in them."""
         return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
@@ -137,7 +128,7 @@ class BatchBuilder:
         return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
     def _readable_address(self, sample: int, address: int) -> int:
-        """`address`, or if its row is damaged, that of the first undamaged replacement: the same one on every rank."""
+        """`address`, or if its row is damaged, that of the first undamaged replacement."""
         for attempt in range(1, MAX_REPLACEMENTS + 1):
             try:
                 self._rows(np.array([address]), self._columns)
@@ -153,7 +144,7 @@ class BatchBuilder:
         raise AssertionError(sample)
 
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
-        """The labels that count in each global batch. The arguments are the rows of this rank, which suffice if it is alone."""
+        """The labels that count in each global batch. `read` are the rows of this rank, which suffice if it is alone."""
         if self.mesh.data_size > 1:
             samples = [self.batch_order.samples(step) for step in steps]
             borders = (0, *accumulate(map(len, samples)))

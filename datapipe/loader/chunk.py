@@ -25,18 +25,13 @@ class Chunk:
     """The rows of several batches end to end, from which their fields are made.
 
     Attributes:
-        steps: of the batches.
         borders: batch b has the rows borders[b] to borders[b + 1].
         read: the columns of the rows that the fields need; tokens in the requested dtype.
         addresses: (num_rows,) int64.
-        batch_order: the order that the addresses belong to.
         hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
         mesh: the rank that the batches are for.
         columns: the tokens of each row that it gets; None for all.
         num_runs: the runs of a batch that `cu_seqlens` has room for; None for as many as there are.
-        sequence_length, dtype: of the fields with one number per token.
-        pool: memory for those fields.
-        labels: shifted or unshifted.
         global_targets: labels that count in the global batch of each step; empty where no field needs them.
     """
 
@@ -56,9 +51,11 @@ class Chunk:
     global_targets: Sequence[int]
 
     def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
-        """This rank's tokens of `values` (num_rows, S), cut into batches; left-out documents are set to `hidden`.
+        """This rank's tokens of `values` (num_rows, S), cut into batches.
 
-        Where documents are split, their padding is `filler`.
+        Args:
+            filler: of the padding of documents that are split.
+            hidden: the value of left-out documents.
         """
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
@@ -110,7 +107,6 @@ class Chunk:
 
     @property
     def cu_seqlens(self) -> list[np.ndarray]:
-        """The borders of the runs in this rank's tokens of each batch."""
         borders = [context.cu_seqlens for context in self.context_slices] if self.mesh.splits_documents else self._borders
         return borders if self.num_runs is None else [self._padded(each, self.num_runs) for each in borders]
 
@@ -125,7 +121,6 @@ class Chunk:
 
     @cached_property
     def _borders(self) -> list[np.ndarray]:
-        """The borders of the runs of each batch. Raises UserError for more runs than there is room for."""
         out, offsets, _ = self.runs
         borders = [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
         for step, each in zip(self.steps, borders):
@@ -138,7 +133,7 @@ class Chunk:
         return borders
 
     def _padded(self, borders: np.ndarray, num_runs: int) -> np.ndarray:
-        """`borders` with the last one repeated, which are runs of no token, up to the fixed length."""
+        """`borders` with the last one repeated up to the fixed length: runs of no token."""
         out = np.empty(num_borders(self.mesh, self.sequence_length, num_runs), np.int32)
         out[: len(borders)], out[len(borders) :] = borders, borders[-1]
         return out

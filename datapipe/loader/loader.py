@@ -1,13 +1,7 @@
 """The loader of one rank: an iterator over batches whose only state is its next step.
 
-    Loader("runs/x", global_batch_size=32, rank=0, world_size=4)
-        __iter__          batch(step), batch(step + 1), … from the next step on, built ahead by threads
-        __next__          one batch, for loops without `for`; both move the same position
-        batch(step)       any batch, at any time, in constant time
-        state_dict()      the next step and the history of the run; counts the batches handed out, or those before a step
-
-Opening a loader reads snapshot.json and nothing else. A shard is opened when its first row is read, and threads start at the
-first batch, so a loader may be opened before a fork.
+Opening a loader reads the manifest. A shard is opened when its first row is read, and threads start at the first batch, so a
+loader may be opened before a fork.
 """
 
 from __future__ import annotations
@@ -15,10 +9,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapipe.credentials import masked
 from datapipe.errors import DroppedRowsWarning, EndlessError, SnapshotError, UserError
@@ -31,27 +24,28 @@ from datapipe.loader.order.state import LoaderState, read_state, state_at
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import warn_of_ragged_ranks
-from datapipe.loader.source import BatchSource, FileSource
+from datapipe.loader.source import FileSource
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.loader.turns import SharedIterator, Turns, interrupted
+from datapipe.loader.turns import SharedIterator, Turns
 from datapipe.shards.manifest import Snapshot
+
+if TYPE_CHECKING:
+    from datapipe.loader.remote.source import ServiceSource
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
 
 
 class Loader:
-    """Streams the batches of one rank; see `field_table.py` for the fields.
+    """Streams the batches of one rank; see `field_table.py` for the fields, and `datapipe/loader/README.md` for states.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
-    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
-    pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
-    whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
-    of the same history, and opens its own files. Several threads may take batches: each batch is handed out once.
+    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, unless a
+    state or `seek` has just set its position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same history,
+    and opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
-    accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
-    is refused unless `migrate` is set. `datapipe/loader/README.md` explains states and changes.
+    accepted, and the change is written into the lineage of the states that follow.
 
     Args:
         output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
@@ -98,7 +92,6 @@ class Loader:
 
     @property
     def split(self) -> Split:
-        """The split that the loader reads."""
         return self.options.split
 
     @property
@@ -109,9 +102,8 @@ class Loader:
     def num_steps(self) -> int | None:
         """Number of steps, skipped ones included; None for an endless loader.
 
-        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
-        first batch in which a source would pass its `max_epochs`, whichever comes first. With `drop_last=False` a smaller batch
-        of the rows before that end follows.
+        Training ends after the whole batches of `tokens` of the mixture, or before the first batch in which a source would pass
+        its `max_epochs`. With `drop_last=False` a smaller batch of the rows before that end follows.
         """
         return self._source.run.num_steps
 
@@ -126,8 +118,7 @@ class Loader:
         return num_batches
 
     def __bool__(self) -> bool:
-        """True: a loader is not a container, which would be false when empty."""
-        return True
+        return True  # a loader is no container, which would be false when empty
 
     @property
     def step(self) -> int:
@@ -160,10 +151,6 @@ class Loader:
                 self._ahead = self._prefetcher(stride=1)
             try:
                 return self._take(self._ahead, 1, None, stacklevel=4)
-            except KeyboardInterrupt as stop:
-                with suppress(KeyboardInterrupt):  # a second one, while threads end
-                    self._end_next()
-                raise interrupted(stop) from None
             except BaseException:
                 self._end_next()
                 raise
@@ -199,7 +186,6 @@ class Loader:
         return batch
 
     def _end_next(self) -> None:
-        """Drops the batches that were built ahead for `next`, and ends its threads."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -217,7 +203,6 @@ class Loader:
             )
 
     def _prefetcher(self, stride: int) -> Prefetcher:
-        """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
         ahead = self._source.prefetcher(self._prefetch, stride)
         ahead.counts = self.clock.counts
         self.clock.start(ahead)
@@ -252,7 +237,7 @@ class Loader:
 
         Args:
             step: the next step to train, for a trainer that has taken batches ahead: `batch["step"] + 1` of the last batch that
-                it trained on (with "step" among the fields). The state then counts the batches before it.
+                it trained on. The state then counts the batches before it.
         """
         return self._state(step).as_dict()
 
@@ -286,16 +271,11 @@ class Loader:
         """`error` about a state, with the call that opens the snapshot which the state was saved with."""
         if fingerprint == self.snapshot.fingerprint:
             return error
-        if self._source.holds(fingerprint):
-            shown = json.dumps(masked(self._source.output), ensure_ascii=False)
-            return SnapshotError(
-                f"{error} The output still has the snapshot of the state, and continues with it: "
-                f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
-            )
+        shown = json.dumps(masked(self._source.output), ensure_ascii=False)
         return SnapshotError(
-            f"the output has no snapshot {fingerprint[:12]}, which the state was saved with: the state is of another output, "
-            f"or the snapshot was deleted. Open the output of the state; `datapipe snapshots` lists what an output has. The "
-            f"first difference: {error}"
+            f"{error} The snapshot of the state is another one, and continues with it: "
+            f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before. If `datapipe snapshots` '
+            f"does not list it, the state is of another output, or the snapshot was deleted."
         )
 
     def advance(self, snapshot: str | None = None) -> str:
@@ -344,7 +324,7 @@ class Loader:
         self._step, self._is_positioned = saved.step, True
 
 
-def _open_source(output: str, options: LoaderOptions) -> BatchSource:
+def _open_source(output: str, options: LoaderOptions) -> FileSource | ServiceSource:
     if not is_service(output):
         return FileSource(output, options)
     from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import

@@ -1,7 +1,4 @@
-"""The arguments of a loader, written once: for `Loader`, a dataset of torch, and the requests of a client to a service.
-
-A mistake is a UserError that names the argument.
-"""
+"""The arguments of a loader, for `Loader`, a dataset of torch, and the requests of a client to a service."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ MOST_FIELDS = 32
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Several names, or one."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(name, str) for name in names):
         raise ValueError("expected texts")
@@ -194,7 +190,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def num_rows(self) -> int:
-        """Rows of a global batch."""
         given = (self.global_batch_size, self.batch_size)
         if (given[0] is None) == (given[1] is None):
             raise UserError(
@@ -224,7 +219,6 @@ _WORDS = {
 
 
 def checked_options(given: Mapping[str, Any]) -> LoaderOptions:
-    """The options of a program. Raises UserError for the first that is wrong."""
     try:
         return LoaderOptions(**given)
     except ValidationError as error:

@@ -39,12 +39,6 @@ _GAUGES: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
 )
 
 
-class HasStats(Protocol):
-    """A Loader, or a StreamingDataset iterated in this process."""
-
-    def stats(self) -> LoaderStats: ...
-
-
 class LoaderMetrics(Collector):
     """A collector for any registry: `registry.register(LoaderMetrics([loader, validation]))`."""
 

@@ -90,7 +90,6 @@ class LoaderStats:
 
     @property
     def host_bytes(self) -> int:
-        """The most bytes of batches that exist at a time."""
         return self.host_batches * -(-self.bytes // max(1, self.steps))
 
     @property
@@ -105,7 +104,6 @@ class LoaderStats:
 
     @property
     def reason(self) -> str:
-        """The measurements behind the diagnosis, and what would help."""
         if self.diagnosis == "unknown":
             return "fewer than two batches were taken; take more to get a diagnosis"
         builder = "the workers build" if self.num_workers else f"the loader builds {self.pipeline_rate:,.1f} batches/s"
@@ -203,7 +201,6 @@ class StepClock:
         self._taken_at = now
 
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
-        """The figures so far of a loader with these settings."""
         counts, builder = self.counts, self._builder
         return LoaderStats(
             rank=rank,

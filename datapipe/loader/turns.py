@@ -25,20 +25,11 @@ class SharedIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._turns.lock:
-            try:
-                return next(self._items)
-            except KeyboardInterrupt as stop:
-                raise interrupted(stop) from None
+            return next(self._items)
 
     def close(self) -> None:
-        """Ends the generator."""
         with self._turns.lock:
             self._items.close()
-
-
-def interrupted(stop: KeyboardInterrupt) -> KeyboardInterrupt:
-    """Ctrl-C with one line of the loader in its traceback, without the line at which a thread waited."""
-    return stop.with_traceback(None)
 
 
 _ALL: weakref.WeakSet[Turns] = weakref.WeakSet()

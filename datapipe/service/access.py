@@ -35,8 +35,6 @@ _BURST_S = 1.0
 
 
 class RefusedError(Exception):
-    """A request that is refused."""
-
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
@@ -60,7 +58,6 @@ class Client(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def at(cls, host: str, streams: int) -> Client:
-        """The client of an address."""
         return cls.model_construct(name=host, sha256="", streams=streams)
 
     def check_output(self, name: str) -> None:
@@ -134,7 +131,6 @@ class Access:
         return known is not None and (known.outputs is None or output in known.outputs)
 
     def pause_s(self, client: Client, num_bytes: int) -> float:
-        """Seconds to wait before a client may get `num_bytes`."""
         if client.bytes_per_s is None:
             return 0.0
         rate = self._rates.setdefault((client.name, client.bytes_per_s), _Rate(client.bytes_per_s))

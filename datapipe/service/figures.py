@@ -31,7 +31,6 @@ class ServiceFigures(CollectorRegistry):
             self.refusals.labels(kind)
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Adds a figure that each scrape asks for."""
         Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
 
     def collect(self) -> Iterator[Metric]:

@@ -69,7 +69,6 @@ class ServedOutput:
         self._orders = _Recent[BatchOrder](MOST_ORDERS)
 
     def snapshot(self, fingerprint: str | None) -> Snapshot:
-        """A snapshot; the newest for None. Raises SnapshotError."""
         if fingerprint is None:
             newest = read_tokens(self.root)
             return self._snapshots.get(newest.fingerprint, lambda: newest)
@@ -127,7 +126,6 @@ class ServedOutput:
 
 
 def check_rows(lineage: Any) -> None:
-    """Raises UserError for batches of more rows than are served."""
     most = max(era.size for era in lineage.batches)
     if most > MOST_ROWS:
         raise UserError(f"global batches of {most:,} rows: at most {MOST_ROWS:,} are served.")

@@ -96,7 +96,6 @@ class Running:
         self._emit("drained", streams=self._slots.num_streams)
 
     def close(self) -> None:
-        """Ends all connections, and the server."""
         self.service.is_draining = True
         shutdown = threading.Thread(target=self.service.shutdown, name="datapipe-shutdown", daemon=True)
         shutdown.start()  # it returns after the last request
@@ -110,7 +109,6 @@ class Running:
 
 
 def _why_missing(output: ServedOutput) -> str:
-    """Why an output cannot be read; empty if it can."""
     try:
         return "" if output.root.exists("snapshot.json") else "its snapshot is gone"
     except OSError:
@@ -182,7 +180,6 @@ def _notify(state: str) -> None:
 
 
 def _check(options: ServeOptions) -> None:
-    """Raises UserError for options that contradict each other, or that would show a token to a network."""
     if (options.certificate is None) != (options.key is None):
         raise UserError("--tls-cert and --tls-key: give both files, or none.")
     if options.tokens is not None and options.certificate is None and not is_loopback(options.host):

@@ -23,8 +23,9 @@ from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserE
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.prefetch import bytes_of
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
-from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
+from datapipe.loader.remote.wire import record_batch, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.options import ServeOptions
@@ -43,8 +44,6 @@ _HELD = 3
 
 
 class _Asks(flight.ServerMiddleware):
-    """The headers of a request."""
-
     def __init__(self, authorization: str) -> None:
         self.authorization = authorization
 
@@ -119,13 +118,13 @@ def _messages(
             announce(builder.batch_order, wanted[0])
         started = time.thread_time()
         batches = builder.build_many(wanted)
-        messages = list(record_batches(schema, wanted, batches, MESSAGE_BYTES))
+        message = record_batch(schema, wanted, batches)
         num_bytes = sum(map(bytes_of, batches))
         figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
         figures.steps.labels(ticket.output).inc(len(wanted))
         figures.bytes.labels(ticket.output).inc(num_bytes)
         time.sleep(service.access.pause_s(client, num_bytes))
-        yield from messages
+        yield message
         left -= len(wanted)
         of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
         size = min(2 * size, of_message)
@@ -196,7 +195,6 @@ class Service(flight.FlightServerBase):
         return self.outputs[name]
 
     def check_open(self) -> None:
-        """Raises RefusedError while the server drains."""
         if self.is_draining:
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
 

@@ -4,16 +4,14 @@
                                │ threads, a shard each: make room (folder.py), fetch and check (download.py)
     path_of(7)            ◀──  the path of a complete, checked copy, or None: the reader then reads blocks from the store
 
-To make room, shards that are not expected are deleted first, then those expected last. A shard is never deleted for one
-expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
-of processes and snapshots may share the folder.
+To make room, shards that are not expected are deleted first, then those expected last. A copy that an earlier run or another
+process left is checked before it is used. Any number of processes and snapshots may share the folder.
 
 A download that fails is tried again for `most_s`, and starts over after the same time. A shard that is missing, or damaged
 in the store, is not tried again. A full or broken disk ends all downloads with one warning. `path_of` raises none of these
 errors: the reader reads from the store and reports the store's error.
 
-Memory: `num_threads` ranges of 4 MiB. Threads are daemons that hold no reference to the cache; they end with `close`, with the
-last reference to the cache, and with the process. A fork copies no threads: the child starts its own.
+Memory: `num_threads` ranges of 4 MiB. Threads end with `close`, with the last reference to the cache, and with the process.
 """
 
 from __future__ import annotations
@@ -47,10 +45,8 @@ class ShardCache:
     """Copies of `shards`, by their index in that sequence.
 
     Args:
-        root: of the snapshot, on an object store.
-        folder: of the copies.
         budget_bytes: of all files in the folder.
-        num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
+        num_threads: shards fetched at the same time.
         most_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 
@@ -72,11 +68,8 @@ class ShardCache:
         self._finalizer: weakref.finalize | None = None
 
     def path_of(self, shard: int) -> Path | None:
-        """The path of a complete, checked copy; None if there is none, which costs one read of a dictionary.
-
-        Another process may delete the file before it is opened, so opening it may raise FileNotFoundError; treat that as None.
-        An open or mapped file stays readable.
-        """
+        """The path of a complete, checked copy; None if there is none. Another process may delete the file at any time; an open
+        or mapped one stays readable."""
         scheduler = self._scheduler_here()
         path = scheduler.ready.get(shard)
         if path is not None and not path.exists():
@@ -114,7 +107,6 @@ class ShardCache:
 
     @staticmethod
     def _warn(scheduler: DownloadScheduler) -> None:
-        """Warns, in the caller's thread, of a problem of a thread of the cache."""
         advice, scheduler.advice = scheduler.advice, None
         if advice is not None:
             warnings.warn(advice, RuntimeWarning, stacklevel=3)
@@ -147,12 +139,7 @@ CACHE_BYTES = 16 << 30
 
 
 class ReadAhead:
-    """Announces the next shards of iterations to the cache: of one for a loader, of all streams for a server.
-
-    Args:
-        cache: of the shards of the layout.
-        reader: of the same shards.
-    """
+    """Announces the next shards of iterations to the cache: of one for a loader, of all streams for a server."""
 
     def __init__(self, cache: ShardCache, reader: RowReader) -> None:
         self._cache, self._reader, self._lock = cache, reader, Lock()
@@ -168,7 +155,6 @@ class ReadAhead:
                 self._expect()
 
     def leave(self, stream: object) -> None:
-        """Forgets a stream that has ended."""
         with self._lock:
             if self._by_stream.pop(stream, None) is not None:
                 self._expect()
@@ -185,7 +171,6 @@ class ReadAhead:
 
 
 def plan_budget(cache_bytes: int | None, folder: Path | None) -> tuple[int, Path]:
-    """The bytes and the folder of a cache: the given ones, or the defaults."""
     folder = cache_home() / "shards" if folder is None else folder
     if cache_bytes is not None:
         return cache_bytes, folder

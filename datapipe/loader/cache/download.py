@@ -3,10 +3,8 @@
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
                retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
-Each read is one request. pyarrow does not let a process end before its requests have ended, so with one request a process that
-ends during a stall waits for one timeout, not for five.
-
-Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
+Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended. Failures are
+sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 
 from __future__ import annotations
@@ -54,14 +52,7 @@ class DownloadCancelled(Exception):  # noqa: N818 (not an error)
 
 
 class ShardDownload:
-    """The download of a shard, by one thread.
-
-    Args:
-        most_s: seconds that the store may fail without a break.
-
-    Attributes:
-        ended: set to cancel the download.
-    """
+    """The download of a shard, by one thread. It ends when `ended` is set."""
 
     def __init__(self, root: Root, entry: ShardEntry, most_s: float) -> None:
         self.ended = threading.Event()
@@ -99,8 +90,6 @@ class ShardDownload:
         return content
 
     def _retry_io(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request, which is retried with growing pauses for `most_s`."""
-
         def attempt() -> _Answer:
             if self.ended.is_set():
                 raise DownloadCancelled
@@ -121,10 +110,7 @@ class ShardDownload:
 
 
 def descriptor_checksum(descriptor: int) -> str:
-    """Checksum of an open local file.
-
-    The file is read and not mapped: a failing disk then raises an OSError, where a map would kill the process.
-    """
+    """Checksum of an open local file, which is read: on a failing disk, a map would kill the process."""
     offsets = range(0, os.fstat(descriptor).st_size, _CHECK_BYTES)
     return chunks_checksum(os.pread(descriptor, _CHECK_BYTES, offset) for offset in offsets)[0]
 

@@ -69,7 +69,6 @@ class DownloadScheduler:
             self._changed.notify_all()
 
     def lost(self, shard: int) -> None:
-        """Called when another process has deleted a copy."""
         with self._changed:
             self.ready.pop(shard, None)
             self._changed.notify_all()

@@ -4,8 +4,7 @@
                           └── windows not laid out ──▶ SourceOrder.window_at ──▶ new tables ──▶ called again
 
 The tables hold the two windows that each source used last. They are replaced, never changed: a call works with the tables that
-it took, so threads need no lock, and the memory that a kernel reads lives until it returns. A thread that loses its tables to
-another thread's lays the windows out again.
+it took, so threads need no lock, and the memory that a kernel reads lives until it returns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from datapipe.loader.order.grown_order import GrownOrder
 from datapipe.loader.order.source_order import Window
 
 MOST_BYTES = 64 << 20
-"""Of the windows in the tables; past it, the tables start over with the windows of the samples at hand."""
+"""Of the windows in the tables; past it, the tables start over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +38,7 @@ class _Tables:
 
 
 class AddressFinder:
-    """Addresses of the samples of `orders`. Several threads may call `find` at once.
-
-    Args:
-        orders: of each source.
-        source_starts: (num_sources + 1,) int64, the address of the first row of each source.
-    """
+    """Addresses of the samples of each source. Several threads may call `find` at once."""
 
     def __init__(self, orders: Sequence[GrownOrder], source_starts: np.ndarray) -> None:
         self._orders, self._source_starts = tuple(orders), source_starts
@@ -58,8 +52,7 @@ class AddressFinder:
         """The address of each sample: (n,) int64.
 
         Args:
-            sources: (n,) int64.
-            ordinals: (n,) int64, counted over all epochs of the source.
+            sources, ordinals: (n,) int64; ordinals count over all epochs of the source.
             attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
         """
         if attempt:
@@ -103,7 +96,6 @@ class AddressFinder:
 
 
 def _line(window: Window, source_start: int) -> list[int]:
-    """The line of a window in the tables: the items of `kernels.FIRST` to `kernels.ENTRIES`."""
     permutation = window.permutation.ctypes.data if len(window.permutation) else 0
     entries = window.entries.ctypes.data
     return [window.first, window.stop, permutation, source_start + window.base, len(window.entries) // 2, entries]

@@ -28,14 +28,7 @@ MOST_STEPS = 1 << 40
 
 
 class RunSteps:
-    """The steps of one run over a split, without its rows: what a client of a service knows of a `BatchOrder`.
-
-    Attributes:
-        lineage: which mixture and which batch size hold from which step on.
-        sources: names; the field `sources` of a batch holds indices into them.
-        drop_last: whether rows at the end of a run that make no whole batch are left out. They are not in a validation.
-        steps: steps to samples.
-    """
+    """The steps of one run over a split, without its rows: what a client of a service knows of a `BatchOrder`."""
 
     def __init__(
         self, key: OrderKey, lineage: Lineage, sources: tuple[str, ...], num_samples: int | None, drop_last: bool
@@ -51,11 +44,9 @@ class RunSteps:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps, skipped ones included; None for a run without end."""
         return self.steps.num_steps
 
     def check_step(self, step: int) -> None:
-        """Raises UserError for a step outside the run."""
         check_step_number(step)
         if step < 0 or (self.num_steps is not None and step >= self.num_steps):
             last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
@@ -63,12 +54,7 @@ class RunSteps:
 
 
 class BatchOrder(RunSteps):
-    """The order of all batches of one run over a split.
-
-    Attributes:
-        inventory: the rows that the snapshot holds.
-        sample_order: samples to addresses.
-    """
+    """The order of all batches of one run over a split."""
 
     def __init__(self, inventory: Inventory, lineage: Lineage, drop_last: bool = True) -> None:
         self.inventory, self.layout = inventory, inventory.layout
@@ -81,7 +67,6 @@ class BatchOrder(RunSteps):
             self._left_out[number] = min(since, self._left_out.get(number, since))
 
     def num_rows(self, step: int) -> int:
-        """Rows of the global batch at `step`."""
         start, stop = self.steps.samples(step)
         return stop - start
 
@@ -90,19 +75,14 @@ class BatchOrder(RunSteps):
         return np.arange(*self.steps.samples(step), dtype=np.int64)
 
     def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample: (n,) int64. Rows of left-out shards are replaced.
-
-        Args:
-            attempt: 0 for the regular address; k for the k-th replacement of an unreadable one.
-        """
+        """The address of each sample, or of its k-th replacement: (n,) int64. Rows of left-out shards are replaced."""
         return self.sample_order.addresses_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
 
         Args:
-            num_epochs: epochs of its source to search. None: the epochs that begin before sample `stop`.
-            stop: by default the end of a finite run. An endless run is searched for one epoch then.
+            num_epochs: by default those that begin before sample `stop`, or before the end; of an endless run, one.
         """
         stop = self.sample_order.num_samples if stop is None else stop
         if num_epochs is None and stop is not None and self.inventory.split == "train":
@@ -115,7 +95,6 @@ class BatchOrder(RunSteps):
 
 
 def check_step_number(step: object) -> None:
-    """Raises UserError for a value that is no step of any run."""
     if isinstance(step, bool) or not isinstance(step, Integral):
         raise UserError(f"step {step!r} of type {type(step).__name__}: expected a whole number.")
     if int(step) >= MOST_STEPS:
@@ -147,15 +126,9 @@ def begin_run(
 
 
 def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
-    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`.
+    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`, a new run.
 
-    Args:
-        saved: the lineage in the state.
-        here: the order of a new run, as the loader was opened.
-        migrate: whether the mixture or the data may have changed. Each source continues after the samples drawn so far.
-        restart: sources that may hold other rows than before; they start over.
-
-    Raises SnapshotError, with the differences, for a change that is not allowed.
+    `migrate` and `restart` are those of `LoaderOptions`. Raises SnapshotError for a change that is not allowed.
     """
     inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
     sample = _next_sample(saved, step, here)
@@ -283,13 +256,11 @@ def _migrated(
 
 
 def _generations_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Generations:
-    """The generations of a source from which `num_drawn` samples were drawn, in a snapshot with `count` of them."""
     held = era.generations_of(name)
     return held if held.count == count else held.grown(count, era.sizes[name], num_drawn)
 
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
-    """Raises UserError for a shard that does not exist."""
     shards = ShardTable.of(inventory.snapshot.shards)
     if skips.shards and inventory.split == "validation":
         raise UserError("skip_shards: only the training split replaces rows; the validation split reads every row once.")
@@ -301,7 +272,6 @@ def _check_skips(inventory: Inventory, skips: Skips) -> None:
 
 
 def run_order(snapshot: Snapshot) -> SampleOrder:
-    """The order of the samples of a run that begins with this snapshot."""
     inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
     return begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
 

@@ -6,8 +6,8 @@
                                                       └ the run moves to a snapshot that has generation 1
 
 A run that moves to a snapshot with more generations finishes its epoch with unchanged samples, draws the new generations, and
-then begins epochs over all of them. No row repeats before its epoch ends, and the later snapshot still gives all earlier
-batches. A source era is the range of samples between two moves.
+then begins epochs over all of them, so the later snapshot still gives all earlier batches. A source era is the range of samples
+between two moves.
 """
 
 from __future__ import annotations
@@ -125,12 +125,7 @@ def _next_era(before: SourceEra | None, start: int, generations: Generations, si
 
 
 class GrownOrder:
-    """The samples of one source.
-
-    Args:
-        generations: the order of each generation.
-        eras: as `source_eras` makes them.
-    """
+    """The samples of one source: the order of each generation, and the eras."""
 
     def __init__(self, generations: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
         self._generations, self._eras = tuple(generations), tuple(eras)
@@ -141,11 +136,9 @@ class GrownOrder:
 
     @cached_property
     def size(self) -> int:
-        """Samples of an epoch of the last era."""
         return self._eras[-1].size
 
     def window_at(self, ordinal: int) -> Window:
-        """As `SourceOrder.window_at`."""
         number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
         window, row, shift = self._generations[number].window_at(within), self._first_rows[number], ordinal - within
         entries = window.entries.copy()
@@ -154,12 +147,7 @@ class GrownOrder:
         return replace(window, first=window.first + shift, stop=window.stop + shift, base=base, entries=entries)
 
     def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
-        """The ordinals, of the same epochs, whose rows replace unreadable rows: (n,) int64.
-
-        Args:
-            ordinals: (n,) int64, samples of the source, counted over all epochs.
-            attempt: k for the k-th replacement; at least 1.
-        """
+        """The ordinals, of the same epochs, whose rows are the k-th replacements of unreadable rows: (n,) int64."""
         out = np.empty(len(ordinals), np.int64)
         era_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         for number in np.unique(era_of).tolist():
@@ -195,7 +183,6 @@ class GrownOrder:
         return sorted(of_row)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
-        """As `SourceOrder.windows_from`."""
         while True:
             era = self._eras[bisect_right(self._origins, ordinal) - 1]
             number, within = era.split(ordinal)

@@ -51,7 +51,7 @@ class MixtureEra:
 
 @dataclass(frozen=True, kw_only=True)
 class Skips:
-    """The steps, documents and shards that a run leaves out.
+    """What a run leaves out.
 
     Attributes:
         steps: ranges (start, stop) of steps that are not handed out.
@@ -100,11 +100,7 @@ class Lineage:
         return self.mixtures[bisect_right(self.mixtures, sample, key=lambda era: era.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
-        """This lineage with batches of `size` rows from `step` on; later eras of batch size are dropped.
-
-        Args:
-            sample: first sample of `step`. The step before it may be a smaller one, the last of a run that goes on.
-        """
+        """This lineage with batches of `size` rows from `step`, whose first sample is `sample`; later sizes are dropped."""
         kept = tuple(era for era in self.batches if era.step < step)
         if not kept or kept[-1].size != size or sample < kept[-1].sample + (step - kept[-1].step) * size:
             kept = (*kept, BatchEra(step=step, sample=sample, size=size))
@@ -142,7 +138,6 @@ def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, .
 
 
 def _shard_lines(shards: ShardTable) -> pa.Array:
-    """A line break, path, sequences and checksum of each shard."""
     sequences = shards.column("sequences").cast(pa.string())
     return compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
 

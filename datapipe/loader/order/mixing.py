@@ -7,10 +7,9 @@ Rows come in groups of R = `group_rows` rows of one source, counted from the fir
 asks for more. To what follows, a group is a sample.
 
 A run is a sequence of segments with constant weights (`segments.py`). Each finite segment gives every source a whole number of
-samples, chosen so that at each border every source is within one sample of its exact share of all samples so far. Within a
-segment those counts are the leaves of a Huffman tree; in the last, endless segment the weights themselves are. Of the first n
-samples that reach a node whose children weigh a and b, the left child gets floor((n*a + floor((a+b)/2)) / (a+b)): within half
-a sample of its share, and exactly a of the first a + b.
+samples, so that at each border every source is within one sample of its exact share of all samples so far. Within a segment
+those counts are the leaves of a Huffman tree; in the last, endless segment the weights are. Of the first n samples that reach a
+node whose children weigh a and b, the left child gets floor((n*a + floor((a+b)/2)) / (a+b)): within half a sample of its share.
 
 The bound. A child inherits its parent's error, scaled by its share of the parent, and adds at most half a sample. Two levels
 of a Huffman tree at least halve a weight: let v be a child of p, p a child of g, and u the sibling of p. When v was joined, v
@@ -18,13 +17,11 @@ was among the two lightest nodes, and u (or a part of u) existed and was no ligh
 twice v. The errors on the way down add up to less than (1 + 1 + 1/2 + 1/2 + 1/4 + ...) / 2 = 2. A segment starts and ends
 within one sample of the exact shares, and the line between two borders is no farther from them. So **every source is within
 three samples of its exact share after every prefix of the run**, for any weights and any number of phases, and within two
-in a run of one phase (measured: 1.0 over 1,000 tiny weights). A sample is a row of S tokens, so the bound in tokens is S
-times as large. Block-wise integer counts would round small weights away, and random draws would deviate by the square root
-of n; with these quotas no source starves and none runs ahead.
+in a run of one phase (measured: 1.0 over 1,000 tiny weights). Block-wise integer counts would round small weights away, and
+random draws would deviate by the square root of n.
 
-The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. All numbers are integers,
-and the splits above are the only rounding. A cap counts rows: where the mixture redistributes, a source gives as many whole
-groups as its cap allows; otherwise the run ends at the row that would pass it, in a group or not.
+The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. A cap counts rows: where the
+mixture redistributes, a source gives as many whole groups as its cap allows; otherwise the run ends at the row that would pass it.
 """
 
 from __future__ import annotations
@@ -68,7 +65,6 @@ class Node:
         return -(((ordinal + 1) * self.total - self.total // 2) // -self.left_weight) - 1
 
     def nth_right(self, ordinal: int) -> int:
-        """The number at this node of sample `ordinal` of the right child."""
         return (ordinal * self.total + self.total // 2) // (self.total - self.left_weight)
 
 
@@ -178,9 +174,7 @@ class Mixture:
     """A recipe over `sources` from sample `start` on. A source is numbered by its index in `sources`.
 
     Args:
-        sources: names.
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
-        start: the first sample of this mixture.
         num_drawn: (num_sources,) samples of each source before `start`; 0 each by default.
         generations: of the sources that have several.
 
@@ -212,14 +206,7 @@ class Mixture:
             self.end = self._first_past(recipe, caps)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Source index and ordinal of each sample.
-
-        Args:
-            samples: (n,) int64, global sample numbers, none before `start`.
-
-        Returns:
-            (n,) int64 source indices; (n,) int64 ordinals, the source's samples before this one over the whole run.
-        """
+        """Source index and ordinal over the whole run of each sample, (n,) int64 each. No sample lies before `start`."""
         rows = np.asarray(samples, np.int64) - self.start
         groups = rows if self._rows == 1 else rows // self._rows
         sources, ordinals = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
@@ -275,7 +262,6 @@ class Mixture:
 
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:
-    """The quotas of each segment: sample counts, or the weights of an endless segment."""
     planned: list[SegmentQuotas] = []
     for number, segment in enumerate(segments):
         num_drawn = borders[number]

@@ -3,9 +3,8 @@
     train        g -> mixture era that holds g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
     validation   g -> address g: every validation sequence once, by source, shard and row; weights do not count
 
-Each epoch of each source has its own permutation (`source_order.py`), so any sample is computed in constant time and memory,
-and the shuffle is global. Where the mixture changed, each era continues after the samples that the era before had drawn. The
-inverse, `samples_of`, gives every occurrence of a sequence in the run.
+Any sample is computed in constant time and memory. Where the mixture changed, each era continues after the samples that the era
+before had drawn. The inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
 
 from __future__ import annotations
@@ -48,12 +47,10 @@ class Inventory(OrderKey):
     """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
     Attributes:
-        layout: the address of every row.
         digests: by source, a digest of the rows of its first generation, of the first two, and so on.
         data: by source, a digest of all its rows.
         generations: by source, of a new run; only of the sources that have several.
-        orders: of a new run: of each source, in the order of `layout.sources`.
-        addresses: of the samples of each source of a new run.
+        orders: of each source in a new run, in the order of `layout.sources`.
         sizes: by source, samples of one epoch.
         removed: digest of the list of documents that were taken down; "" where there are none.
     """
@@ -141,12 +138,7 @@ class SampleOrder:
         self._check_split()
 
     def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample in `layout`: (n,) int64.
-
-        Args:
-            samples: (n,) int64, global sample numbers within the run.
-            attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
-        """
+        """The address of each sample, or of its k-th replacement, from the same source and epoch: (n,) int64."""
         if self.split == "validation":
             return samples.astype(np.int64)
         if len(self._eras) == 1 or (len(samples) and int(samples.min()) >= self._starts[-1]):
@@ -236,7 +228,6 @@ class SampleOrder:
 
     @property
     def mixture(self) -> Mixture:
-        """The mixture of the last era."""
         return self._mixture(len(self._eras) - 1)
 
     @cached_property
@@ -266,7 +257,6 @@ class SampleOrder:
         return self._mixtures[number]
 
     def _fits(self, number: int, source: int) -> bool:
-        """Whether era `number` drew from the rows that this snapshot has of a source."""
         return self.inventory.holds(self._mixture(number).sources[source], self._eras[number])
 
     def _check_era(self, number: int, source: int) -> None:

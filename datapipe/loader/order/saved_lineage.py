@@ -15,7 +15,7 @@ A key that a mixture lacks is as in the mixture before it:
 
 A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source: value} of those that change.
 The samples drawn before a mixture follow from the mixtures before it; `places` holds the counts that differ, of sources that
-started over. So a state takes about 40 bytes a source, and a mixture that changes one weight less than 100 bytes more.
+started over.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _SavedSkips(_Record):
 
 
 _MAY_LACK = {"max_epochs", "places", "group_rows", "parts"}
-"""Keys that the first mixture may lack: its sources have no caps, gave nothing and did not grow; its rows are in no groups."""
+"""Keys that the first mixture may lack."""
 
 
 class _SavedEra(_Record):
@@ -252,7 +252,6 @@ class _Saved(_Record):
 
 
 def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:
-    """Raises ValueError for eras, as (step, sample), that do not rise from step 0, sample 0."""
     if begins[0] != (0, 0) or any(later[0] < earlier[0] or later[1] < earlier[1] for earlier, later in zip(begins, begins[1:])):
         raise ValueError(f"its {name} do not rise from step 0, sample 0")
 

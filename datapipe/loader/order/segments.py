@@ -24,7 +24,7 @@ UNIT = 1 << 40
 """Units of a sample in which shares are counted."""
 
 MOST_SAMPLES = 1 << 62
-"""The limit of sample numbers: a segment that would end beyond it, at the cap of a source of next to no weight, has no end."""
+"""A segment that would end beyond this sample, at the cap of a source of next to no weight, has no end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +156,6 @@ def match_jobs(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
 
 
 def _earliest_deadline_first(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
-    """Segments for most of the jobs that are due, in one pass over the segments."""
     segment_of: list[int | None] = [None] * len(jobs)
     starting: list[list[int]] = [[] for _ in room]
     for number, job in enumerate(jobs):
@@ -212,7 +211,6 @@ def _augment(
 def _shift(
     number: int | None, reached: Mapping[int, tuple[int, int | None]], members: list[set[int]], segment_of: list[int | None]
 ) -> None:
-    """Moves each job on the path to the next segment, the last job first."""
     while number is not None:
         job, before = reached[number]
         members[number].add(job)

@@ -3,11 +3,9 @@
     {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
      "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
 
-The step counts the batches handed out, not those built ahead; skipped steps count as if they had been handed out. Rank and
-world size are not in the state, so the state of any rank serves all ranks of any later world. The record is flat, and the
-lineage is one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into
-the existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data. The checksum
-covers all other fields, because a bit that flips in the digits of the step gives another step.
+The step counts the batches handed out; skipped steps count as if they had been. The record is flat, and the lineage is one JSON
+string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into the existing ones and
+would silently lose items. The checksum covers all other fields, because a bit that flips in the step gives another step.
 """
 
 from __future__ import annotations
@@ -45,15 +43,9 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The state of a loader, ready for JSON.
 
     Attributes:
-        version: of this record.
-        step: the next step.
         global_batch_size: rows of the next step over all ranks.
-        split: train or validation.
-        seed: of the permutations.
-        window_shards: shards of a source that are mixed at a time.
-        sequence_length: tokens of a row.
         tokenizer, snapshot: fingerprints.
-        lineage: JSON of the lineage.
+        lineage: its JSON.
         order: "shuffled"; or "stored", for the rows of each source in the order of its shards.
     """
 
@@ -75,7 +67,6 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
 
 
 def state_at(step: int, run: RunSteps) -> LoaderState:
-    """The state of a loader whose next step this is."""
     key, snapshot = run.key, run.key.snapshot
     return LoaderState(
         step=step,
@@ -150,7 +141,6 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
-    """Raises ValueError where a record and its lineage contradict each other."""
     if lineage.global_batch_size != state.global_batch_size:
         raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
     check_batches(lineage, state.split)
@@ -182,7 +172,6 @@ def saved_order(saved: LoaderState, lineage: Lineage, snapshot: Snapshot) -> Bat
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:
-    """Raises SnapshotError where a state and a loader differ in a field that decides the whole order."""
     for name, advice in _ADVICE.items():
         value, expected = getattr(saved, name), getattr(here, name)
         if value != expected:

@@ -69,14 +69,12 @@ class Steps:
         return max(0, self._num_samples - self._start(self.num_steps))
 
     def samples(self, step: int) -> tuple[int, int]:
-        """Start and stop of the samples of a step."""
         number = bisect_right(self._first_steps, step) - 1
         era = self._eras[number]
         start = era.sample + (step - era.step) * era.size
         return start, max(start, min(start + era.size, self._stops[number]))
 
     def step_of(self, sample: int) -> int | None:
-        """The step that holds a sample; None for a sample past the end."""
         if self._num_samples is not None and sample >= self._num_samples:
             return None
         era = self._eras[bisect_right(self._eras, sample, key=lambda era: era.sample) - 1]

@@ -6,8 +6,7 @@
     DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
-A ticket names everything that a batch depends on: snapshot, order, lineage, rank, fields, steps. Any server that has the output
-can answer it, and no server keeps state for a client.
+A ticket names everything that a batch depends on, so any server that has the output can answer it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from datapipe.loader.options import LoaderOptions, Seed
 from datapipe.loader.share import Mesh
 from datapipe.shards.manifest import Snapshot
 
-VERSION = 3
+VERSION = 4
 
 MOST_REQUEST_BYTES = 2 << 20
-"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source, and what each change of the run added."""
+"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source."""
 
 MOST_STEPS_OF_STREAM = 1 << 20
 MESSAGE_BYTES = 4 << 20
-"""Of the batches in a message, about; the most where a single batch is larger, which is then cut."""
+"""Of the batches in a message, about. A batch that is larger has a message of its own."""
 
 MOST_ROWS = 1 << 20
 """Of a global batch."""
@@ -68,7 +67,6 @@ class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """A checked record. Raises UserError."""
         if len(content) > cls.most_bytes:
             raise UserError(f"{cls.what} of {len(content):,} bytes: at most {cls.most_bytes:,} are taken.")
         try:
@@ -91,7 +89,7 @@ class Ticket(LoaderOptions, _Record, frozen=True):
 
     what, most_bytes = "ticket", MOST_REQUEST_BYTES
 
-    v: Literal[3] = VERSION
+    v: Literal[4] = VERSION
     output: Name
     snapshot: _Fingerprint  # pyright: ignore[reportGeneralTypeIssues] - without a default
     seed: Seed  # pyright: ignore[reportGeneralTypeIssues]
@@ -113,7 +111,7 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
 
     what, most_bytes = "request", MOST_REQUEST_BYTES
 
-    v: Literal[3] = VERSION
+    v: Literal[4] = VERSION
     output: Name
     state: dict[str, Any] | None = None
     is_exact: bool = False
@@ -133,8 +131,6 @@ class Opened(_Record, frozen=True):
     Attributes:
         snapshot: the manifest without the shards.
         state: of the run at its next step.
-        sources: in the order of the indices of the field `sources`.
-        num_samples: of the run; None for a run without end.
         most_steps: of a stream.
     """
 
@@ -172,7 +168,6 @@ class Refusal(_Record, frozen=True):
 
     @classmethod
     def found_in(cls, content: bytes) -> Refusal | None:
-        """The refusal in the extra information of an error; None if there is none."""
         try:
             return cls.model_validate_json(content)
         except ValidationError:

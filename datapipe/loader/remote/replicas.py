@@ -1,9 +1,7 @@
 """Connections to the servers of a service, and the health of each.
 
-    answers ─▶ asked again     fails ─▶ paused, for longer each time     all fail for `wait_s` ─▶ an error that names each
-
-pyarrow cannot cancel a call before its first answer. A stuck call keeps a thread of the client until the connection breaks,
-so a server with `MOST_STUCK` such calls gets no more.
+A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first answer: a stuck call keeps a
+thread of the client until the connection breaks, so a server with `MOST_STUCK` such calls gets no more.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class Replica:
         failures: in a row.
         error: the last one, in words.
         not_before: end of its pause.
-        stuck: calls that were given up and have not ended.
+        stuck: calls without a first answer.
     """
 
     def __init__(self, location: str, address: Address) -> None:
@@ -96,7 +94,6 @@ class Replica:
             self.stuck += change
 
     def client(self) -> flight.FlightClient:
-        """The connection of the streams, which stays until `close`."""
         with self._lock:
             if self._client is None:
                 self._client = self.new_client()
@@ -117,7 +114,6 @@ class Replica:
         self.failures, self.error, self.not_before = 0, "", 0.0
 
     def fail(self, error: str) -> None:
-        """Counts a failure, and pauses the server."""
         self.failures += 1
         self.error = error
         self.not_before = time.monotonic() + _POLICY.pause_s(self.failures)
@@ -154,7 +150,6 @@ class Replicas:
         return min(free, key=lambda replica: replica.failures, default=None)
 
     def prefer(self, replica: Replica) -> None:
-        """Asks this server first from now on."""
         self.all.remove(replica)
         self.all.insert(0, replica)
 
@@ -203,11 +198,7 @@ class Replicas:
             return read(answer)
 
     def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> None:
-        """Counts a failed call. Raises an error that all servers would give.
-
-        Args:
-            is_stream: whether the run was opened: a server without its snapshot is behind the others then.
-        """
+        """Counts a failed call. Raises an error that all servers would give. A stream's snapshot may be missing at one alone."""
         refusal = refusal_of(error)
         elsewhere = ("busy", "draining", *(["snapshot"] if is_stream and len(self.all) > 1 else []))
         if refusal is not None and refusal.kind not in elsewhere:
@@ -237,7 +228,6 @@ _MISTAKES = {
 
 
 def refusal_of(error: Any) -> Refusal | None:
-    """The refusal that an error of Flight carries."""
     content = getattr(error, "extra_info", None)
     return Refusal.found_in(content) if isinstance(content, bytes) and content else None
 

@@ -86,9 +86,7 @@ class StreamingDataLoader(DataLoader):
 
     end_of_dataloader, remainder = False, -1
 
-    def __init__(
-        self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any) -> None:
         dataset.belong_to_loader()
         own = torch.Generator()  # a DataLoader draws a seed for each pass, and must not disturb that of the model
         super().__init__(dataset, batch_size=None, collate_fn=collate_fn or _as_it_is, generator=own, **options)
@@ -99,12 +97,10 @@ class StreamingDataLoader(DataLoader):
 
     @property
     def step(self) -> int:
-        """The next step to hand out."""
         return self.dataset.step
 
     @property
     def snapshot(self) -> Snapshot:
-        """The manifest: sequence length, tokenizer, sources."""
         return self.dataset.loader.snapshot
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -189,10 +185,10 @@ class StreamingDataLoader(DataLoader):
         if self._holder and not wrappers.runs_ahead and self.dataset.loader.split == "train":
             raise UserError(f"{HELD} Go on with prefetch_to_device, or close it: batches.close().")
         if self._is_fresh:
-            wrappers.refuse_beginning_anew()
+            wrappers.refuse_starting_over()
         if wrappers.keeps_state and self._is_fresh:
             raise UserError(
-                "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would begin anew. Set "
+                "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would start over. Set "
                 "Trainer(max_steps=…); or save and load the loader's state in a LightningDataModule (tests/examples)."
             )
 

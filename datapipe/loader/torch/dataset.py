@@ -49,16 +49,11 @@ class StreamingDataset(IterableDataset):
     """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
-        output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
-            before `torch.distributed` began is refused afterwards.
-        dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
+        output, options: as for `Loader`; `prefetch` applies to each worker.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
             With workers and another size, the order depends on the number of workers. Each row is collated in Python.
-
-    Attributes:
-        loader: of this process: its order, its position, its state.
     """
 
     def __init__(
@@ -88,7 +83,6 @@ class StreamingDataset(IterableDataset):
 
     @property
     def step(self) -> int:
-        """The next step to hand out, in this process."""
         return self.loader.step
 
     def stats(self) -> LoaderStats:

@@ -1,12 +1,7 @@
 """The passes of a DataLoader, which its main process permits and its workers claim, in shared memory.
 
-A DataLoader copies its dataset into its workers at the start of a pass. The workers run ahead of the trainer, and the dataset
-in the main process does not count their batches. A second pass over the copies would repeat batches or leave some out, so
-each pass needs a position that was set in the main process.
-
-    main process      permit() ────────────────────────────── permit()
-    worker 0              claim: True     claim: False            claim: True
-    worker 1              claim: True     claim: False            claim: True
+A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass over the
+copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
 """
 
 from __future__ import annotations
@@ -62,7 +57,6 @@ class Passes:
 
     @property
     def is_begun(self) -> bool:
-        """Whether any worker began the permitted pass."""
         return bool((self._begun >= self._head[0]).any())
 
     @property

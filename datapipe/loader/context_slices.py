@@ -7,8 +7,8 @@
 
 A run is padded at its end, so with a causal mask no token of a document sees the padding; its labels are -100. Every rank has
 equally many tokens of each run, so `cu_seqlens` is the same on all; times context_size, it is that of all ranks together.
-`document_zigzag` is the layout of packed sequences ("THD") in Megatron-LM and TransformerEngine. With `num_runs`, all batches have
-as many tokens and borders: runs that only fill stand at the end.
+`document_zigzag` is the layout of packed sequences ("THD") in Megatron-LM and TransformerEngine. With `num_runs`, all batches
+have as many tokens and borders: runs that only fill stand at the end.
 """
 
 from __future__ import annotations

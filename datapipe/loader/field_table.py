@@ -9,9 +9,8 @@ A *piece* is the part of one document that lies in one row; a document that was 
     segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
     cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
                                       a run of its own, so that every token lies in a run; its labels are ignored
-    max_seqlen       int              the longest run between two borders, as variable-length attention expects it. With
-                                      `pad_cu_seqlens`, `cu_seqlens` has a fixed length, its last entries repeat the end, and
-                                      `max_seqlen` is the longest run that there can be
+    max_seqlen       int              the longest run between two borders. With `pad_cu_seqlens`, `cu_seqlens` has a fixed
+                                      length, its last entries repeat the end, and `max_seqlen` is the longest run possible
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
     piece_lengths    (P,) int32       tokens of each piece
     piece_starts     (P,) int64       token at which the piece starts in its document
@@ -80,8 +79,8 @@ class Field:
 
     Attributes:
         make: a chunk -> the value of the field for each of its batches.
-        columns: the columns of the rows that `make` needs.
-        counts_targets: whether `make` needs `Chunk.global_targets`, for which every rank reads the lengths of all rows.
+        columns: of the rows, that `make` needs.
+        counts_targets: whether `make` needs `Chunk.global_targets`.
     """
 
     make: Callable[[Chunk], Sequence[Any]]

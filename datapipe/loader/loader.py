@@ -41,7 +41,7 @@ class Loader:
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
     and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, unless a
-    state or `seek` has just set its position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same history,
+    state or `seek` has just set its position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same run,
     and opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
@@ -63,7 +63,12 @@ class Loader:
     def _start(self, output: str, options: LoaderOptions) -> None:
         self.options, self.mesh = options, options.own_mesh
         self.turns = Turns()
-        self._source = _open_source(output, options)
+        if is_service(output):
+            from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import
+
+            self._source: FileSource | ServiceSource = open_service(output, options)
+        else:
+            self._source = FileSource(output, options)
         per_token = [field for field in options.fields if field in PER_TOKEN]
         num_tokens = self.mesh.num_rows(options.num_rows) * self.snapshot.sequence_length
         batch_bytes = num_tokens * options.itemsize * len(per_token)
@@ -255,8 +260,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError, with the reason, for a state of another seed, split, window or tokenizer; for one past the end
-        of the run; and, unless the loader was opened with `migrate`, for a state of other data or another mixture.
+        Raises SnapshotError for a state of another order and, without `migrate`, for one of other data or another mixture.
         """
         saved, lineage = read_state(state)
         with self.turns.lock:
@@ -279,14 +283,10 @@ class Loader:
         )
 
     def advance(self, snapshot: str | None = None) -> str:
-        """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.
+        """Moves to a later snapshot of the output, by default the newest, at the next step; returns its fingerprint.
 
-        Sources may have grown, and weights have changed. What was handed out before stays as it was; the state holds the move.
         All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
         Raises SnapshotError, and does not move, if rows that were drawn are gone.
-
-        Args:
-            snapshot: as for the loader; None for the newest.
         """
         with self.turns.lock:
             before = self._source
@@ -322,11 +322,3 @@ class Loader:
                 self._start(output, options)
         self._source.resume(saved, lineage, is_exact=True)
         self._step, self._is_positioned = saved.step, True
-
-
-def _open_source(output: str, options: LoaderOptions) -> FileSource | ServiceSource:
-    if not is_service(output):
-        return FileSource(output, options)
-    from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import
-
-    return open_service(output, options)

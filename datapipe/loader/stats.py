@@ -113,8 +113,7 @@ class LoaderStats:
             return f"{lost}; {rates}"
         if self.compute_s < HANDOVER_S * self.num_waits:
             remedy = (
-                f"the loop spends less than {HANDOVER_S * 1e3:g} ms between batches, so it trains nothing and can only wait. "
-                f"Measure with the training step in the loop"
+                f"less than {HANDOVER_S * 1e3:g} ms between batches: the loop trains nothing. Measure it with the training step"
             )
         elif self.num_workers:
             remedy = f"num_workers={self.num_workers} are too few. Raise num_workers, or ask for fewer fields"
@@ -124,8 +123,7 @@ class LoaderStats:
             remedy = "nothing is built ahead. Set prefetch=2"
         elif 2 * self.buffer_mean >= self.depth and self.wait_per_step_s < HANDOVER_S:
             remedy = (
-                f"batches were ready, and handing one over takes {self.wait_per_step_s * 1e3:.2f} ms. No setting changes that; "
-                f"longer steps make it a smaller share"
+                f"batches were ready, and handing one over takes {self.wait_per_step_s * 1e3:.2f} ms, which no setting changes"
             )
         else:
             remedy = f"the mean rate suffices, but builds are uneven (longest wait {self.longest_wait_s:.3g} s). Raise prefetch"
@@ -172,7 +170,7 @@ class StepClock:
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
     def start(self, builder: Prefetcher | None = None) -> None:
-        """Begins an iteration. The time since the last iteration is not counted. `builder`: None for workers of a DataLoader."""
+        """Begins an iteration; the time since the last one is not counted. `builder`: None for workers of a DataLoader."""
         self._before, self._builder, self._taken_at = replace(self.counts), builder, None
 
     def asks(self) -> float:

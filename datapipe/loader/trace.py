@@ -157,11 +157,9 @@ def open_run(
     """A run, whose order `state` or `global_batch_size` gives.
 
     Args:
-        output: of a run, a path or URL.
         global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
-        snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
-        seed: as the loader was opened, if it was given.
+        snapshot: by default that of the state, or the newest.
     """
     root = Root(str(output))
     if state is not None:
@@ -181,11 +179,7 @@ def open_run(
 
 
 class TracedRun:
-    """The order of a run, and the shards that it reads.
-
-    Args:
-        steps_done: steps that the run has done, skipped ones included; None without a state.
-    """
+    """The order of a run, and the shards that it reads. `steps_done` counts skipped ones; None without a state."""
 
     def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, steps_done: int | None) -> None:
         self.root, self.snapshot, self.batch_order, self.steps_done = root, snapshot, batch_order, steps_done

@@ -3,8 +3,8 @@
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
                retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
-Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended. Failures are
-sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
+Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended.
+Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,6 @@ REFETCHES = 2
 _POLICY = RetryPolicy(first_s=0.1, longest_s=15.0)
 _CHECK_BYTES = 1 << 20
 _Answer = TypeVar("_Answer")
-_LASTING = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY_ID",
-    "NO_SUCH_BUCKET",
-    "NO_SUCH_KEY",
-    "RESOURCE_NOT_FOUND",
-    "SIGNATURE_DOES_NOT",
-)
-"""Parts of the text of pyarrow's OSErrors that mark answers which waiting does not change; the errors carry no code."""
 
 
 class StoreFailsError(Exception):
@@ -60,12 +51,8 @@ class ShardDownload:
         self._failing_since: float | None = None
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
-        """Fetches the shard into the reserved file, and commits it. Raises FolderError, StoreFailsError, or what no
-        later attempt mends: CorruptionError, and OSError for an object that is missing or closed to us.
-
-        Args:
-            between: called after each range.
-        """
+        """Fetches the shard into the reserved file, and commits it; calls `between` after each range. Raises FolderError,
+        StoreFailsError, or what no later attempt mends: CorruptionError and FileNotFoundError."""
         entry, checksum = self._entry, ""
         with closing(self._retry_io(lambda: self._root.trying_once().open_input(entry.path))) as stream:
             num_bytes = self._retry_io(stream.size)
@@ -102,7 +89,7 @@ class ShardDownload:
     def _pause_after(self, error: OSError, number: int) -> float:
         self._failing_since = self._failing_since or time.monotonic()
         pause_s = _POLICY.pause_s(number)
-        if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):
+        if isinstance(error, FileNotFoundError):
             raise error
         if time.monotonic() - self._failing_since + pause_s > self._most_s:
             raise StoreFailsError from error

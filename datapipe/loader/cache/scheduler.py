@@ -99,7 +99,6 @@ class DownloadScheduler:
         if not self._expected or self._is_off:
             return None, None
         if now >= self._stamp_at:
-            self._stamp_at = now + CLAIM_S / 3
             return self._stamp, None
         wake = self._stamp_at
         for shard in self._expected:
@@ -118,16 +117,12 @@ class DownloadScheduler:
                 return partial(self._fetch, shard, download), None
         return None, wake - now
 
-    def _stamp_when_due(self) -> None:
+    def _stamp(self) -> None:
+        """Claims the expected copies for another minute, if it is time, and removes those that other processes have deleted."""
         with self._changed:
             if time.monotonic() < self._stamp_at:
                 return
             self._stamp_at = time.monotonic() + CLAIM_S / 3
-        self._stamp()
-
-    def _stamp(self) -> None:
-        """Claims the expected copies for another minute, and removes those that other processes have deleted."""
-        with self._changed:
             held = [(shard, self.ready[shard]) for shard in self._expected if shard in self.ready]
         try:
             self._present = self._folder.names()
@@ -146,7 +141,7 @@ class DownloadScheduler:
             answer = self._reserve(entry)
             if isinstance(answer, Reservation):
                 reservation = answer
-                path = download.run(self._folder, reservation, self._stamp_when_due)
+                path = download.run(self._folder, reservation, self._stamp)
                 reservation = None
                 with self._changed:
                     self.ready[shard] = path

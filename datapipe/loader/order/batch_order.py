@@ -135,13 +135,17 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
     lineage = saved
     held = saved.mixture_at(sample)
     changes = _changes(saved.mixtures[-1], wanted, inventory)
-    if changes or _cuts_a_group(held, sample, saved.global_batch_size, here.lineage.global_batch_size):
+    # another batch size that begins within a group of rows of one source begins a new group there
+    cuts_a_group = saved.global_batch_size != here.lineage.global_batch_size and (sample - held.sample) % held.recipe.group_rows
+    if changes or cuts_a_group:
         if changes and not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
+            others = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
+            advice = f", and `restart={others}` to start over the sources that hold other rows" if others else ""
             raise SnapshotError(
                 f"the loader state is of another {kind}: {'; '.join(changes)}. Open the snapshot and the mixture that it was "
                 f"saved with (snapshot='{held.snapshot[:12]}'); or pass `migrate=True` to switch to these at step {step}, with "
-                f"each source continuing after the samples drawn so far{_restart_advice(changes)}."
+                f"each source continuing after the samples drawn so far{advice}."
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
@@ -177,16 +181,6 @@ def _past_the_end(step: int, num_samples: int, global_batch_size: int) -> str:
     )
 
 
-def _cuts_a_group(era: MixtureEra, sample: int, before: int, after: int) -> bool:
-    """Whether another batch size begins within a group of rows of one source, so that a new one must begin there."""
-    return before != after and (sample - era.sample) % era.recipe.group_rows > 0
-
-
-def _restart_advice(changes: list[str]) -> str:
-    changed = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
-    return f", and `restart={changed}` to start over the sources that hold other rows" if changed else ""
-
-
 def _next_sample(saved: Lineage, step: int, here: BatchOrder) -> int:
     sample = Steps(saved.batches, (), None, drop_last=True).samples(step)[0]
     if here.inventory.split == "validation":
@@ -214,19 +208,16 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
     """The differences between an era and the loader's own recipe and data, in words."""
     if inventory.split == "validation":
         return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
-    rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))] + [
-        f"source '{name}' {_change_of_rows(era, inventory, name)}"
-        for name in sorted(wanted.drawn)
-        if not inventory.has_all_of(name, era)
-    ]
+    rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))]
+    for name in sorted(wanted.drawn):
+        grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
+        if name not in era.data:
+            rows.append(f"source '{name}' is new")
+        elif not inventory.holds(name, era):
+            rows.append(f"source '{name}' holds other rows")
+        elif grown:
+            rows.append(f"source '{name}' has grown by {grown} generation{'s' * (grown > 1)}")
     return differences(era.recipe, wanted) + rows
-
-
-def _change_of_rows(era: MixtureEra, inventory: Inventory, name: str) -> str:
-    if name not in era.data:
-        return "is new"
-    grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
-    return f"has grown by {grown} generation{'s' * (grown > 1)}" if inventory.holds(name, era) else "holds other rows"
 
 
 def _migrated(
@@ -245,7 +236,8 @@ def _migrated(
     kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
     generations = {**era.generations, **inventory.generations}
     for name in kept.keys() & inventory.digests.keys():
-        generations[name] = _generations_after(era, name, kept[name], len(inventory.digests[name]))
+        before, count = era.generations_of(name), len(inventory.digests[name])
+        generations[name] = before if before.count == count else before.grown(count, era.sizes[name], kept[name])
     return replace(
         begin_era(inventory, wanted, step, sample),
         num_drawn=kept,
@@ -253,11 +245,6 @@ def _migrated(
         sizes={**era.sizes, **inventory.sizes},
         generations={name: each for name, each in generations.items() if each != Generations()},
     )
-
-
-def _generations_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Generations:
-    held = era.generations_of(name)
-    return held if held.count == count else held.grown(count, era.sizes[name], num_drawn)
 
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:

@@ -21,7 +21,6 @@ from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.shard_table import ShardTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,10 @@ class Lineage:
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
     """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
     in order, their sizes and checksums, and its strata."""
-    offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
+    shards = layout.shards
+    sequences = shards.column("sequences").cast(pa.string())
+    line = compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
+    offsets, lines = columns.text_buffers(columns.as_large_string(line))
     digests: dict[str, tuple[str, ...]] = {}
     for name, borders in zip(layout.sources, layout.generation_shards):
         strata, of_source = snapshot.sources[name].strata, list[str]()
@@ -135,11 +137,6 @@ def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, .
             of_source.append(short_digest(digest.digest()))
         digests[name] = tuple(of_source)
     return digests
-
-
-def _shard_lines(shards: ShardTable) -> pa.Array:
-    sequences = shards.column("sequences").cast(pa.string())
-    return compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
 
 
 def short_digest(digest: bytes) -> str:

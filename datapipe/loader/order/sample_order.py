@@ -75,10 +75,6 @@ class Inventory(OrderKey):
         digests, count = self.digests.get(name, ()), era.generations_of(name).count
         return count <= len(digests) and digests[count - 1] == era.data.get(name)
 
-    def has_all_of(self, name: str, era: MixtureEra) -> bool:
-        """Whether an era drew from the rows of a source that are here, and there are no more."""
-        return self.holds(name, era) and era.generations_of(name).count == len(self.digests[name])
-
     def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
         orders: list[GrownOrder] = []

@@ -10,9 +10,9 @@ object store costs one block of about 4 MiB. With windows of W shards, W shards 
 an epoch. Every shard is a random sample of its source when it is built, so the only cost of a window is that neighbours in one
 epoch are more likely to be near each other in the next.
 
-Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the other as
-a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every epoch is one window
-with the rows in the order of the shards.
+Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the
+other as a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every
+epoch is one window with the rows in the order of the shards.
 """
 
 from __future__ import annotations

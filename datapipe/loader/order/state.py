@@ -3,9 +3,10 @@
     {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
      "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
 
-The step counts the batches handed out; skipped steps count as if they had been. The record is flat, and the lineage is one JSON
-string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into the existing ones and
-would silently lose items. The checksum covers all other fields, because a bit that flips in the step gives another step.
+The step counts the batches handed out; skipped steps count as if they had been. The record is flat, and the lineage is
+one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into the
+existing ones and would silently lose items. The checksum covers all other fields, because a bit that flips in the step
+gives another step.
 """
 
 from __future__ import annotations
@@ -151,14 +152,12 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
 def check_batches(lineage: Lineage, split: str) -> None:
     """Raises ValueError for batches of one size that do not lead to those of the next."""
     for era, later in zip(lineage.batches, lineage.batches[1:]):
-        due = era.sample + (later.step - era.step) * era.size
-        if later.sample > due or (later.sample < due and not _ends_at(lineage, later.sample, split)):
+        due, sample = era.sample + (later.step - era.step) * era.size, later.sample
+        if sample < due:  # a run may go on after its end, whose last step had fewer rows
+            is_end = split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
+            due = sample if is_end else due
+        if sample != due:
             raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
-
-
-def _ends_at(lineage: Lineage, sample: int, split: str) -> bool:
-    """Whether the run ended at `sample`, before it went on: its last step may have had fewer rows."""
-    return split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
 
 
 def saved_order(saved: LoaderState, lineage: Lineage, snapshot: Snapshot) -> BatchOrder:

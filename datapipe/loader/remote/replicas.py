@@ -198,7 +198,7 @@ class Replicas:
             return read(answer)
 
     def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> None:
-        """Counts a failed call. Raises an error that all servers would give. A stream's snapshot may be missing at one alone."""
+        """Counts a failed call. Raises an error that all servers would give; a stream's snapshot may be missing at one."""
         refusal = refusal_of(error)
         elsewhere = ("busy", "draining", *(["snapshot"] if is_stream and len(self.all) > 1 else []))
         if refusal is not None and refusal.kind not in elsewhere:

@@ -1,8 +1,8 @@
 """A DataLoader that counts the batches it hands out, and continues after them.
 
-The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer moves
-it. So each `for` continues after the last one, with and without workers, persistent ones too; and the state is that of `Loader`,
-for any rank, world and number of workers. A validation pass always starts over, unless a state was loaded since the last.
+The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer
+moves it. So each `for` continues after the last one, with and without workers, persistent ones too. A validation pass always
+starts over, unless a state was loaded since the last.
 """
 
 from __future__ import annotations

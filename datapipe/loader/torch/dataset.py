@@ -6,7 +6,7 @@
     for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. Workers run ahead of the trainer, so their positions do not count the batches that were trained on:
+those of one process, each once. Workers run ahead of the trainer, so positions in them do not count what was trained on:
 
     without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
@@ -66,7 +66,9 @@ class StreamingDataset(IterableDataset):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
+        if isinstance(dtype, torch.dtype):
+            dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+        self.loader = Loader(output, dtype=dtype, **options)
         fields, mesh = self.loader.options.fields, self.loader.mesh
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
@@ -247,17 +249,12 @@ class StreamingDataset(IterableDataset):
                 yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
 
     def _as_tensors(self, arrays: Batch) -> Batch:
-        return {name: self._as_tensor(value) for name, value in arrays.items()}
-
-    def _as_tensor(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
-        return tensor.pin_memory() if self._pins else tensor
-
-
-def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
-    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype if isinstance(dtype, torch.dtype) else dtype
+        batch = dict(arrays)
+        for name, value in arrays.items():
+            if isinstance(value, np.ndarray):
+                tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
+                batch[name] = tensor.pin_memory() if self._pins else tensor
+        return batch
 
 
 def _raise_at_first(error: Exception) -> Iterator[Batch]:

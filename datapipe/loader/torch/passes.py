@@ -1,7 +1,7 @@
 """The passes of a DataLoader, which its main process permits and its workers claim, in shared memory.
 
-A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass over the
-copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
+A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass
+over the copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
-Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches, and the
-trainer of one rank would then get wrong batches in silence. In a worker process, the stack has only the classes of the DataLoader.
-Accelerate calls `set_epoch` of a dataset in the main process before each iteration, and is recognised there.
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches,
+and the trainer of one rank would then get wrong batches in silence. In a worker process, the stack has only the classes
+of the DataLoader. Accelerate calls `set_epoch` of a dataset in the main process before each iteration, and is recognised
+there.
 """
 
 from __future__ import annotations

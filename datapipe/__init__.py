@@ -6,8 +6,6 @@
 Each name is imported on first use, so that a worker or a trainer never pays for parts it does not use.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -3,11 +3,9 @@
     datapipe.run("mine.yaml")  ─▶ Mixture ─▶ Run ─▶ run_and_report ─▶ RunResult
     datapipe.plan_run(…)       ─▶ Mixture ─▶ the plan of now ─▶ PlannedRun
 
-A program gets errors as exceptions, and nothing is printed or changed in its process: no signal handler, no exit status. It may
-call `run` from any thread. Workers are processes of their own that never import the program, only the modules of its stages.
+Errors are exceptions, and nothing is printed or changed in the process: no signal handler, no exit status. Any thread may
+call `run`. Workers are other processes that import only the modules of the program's stages.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,22 +37,18 @@ MixtureLike = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """A run that is done, and the snapshot that it published.
+    """A run that is done, and the snapshot that it published."""
 
-    Attributes:
-        name: of the mixture.
-        output: path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
-        fingerprint: of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too.
-        outputs: by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer: none`.
-        report: report.json: documents, drops, tokens, cost. `report/report.py` has its records.
-        warnings: what the run warns of, as texts; `report.warnings` has their kinds and numbers.
-    """
-
-    name: str
-    output: str
+    name: str  # of the mixture
+    output: str  # path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
+    # of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too
     fingerprint: str
+    # by sequence length, what a loader opens; the first length is `output` itself. `Loader(output,
+    # sequence_length=8192)` opens the same rows. Empty for `tokenizer: none`.
     outputs: Mapping[int, str]
+    # report.json: documents, drops, tokens, cost. `report/report.py` has its records.
     report: Report = field(repr=False)
+    # what the run warns of, as texts; `report.warnings` has their kinds and numbers
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -67,45 +61,30 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedStep:
-    """A step of a run, with the names of `datapipe plan --json`.
+    """A step of a run, with the names of `datapipe plan --json`."""
 
-    Attributes:
-        step: "web/read", "dedup.minhash/compare".
-        source: None for a step that serves several sources.
-        label: what it does, in full.
-        tasks: None while the steps before it are not committed.
-        committed_tasks: tasks that do not run again.
-        reasons: why the others run.
-    """
-
-    step: str
+    step: str  # "web/read", "dedup.minhash/compare"
     kind: str
-    source: str | None
-    label: str
+    source: str | None  # None for a step that serves several sources
+    label: str  # what it does, in full
     is_committed: bool
-    tasks: int | None
-    committed_tasks: int
-    reasons: Sequence[str]
+    tasks: int | None  # None while the steps before it are not committed
+    committed_tasks: int  # tasks that do not run again
+    reasons: Sequence[str]  # why the others run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
-    """What a run would do now, as `datapipe plan --json` tells it.
-
-    Attributes:
-        output: path or URL, with credentials masked.
-        steps: in the order in which they run.
-        sources: by name: files, bytes, share, and documents and tokens as far as they are known.
-        estimate: `bytes` and `core_seconds` that the run would take, about; see `steps.estimate.Estimate`.
-        warnings: what planning warns of, as texts.
-    """
+    """What a run would do now, as `datapipe plan --json` tells it."""
 
     name: str
-    output: str
-    steps: tuple[PlannedStep, ...]
+    output: str  # path or URL, with credentials masked
+    steps: tuple[PlannedStep, ...]  # in the order in which they run
+    # by name: files, bytes, share, and documents and tokens as far as they are known
     sources: Mapping[str, Mapping[str, Any]]
+    # `bytes` and `core_seconds` that the run would take, about; see `steps.estimate.Estimate`
     estimate: Mapping[str, Any]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # what planning warns of, as texts
 
     @property
     def is_committed(self) -> bool:
@@ -161,7 +140,10 @@ def run(
         fingerprint=run.snapshot.fingerprint,
         outputs={}
         if loaded.tokenizer.is_none
-        else {length: run.root.within(loaded.pack.folder(length)).url for length in loaded.pack.sequence_length},
+        else {
+            length: run.root.within(f"length-{length}" if number else "").url
+            for number, length in enumerate(loaded.pack.sequence_length)
+        },
         report=ended.report,
         warnings=warnings,
     )
@@ -174,10 +156,8 @@ def plan_run(
     output: str | Path | None = None,
     limit: int | None = None,
 ) -> PlannedRun:
-    """The steps of a run, those that are committed and those that would run, as `datapipe plan`. Runs nothing.
-
-    Args and errors as those of `run`.
-    """
+    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and errors as
+    those of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)
@@ -197,7 +177,7 @@ def plan_run(
 @contextmanager
 def _of_program(output: str | Path | None) -> Iterator[None]:
     """A context in which a program plans or runs. Raises UserError in a worker, and DatapipeError for errors of disks."""
-    if activity.is_told() or is_importing():
+    if activity.is_published() or is_importing():
         raise UserError(
             "a module of stages runs a mixture while it is imported, which each worker does. Put the call under "
             '`if __name__ == "__main__":`, or the stages into a module of their own.'

@@ -8,8 +8,6 @@ All access to the raw buffers of Arrow arrays goes through this module.
 A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0, since a slice shares its parent's data.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -41,10 +39,7 @@ _OF_PLAIN_BUFFERS = (
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
-
-    The array must hold no nulls; readers quarantine documents without a text.
-    """
+    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array without nulls: read-only views."""
     assert pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type), texts.type
     assert texts.null_count == 0
     _, offset_buffer, data_buffer = texts.buffers()
@@ -57,11 +52,8 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_only(column: pa.Array) -> pa.Array:
-    """The column over the same memory, which neither NumPy views nor `buffers()` of the result can write to.
-
-    Arrow calls arrays immutable, yet hands out their buffers writable: `np.frombuffer(column.buffers()[2], np.uint8)[0] = 65`
-    changes the text. Structs, dictionaries and views are left as they are.
-    """
+    """The column over the same memory, without a way to write to it: Arrow hands out writable buffers of immutable arrays.
+    Structs, dictionaries and views are left as they are."""
     buffers, children = column.buffers(), []
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         buffers, children = buffers[:2], [read_only(column.values)]
@@ -74,10 +66,7 @@ def read_only(column: pa.Array) -> pa.Array:
 
 
 def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
-    """A large_string array over `data` (num_bytes,) uint8 cut at `offsets` (num_docs + 1,) int64, without a copy.
-
-    The bytes must be valid UTF-8; kernels that cut text cut at character borders only.
-    """
+    """A large_string array over `data` (num_bytes,) uint8, valid UTF-8, cut at `offsets` (num_docs + 1,) int64; not copied."""
     buffers: list[Any] = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
@@ -148,11 +137,8 @@ def dtype_of(kind: pa.DataType) -> np.dtype:
 
 def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
     """Document keys: file hash, then position in the file, both big-endian, so that byte order is file order.
-
-    Args:
-        file_hashes: uint64, one for all documents or (num_docs,).
-        positions: (num_docs,) uint64 in the file: `datapipe.stage.reader.ReadBatch`.
-    """
+    `file_hashes`: uint64, one for all documents or (num_docs,). `positions`: (num_docs,) uint64 in the file:
+    `datapipe.stage.reader.ReadBatch`."""
     halves = np.empty((len(positions), 2), ">u8")
     halves[:, 0] = file_hashes
     halves[:, 1] = positions
@@ -198,10 +184,8 @@ def hex_keys(keys: pa.Array) -> pa.Array:
 
 
 def take_rows(rows: pa.RecordBatch, chosen: np.ndarray) -> pa.RecordBatch:
-    """The rows `chosen`, (num_chosen,) integers, copied.
-
-    Lists of numbers are copied as strings of bytes: Arrow's `take` makes an index of 8 bytes for every number in them.
-    """
+    """The rows `chosen`, (num_chosen,) integers, copied. Lists of numbers are copied as strings of bytes: Arrow's `take`
+    makes an index of 8 bytes for every number in them."""
     indices = pa.array(chosen)
     taken = [
         _list_views(_byte_views(column).take(indices), column.type) if _is_plain_list(column) else column.take(indices)

@@ -8,8 +8,6 @@ Everything that leaves the process passes `masked`: messages of errors, progress
 credentials back from the mixture, which the user gives again (`restored`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote
@@ -56,22 +54,14 @@ _secrets: dict[str, str] = {}
 
 def remember(value: str, reference: str, text: str) -> None:
     """Notes the value of a variable, if it is a secret: by the variable's name, or as a credential of the URL around it.
-
-    Args:
-        reference: "${NAME}".
-        text: the text of the mixture with the reference.
-    """
+    `reference`: "${NAME}". `text`: the text of the mixture with the reference."""
     in_url = any(reference in _user(match) or reference in _query(match) for match in _URL.finditer(text))
     if len(value) >= _LEAST_CHARS and (in_url or _SECRET_NAME.search(reference.strip("${}"))):
         _secrets[value] = reference
 
 
 def remember_secret(value: str, reference: str) -> None:
-    """Notes a secret that came from a variable, whatever its name.
-
-    Args:
-        reference: "${NAME}".
-    """
+    """Notes a secret that came from a variable, whatever its name. `reference`: "${NAME}"."""
     _secrets[value] = reference
 
 
@@ -100,10 +90,7 @@ def is_masked(url: str) -> bool:
 
 def restored(url: str, originals: Iterable[str]) -> str:
     """A masked URL with the credentials of the first original on the same host; the URL itself where there is none.
-
-    Args:
-        originals: URLs and globs with their credentials.
-    """
+    `originals`: URLs and globs with their credentials."""
     found = _URL.fullmatch(url)
     if found is None or not is_masked(url):
         return url

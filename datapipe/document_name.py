@@ -16,8 +16,6 @@ A text is taken as the first of these that a file has; a text that names two doc
 | PATH:POSITION | `a.jsonl:120` |
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -46,12 +44,8 @@ def with_own_id(own_id: str, name: str) -> str:
 
 
 class InputFiles:
-    """The input files that names of documents are looked up in.
-
-    Args:
-        files: (hash, source, path); the hash is the first half of the keys of a file's documents. Sources that are taken from
-            other snapshots may have the same one.
-    """
+    """The input files that names of documents are looked up in. `files`: (hash, source, path); the hash is the first half
+    of the keys of a file's documents. Sources that are taken from other snapshots may have the same one."""
 
     def __init__(self, files: Iterable[tuple[int, str, str]]) -> None:
         self._by_name: dict[str, dict[int, str]] = {}
@@ -62,14 +56,9 @@ class InputFiles:
             self._by_path.setdefault(path, {})[number] = name
 
     def key(self, text: str) -> bytes | None:
-        """The key of a document that the user names in one of the forms of `FORMS`.
-
-        Returns:
-            16 bytes; None where no file has the name. A key in hex digits is not looked up.
-
-        Raises:
-            UserError: the text has none of these forms, or names documents of several files.
-        """
+        """The key, 16 bytes, of a document that the user names in one of the forms of `FORMS`; None where no
+        file has the name. A key in hex digits is not looked up. Raises UserError for other texts, and for
+        documents of several files."""
         named = text.strip().removeprefix(_BYTE_ORDER_MARK).strip()
         if key := _HEX_KEY.match(named):
             return bytes.fromhex(key[1])

@@ -12,8 +12,6 @@
 Any other exception of a task is a fault of the task: it is retried a few times, then the run fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -1,5 +1,4 @@
-"""The numbers of a task, and their sums. Every number of a run is a sum over committed tasks, so a resumed run
-reports the same.
+"""The numbers of a task, and their sums over committed tasks, so a resumed run reports the same.
 
 per task and source:   read = kept + Σ dropped by reason + quarantined            (`DocumentCounts.check`)
 along a source:        kept of one step = read of the next                        (`steps.counts`)
@@ -31,31 +30,26 @@ _NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")
 
 
 def quarantine_reason(stage: str, error: str) -> str:
-    """The stage and the last line of an error: "my_module:Stage: ValueError: no number". Numbers become N, so that errors of
-    one kind are counted together."""
+    """Stage and last line of an error: "my_module:Stage: ValueError: no number". Numbers become N, to count errors by kind."""
     last_line = error.strip().rpartition("\n")[2].rstrip(".")
     return f"{stage}: {_NUMBER.sub('N', last_line)[:_REASON_CHARS]}"
 
 
 @dataclass(slots=True)
 class DocumentCounts(Sums):
-    """Counts of the documents that entered one step of one source.
+    """Counts of the documents that entered one step of one source."""
 
-    Attributes:
-        read, kept, quarantined: documents.
-        read_bytes, kept_bytes: UTF-8 bytes of their text.
-        dropped: documents by reason, "stage:rule".
-        counts: of the stages, "stage:name": replaced spans, cut bytes and the like. Not documents.
-        quarantine_reasons: quarantined documents by stage and error; see `quarantine`.
-    """
-
+    # read, kept, quarantined: documents
     read: int = 0
+    # read_bytes, kept_bytes: UTF-8 bytes of their text
     read_bytes: int = 0
     kept: int = 0
     kept_bytes: int = 0
     quarantined: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)  # documents by reason, "stage:rule"
+    # of the stages, "stage:name": replaced spans, cut bytes and the like. Not documents.
     counts: Counter[str] = field(default_factory=Counter)
+    # quarantined documents by stage and error; see `quarantine`
     quarantine_reasons: Counter[str] = field(default_factory=Counter)
 
     def quarantine(self, stage: str, error: str) -> None:
@@ -78,80 +72,56 @@ class DocumentCounts(Sums):
 
 @dataclass(slots=True)
 class Work(Sums):
-    """Time and input of work under one name: a stage, reading, writing.
+    """Time and input of work under one name: a stage, reading, writing."""
 
-    Attributes:
-        seconds: wall time, summed over tasks.
-        bytes: of the input: of text, or of rows where rows are moved.
-        documents: in the input; 0 for work on rows.
-    """
-
-    seconds: float = 0.0
-    bytes: int = 0
-    documents: int = 0
+    seconds: float = 0.0  # wall time, summed over tasks
+    bytes: int = 0  # of the input: of text, or of rows where rows are moved
+    documents: int = 0  # in the input; 0 for work on rows
 
 
 @dataclass(slots=True)
 class Packing(Sums):
-    """How documents went into rows of one length.
-
-    Attributes:
-        tokens: in rows; with `padding_tokens` they fill `rows` whole rows.
-        documents: with at least one token in a row.
-        split_documents: of these, documents that are split over several spans.
-        split_for_padding: of these, documents that fit into a row and are split to keep `pack.max_padding`.
-        pieces: spans of documents in rows.
-        dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all their tokens.
-    """
+    """How documents went into rows of one length."""
 
     rows: int = 0
-    tokens: int = 0
+    tokens: int = 0  # in rows; with `padding_tokens` they fill `rows` whole rows
     padding_tokens: int = 0
-    documents: int = 0
-    split_documents: int = 0
-    pieces: int = 0
+    documents: int = 0  # with at least one token in a row
+    split_documents: int = 0  # of these, documents that are split over several spans
+    pieces: int = 0  # spans of documents in rows
+    # dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all their
+    # tokens
     dropped_tokens: int = 0
     dropped_documents: int = 0
+    # of these, documents that fit into a row and are split to keep `pack.max_padding`
     split_for_padding: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadableFile:
-    """An input file that is damaged, cut off or of another format, so that an unknown number of its documents is lost.
+    """An input file that is damaged, cut off or of another format, so that an unknown number of its documents is lost."""
 
-    Attributes:
-        path: relative to the fixed part of its pattern.
-        position: from where on, as those of documents: byte offset of a line, or row number.
-        error: what was found and what was expected.
-    """
-
-    path: str
-    position: int
-    error: str
+    path: str  # relative to the fixed part of its pattern
+    position: int  # from where on, as those of documents: byte offset of a line, or row number
+    error: str  # what was found and what was expected
 
 
 @dataclass(slots=True)
 class TaskMetrics:
-    """All numbers of one task.
+    """All numbers of one task."""
 
-    Attributes:
-        document_counts: documents in and out; empty for tasks on rows.
-        work: by name, in the order of the data.
-        own: the numbers of its kind of work, a dataclass of the kind; as JSON in a record that was read from the ledger, until
-            `of` is asked for it. None where the kind has none.
-        second_attempt: of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others.
-        rereads: blocks and files that were read again because their checksum was wrong; see `shards.checksum.intact`.
-        seconds: wall time of the whole task.
-        peak_bytes: the worker's peak resident memory when the task ended.
-    """
-
+    # documents in and out; empty for tasks on rows
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
-    work: dict[str, Work] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)  # by name, in the order of the data
+    # the numbers of its kind of work, a dataclass of the kind; as JSON in a record that was read from the
+    # ledger, until `of` is asked for it. None where the kind has none.
     own: Any = field(default=None, compare=False)  # it has one of two forms
+    # of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others
     second_attempt: str = ""
+    # blocks and files that were read again because their checksum was wrong; see `shards.checksum.intact`
     rereads: int = 0
-    seconds: float = 0.0
-    peak_bytes: int = 0
+    seconds: float = 0.0  # wall time of the whole task
+    peak_bytes: int = 0  # the worker's peak resident memory when the task ended
 
     def of(self, kind: type[Own]) -> Own:
         """The numbers of its kind of work."""
@@ -165,9 +135,8 @@ class TaskMetrics:
 
     @contextmanager
     def timed(self, name: str, num_bytes: int = 0, num_docs: int = 0) -> Iterator[Work]:
-        """Times a block, tells that it is at work, and adds it to the work of this name. The block may correct the yielded
-        record: sizes that it alone knows, or seconds to charge elsewhere. A block that raises is not counted, and loading the
-        kernels that it is the first to call costs it nothing."""
+        """Times a block, publishes it as the current activity, and adds it to the work of this name. The block may correct
+        the yielded record. A block that raises is not counted; the time in which it loads kernels is not either."""
         started, work = work_clock(), Work(bytes=num_bytes, documents=num_docs)
         with doing(name, num_bytes):
             yield work

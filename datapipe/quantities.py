@@ -1,7 +1,5 @@
 """Numbers in words: sizes, durations, rates, counts with their nouns."""
 
-from __future__ import annotations
-
 
 def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
     """Millions of bytes per second, or None where nothing was timed."""

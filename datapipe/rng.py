@@ -5,8 +5,6 @@ keyed_hash(keys, seed)            ->  one uint64 per document, a pure function o
 shuffle_hash(keys, 17)            ->  the keyed hash that orders documents over shards
 """
 
-from __future__ import annotations
-
 import numpy as np
 import xxhash
 
@@ -17,24 +15,16 @@ MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def seed_for(root: int, *names: str | int) -> int:
-    """A 64-bit seed for a named purpose.
-
-    Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ, and so do 3 and "3".
-
-    Args:
-        root: the seed of the mixture.
-        names: the purpose, from general to specific: stage, source, epoch.
-    """
+    """A 64-bit seed for a purpose: `names`, from general to specific, below the seed `root` of the
+    mixture. Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ, and so
+    do 3 and "3"."""
     parts = [f"i{root}"] + [f"i{name}" if isinstance(name, int) else f"s{len(name)}:{name}" for name in names]
     return xxhash.xxh3_64_intdigest("\x1f".join(parts).encode())
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
     """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half of the bits on average.
-
-    Args:
-        values: (n,) uint64.
-    """
+    `values`: (n,) uint64."""
     values = (values ^ (values >> np.uint64(30))) * MIX_1
     values = (values ^ (values >> np.uint64(27))) * MIX_2
     return values ^ (values >> np.uint64(31))
@@ -42,11 +32,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
     """One uniform uint64 per document key: (num_docs,). Every random choice about a document is a threshold on such a hash.
-
-    Args:
-        halves: `columns.key_halves` of the keys, (num_docs,) uint64 each: file hash and position in the file.
-        seed: from `seed_for`.
-    """
+    `halves`: file hashes and positions, of `columns.key_halves`."""
     file_hash, position = halves
     with np.errstate(over="ignore"):
         return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + GOLDEN + position) ^ np.uint64(seed))
@@ -55,13 +41,9 @@ def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
 def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
     """The hash that orders documents in the shuffle of their source: (num_docs,) uint64.
 
-    The rows of a document lie in those shards of its source and split whose `ShardEntry.hashes` range contains its hash, start
-    included, stop not. So the manifest's `seed` and the document's key are enough to find them; files.parquet maps the first
-    half of a key to its source. The source is not hashed: keys of different sources differ already.
-
-    Args:
-        halves: `columns.key_halves` of the keys.
-        seed: of the mixture, `Snapshot.seed`.
+    The rows of a document lie in those shards of its source and split whose `ShardEntry.hashes` range, half-open, contains
+    its hash. So the manifest's `seed` and the key are enough to find them; files.parquet maps the first half of a key to
+    its source. `halves`: `columns.key_halves` of the keys.
     """
     return keyed_hash(halves, seed_for(seed, "shuffle"))
 

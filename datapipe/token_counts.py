@@ -1,4 +1,4 @@
-"""Counts of texts and their tokens, by language and by licence: sums over documents, which no cut of the work changes."""
+"""Counts of texts and their tokens, by language or another property of documents: sums, which no cut of the work changes."""
 
 from __future__ import annotations
 
@@ -34,30 +34,20 @@ MAX_NAMES = 256
 
 @dataclass(slots=True)
 class TokenCounts(Sums):
-    """Texts and their tokens.
+    """Texts and their tokens."""
 
-    Attributes:
-        documents: how many texts.
-        bytes: UTF-8 bytes.
-        words: as `str.split` splits them.
-        tokens: without end-of-text tokens.
-    """
-
-    documents: int = 0
-    bytes: int = 0
-    words: int = 0
-    tokens: int = 0
+    documents: int = 0  # how many texts
+    bytes: int = 0  # UTF-8 bytes
+    words: int = 0  # as `str.split` splits them
+    tokens: int = 0  # without end-of-text tokens
 
 
 @dataclass(slots=True)
 class CountsByName:
-    """Token counts of a source by the language or licence that its documents have.
+    """Token counts of a source by the language or licence that its documents have."""
 
-    Attributes:
-        by_name: empty where nothing is counted; None where there are more than `MAX_NAMES`. A part never has more than the
-            whole, so the result does not depend on how the source was split.
-    """
-
+    # empty where nothing is counted; None where there are more than `MAX_NAMES`. A part never has more than
+    # the whole, so the result does not depend on how the source was split.
     by_name: dict[str, TokenCounts] | None = field(default_factory=dict)
 
     def add(self, other: CountsByName) -> None:
@@ -67,12 +57,8 @@ class CountsByName:
             self._add(name, counts)
 
     def count(self, codes: NDArray[np.int64], names: Sequence[str], counted: NDArray[np.int64]) -> None:
-        """Adds documents.
-
-        Args:
-            codes: (num_docs,) numbers of `names`.
-            counted: (num_docs, 4), the fields of `TokenCounts` of each document.
-        """
+        """Adds documents. `codes`: (num_docs,) numbers of `names`. `counted`: (num_docs, 4), the fields of
+        `TokenCounts` of each document."""
         if self.by_name is None:
             return
         sums = np.zeros((len(names), counted.shape[1]), np.int64)
@@ -88,15 +74,11 @@ class CountsByName:
 
 @dataclass(slots=True)
 class Fertility:
-    """Token counts of a source, in total and by the language of its documents.
-
-    Attributes:
-        unknown: of the tokens, those that stand for text without a token.
-    """
+    """Token counts of a source, in total and by the language of its documents."""
 
     total: TokenCounts = field(default_factory=TokenCounts)
     languages: CountsByName = field(default_factory=CountsByName)
-    unknown: int = 0
+    unknown: int = 0  # of the tokens, those that stand for text without a token
 
     def add(self, other: Fertility) -> None:
         self.total.add(other.total)

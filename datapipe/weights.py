@@ -2,12 +2,9 @@
 
 {"web": 7/10, "code": 3/10}   ->   {"web": 7, "code": 3}   ->   {"web": 0.7, "code": 0.3}
 
-The integers are in exact proportion where the loader can count them: up to a sum of 2^62 in lowest terms. Weights of more
-digits, such as a softmax of floats or hundreds of weights with float noise, are rounded to shares of 2^-40 of the whole. No
-share above 0 becomes 0.
+The integers are in exact proportion up to a sum of 2^62 in lowest terms. Weights of more digits, such as a softmax of
+floats, are rounded to shares of 2^-40 of the whole; no share above 0 becomes 0.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Mapping
@@ -28,10 +25,8 @@ _HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
 
 
 def exact_number(value: object) -> Fraction:
-    """The number as it is written: 0.1 is a tenth, since the shortest decimal form of a float counts, and of NumPy's too.
-
-    Raises ValueError for anything else than a finite number or its text. A bool is not a number.
-    """
+    """The number as it is written: 0.1 is a tenth, since the shortest decimal form of a float counts. Raises ValueError for
+    anything else than a finite number or its text."""
     if isinstance(value, bool) or not isinstance(value, Real | str):
         raise ValueError(f"{value!r} of type {type(value).__name__} is not a number")
     text = value.strip().replace("_", "") if isinstance(value, str) else str(value)
@@ -46,13 +41,8 @@ def exact_number(value: object) -> Fraction:
 
 
 def integer_weights(weights: Mapping[str, Fraction]) -> dict[str, int]:
-    """The smallest integers in these proportions, rounded to 2^-40 of the whole where the exact ones add up to 2^62 or more.
-
-    Args:
-        weights: at least 0 each, and at least one above 0.
-
-    Raises ValueError for other weights.
-    """
+    """The smallest integers in the proportions of `weights`, at least 0 each and one above 0, rounded to 2^-40 of the whole
+    where the exact ones add up to 2^62 or more. Raises ValueError for other weights."""
     exact = exact_integers(weights)
     return exact if sum(exact.values()) < MAX_WEIGHT_SUM else exact_integers(_rounded(exact))
 

@@ -2,13 +2,11 @@
 
     mixture ─▶ plan ─▶ sample of each source ─▶ warm-up ─▶ passes: the tasks of a run, in this process ─▶ medians ─▶ rows
 
-One process runs on one core, with everything compiled and loaded before the clock starts. Each source is a run of its own in a
-temporary folder, which is removed: global stages compare documents within the source, and a tokenizer is trained once, on the
-sample. Earlier runs that a stage compares `against` are left out, because their rows are read once a run, whatever the size of
-the source. Files are read from the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
+One process runs on one core; everything is compiled and loaded before the clock starts. Each source is a run in a temporary
+folder: global stages compare documents within the source, and a tokenizer is trained once, on the sample. Reference rows of
+earlier runs are left out: they are read once a run, whatever the size of the source. Files are in the page cache, so a slow
+disk or network adds to the times. Memory is that of one worker.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -33,7 +31,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
 from datapipe.machine.memory import peak_bytes
 from datapipe.quantities import counted, rate_mb_per_s
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import source_counts
 from datapipe.steps.kind import Plan, Task
@@ -99,8 +97,8 @@ def bench(
 
 
 class _Measuring:
-    """The measurement of one source, in its own folder, whose largest size so far is
-    `scratch_bytes`. `trained`: records of the tokenizer that an earlier pass trained."""
+    """The measurement of one source in its own folder. `trained`: records of the tokenizer of an earlier
+    pass."""
 
     def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
         self.name, self.request, self.folder, self.say = name, request, folder, say
@@ -197,8 +195,8 @@ def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
 
 @contextmanager
 def one_core() -> Iterator[int | None]:
-    """Restricts every thread of the process to one core and Arrow to the threads of a worker, and restores both. Yields the
-    number of the core; None on platforms without processor affinity, where threads of libraries may use other cores."""
+    """Restricts every thread of the process to one core, and Arrow to the threads of a worker. Yields the number of the
+    core; None without processor affinity, where threads of libraries may use other cores."""
     arrow_cores, arrow_io = pa.cpu_count(), pa.io_thread_count()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(2)

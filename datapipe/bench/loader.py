@@ -1,10 +1,4 @@
-"""A loader under a simulated trainer: each step takes a given time and leaves the processor idle, as a step on a GPU does.
-
-open, first batch    time to start
-`steps` steps        measured waits of the trainer
-"""
-
-from __future__ import annotations
+"""A loader under a simulated trainer: each step takes a given time and leaves the processor idle, as on a GPU."""
 
 import time
 from collections.abc import Callable
@@ -26,8 +20,8 @@ def bench_loader(
     steps: int,
     compute: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Runs `steps` steps of a trainer that computes for `step_s`, by `compute(seconds)`. Returns the figures, as
-    `loader-bench --json` writes them. Waits are those of every step but the first."""
+    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures of `loader-bench --json`. Waits are
+    those of every step but the first."""
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at

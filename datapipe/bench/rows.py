@@ -3,8 +3,6 @@
 records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ medians ─▶ advice on the bottleneck
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,7 +10,7 @@ from statistics import median
 
 from datapipe.metrics import total_by_name
 from datapipe.quantities import rate_mb_per_s
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Plan, Step
 
 OTHER = "other"
@@ -41,23 +39,16 @@ _GLOBAL_KINDS = ("exchange", "decisions", "apply")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One kind of work.
+    """One kind of work."""
 
-    Attributes:
-        name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts,
-            sample, train, load, tokenize, tokens, pack, shards, files or other.
-        uses: the stage, such as "filter.language"; empty for work of the engine itself.
-        seconds: the median over passes.
-        bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
-        documents_in, documents_out: None for work that is not done document by document.
-    """
-
-    name: str
+    name: str  # as in `datapipe report --full`
+    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
+    # load, tokenize, tokens, pack, shards, files or other
     kind: str
-    uses: str = ""
-    seconds: float
-    bytes: int
+    uses: str = ""  # the stage, such as "filter.language"; empty for work of the engine itself
+    seconds: float  # the median over passes
+    bytes: int  # input: text for stages, decompressed input for reading, rows for exchanges and tokens
+    # documents_in, documents_out: None for work that is not done document by document
     documents_in: int | None = None
     documents_out: int | None = None
 
@@ -72,12 +63,8 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass over one source, every step committed.
-
-    Args:
-        uses: the stage of each name in the run.
-        emitting: names of the global stages in the run.
-    """
+    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in the run.
+    `emitting`: names of the global stages in the run."""
     work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
@@ -176,8 +163,8 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck of files with `compressions`, "gzip", "zstd" or "", and of
-    `num_tasks` that read the sample."""
+    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks` read the
+    sample."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

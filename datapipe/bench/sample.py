@@ -6,8 +6,6 @@
 Choosing reads the sample once, which also loads its files into the page cache. Memory holds one batch of each open group.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,22 +25,17 @@ SPREAD = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The sample of a source.
+    """The sample of a source."""
 
-    Attributes:
-        limits: by the splits that one task reads, the number of their documents in the sample; None for all of them.
-        read_bytes: text of the batches that the sample was taken from; in the input files about `stored_bytes`.
-        source_bytes: size of all input files of the source, as stored.
-        is_whole: whether the sample contains every document of the source.
-    """
-
+    # by the splits that one task reads, the number of their documents in the sample; None for all of them
     limits: Mapping[tuple[Split, ...], int | None]
     documents: int
     text_bytes: int
+    # text of the batches that the sample was taken from; in the input files about `stored_bytes`
     read_bytes: int
     stored_bytes: int
-    source_bytes: int
-    is_whole: bool
+    source_bytes: int  # size of all input files of the source, as stored
+    is_whole: bool  # whether the sample contains every document of the source
 
     @property
     def estimated_text_bytes(self) -> int:

@@ -1,7 +1,5 @@
 """`datapipe classifier train`, `annotate` and `evaluate`: trained classifiers of text."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

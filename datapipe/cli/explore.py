@@ -1,7 +1,5 @@
 """`datapipe inspect`, `sql` and `browse`: look at the documents of an output."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import islice

@@ -15,8 +15,6 @@ plain lines on stderr, and the last one is the reason. Tracebacks go to a file. 
 package that calls the package that does the work.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback

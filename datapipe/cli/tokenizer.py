@@ -1,7 +1,5 @@
 """`datapipe tokenizer train`: trains a tokenizer without a mixture."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Annotated

@@ -9,8 +9,6 @@ There is no table of stages: a new file is a new stage. The names come from the 
 imports. Modules whose names begin with an underscore are no stages.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json
@@ -172,16 +170,11 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for display.
-
-    Attributes:
-        kind: filter, map, global, reader, or function with what it costs.
-        summary: the first paragraph of the class's docstring; `details` is that of its module.
-    """
+    """A stage for display."""
 
     name: str
-    kind: str
-    summary: str
+    kind: str  # filter, map, global, reader, or function with what it costs
+    summary: str  # the first paragraph of the class's docstring; `details` is that of its module
     details: str
     options: tuple[OptionDescription, ...]
 

@@ -1,7 +1,5 @@
 """The `execution` section of a mixture: how the work is cut into tasks, and what follows when one fails."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

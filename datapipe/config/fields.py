@@ -12,8 +12,6 @@ YAML parses 0.7 as a float. The shortest decimal form of the float is the number
 Each error is a ValueError whose text begins with "expected"; `problems.py` puts it after the value that was found.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from fractions import Fraction

@@ -28,16 +28,11 @@ from datapipe.errors import UserError, suggest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origins:
-    """The file and line, or the command-line option, of every key path of a mixture.
+    """The file and line, or the command-line option, of every key path of a mixture."""
 
-    Attributes:
-        file: the mixture's file; empty for a mixture built in Python.
-        locations: "mixture.yaml:14" or "--set", by path.
-        references: texts with environment variables as they were written, by path.
-    """
-
-    file: str = ""
-    locations: Mapping[KeyPath, str] = field(default_factory=dict)
+    file: str = ""  # the mixture's file; empty for a mixture built in Python
+    locations: Mapping[KeyPath, str] = field(default_factory=dict)  # "mixture.yaml:14" or "--set", by path
+    # texts with environment variables as they were written, by path
     references: Mapping[KeyPath, str] = field(default_factory=dict)
 
     @staticmethod

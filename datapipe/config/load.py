@@ -4,8 +4,6 @@ mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data �
                     └──▶ origins: the file and line, or the option, of every value ────────────────┘
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -24,20 +22,16 @@ from datapipe.errors import UserError, suggest
 
 
 def load_mixture(
+    # the file, or the mixture as nested dicts and lists, whose errors name keys and no lines
     mixture: str | Path | Mapping[str, Any],
+    # the values of `--set`, each "key.path=value", or values of Python by key path; applied in order
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    output: str | Path | None = None,
+    output: str | Path | None = None,  # replaces the mixture's own
     *,
+    # leave references to environment variables that are not set, to look at a mixture that does not run
     keep_unset: bool = False,
 ) -> Mixture:
-    """The mixture in a file, or one that a program has built. Raises UserError.
-
-    Args:
-        mixture: the file, or the mixture as nested dicts and lists, whose errors name keys and no lines.
-        overrides: the values of `--set`, each "key.path=value", or values of Python by key path; applied in order.
-        output: replaces the mixture's own.
-        keep_unset: leave references to environment variables that are not set, to look at a mixture that does not run.
-    """
+    """The mixture in a file, or one that a program has built. Raises UserError."""
     data, origins = _data_of(mixture)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():

@@ -10,8 +10,6 @@ is drawn as by the line. Between them, where the share of a source changes from 
 |q - p| L / 8n², 1/32,768 of the phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction

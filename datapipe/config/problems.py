@@ -6,8 +6,6 @@
 pydantic finds the problems. This module adds the location and rewrites its messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, get_args, get_origin
 

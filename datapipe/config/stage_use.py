@@ -9,8 +9,6 @@ The `format` of a source is written in the same way: `csv`, or `csv: {delimiter:
 The catalogue checks the options when it builds the stage (`catalogue.py`). This module knows no stage.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -12,8 +12,6 @@ The walk reads the marks of ruamel's nodes: the `.lc` of its round-trip loader l
 A mixture that a program builds becomes plain data too (`plain_data`), and is checked as one in a file is from there on.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -2,11 +2,11 @@
 
     @kernel     a loop nest that stages and the engine call, compiled once per machine for its annotated types
     @inline     a function that kernels call, compiled into each of them
-    @intrinsic  a function that kernels call, whose instructions are written out, for what numba does not make of Python
+    @intrinsic  a function that kernels call, written in LLVM's instructions
 
-A kernel takes NumPy arrays, writes to its last arguments, returns nothing or one number, allocates nothing large, and releases
-the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
-A parameter that is one of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
+A kernel takes NumPy arrays, writes to its last arguments, returns nothing or one number, allocates nothing large, and
+releases the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as
+Python. A parameter of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
 Parameters that every kernel names alike, and no docstring describes again:
 
@@ -14,13 +14,7 @@ Parameters that every kernel names alike, and no docstring describes again:
     out_offsets, out      a column of texts that the kernel writes, whose offsets begin at 0
     doc_offsets           (num_docs + 1,) int64: the words or lines of document i are `doc_offsets[i]:doc_offsets[i + 1]`
     classes, marks        tables of all code points: `unicode_classes.class_table`, `marks.mark_table`
-
-    types.py      annotations of kernels
-    keys.py       the digest of the code that a kernel is compiled from
-    cache.py      compiled kernels on disk, one file each
-    compiled.py   loads and compiles one kernel for numba's types; importing it imports numba
-    compiling.py  compiles many kernels at once, in processes of their own
-    hashing.py    hashes and hash tables that kernels share
+    starts, stops         (num_spans,) int64, half-open ranges of bytes in `data`
 """
 
 from __future__ import annotations
@@ -100,13 +94,8 @@ class KernelByType(Generic[Arguments, Returned]):
 
 
 class Inline:
-    """A function that kernels call. A call from Python runs it as Python.
-
-    Attributes:
-        function: what it does, in Python.
-        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba
-            when it is called. None: numba compiles the function.
-    """
+    """A function that kernels call; Python may call it too. `build` writes the function in LLVM's
+    instructions, as numba's `intrinsic` takes it; where it is None, numba compiles `function`."""
 
     def __init__(self, function: Callable[..., Any], build: Callable[..., Any] | None = None) -> None:
         self.function, self.build = function, build
@@ -145,9 +134,7 @@ def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 def import_runtime() -> None:
-    """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits.
-
-    Raises UserError where numba is not installed."""
+    """Imports numba and what the first call of a kernel would import (1 s). Raises UserError without numba."""
     if IS_COMPILED:
         try:
             from datapipe.kernels.compiled import refresh

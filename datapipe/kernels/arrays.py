@@ -1,7 +1,5 @@
 """Copying and comparing arrays inside kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline

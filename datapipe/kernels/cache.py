@@ -3,11 +3,9 @@
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
                                                               <module>.<kernel>-<key>.lock    of the process that compiles it
 
-Processes that need one kernel at the same time wait for the lock of the first, which compiles it, and load the result. The
-system frees the lock of a process that dies. On a file system without locks a kernel may be compiled twice.
+Processes that need a kernel wait for the lock of the one that compiles it, then load the result. The system frees the lock
+of a dead process. On a file system without locks a kernel may be compiled twice.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,8 +24,7 @@ def kernels_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The file of one compiled kernel, whether it exists or not: its name for display,
-    "words.split_words", and the digest of its code."""
+    """The file of a compiled kernel: its name for display, "words.split_words", and the digest of its code."""
 
     name: str
     key: str
@@ -38,8 +35,8 @@ class Entry:
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
-        """Holds the right to compile this kernel, among all processes and threads of the machine.
-        Without `wait` the value is False where another process holds the lock."""
+        """Holds the right to compile this kernel on this machine. Without `wait`, False where another process
+        has it."""
         is_ours = True
         with ExitStack() as stack:
             try:

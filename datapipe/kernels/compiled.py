@@ -1,10 +1,8 @@
-"""Turns a declared kernel into machine code: loads it from the cache, or compiles and stores it. Imports numba.
+"""Loads a kernel's machine code from the cache, or compiles and stores it. Imports numba.
 
-Functions that kernels call are compiled without the wrappers for calls from Python and C. The
-wrappers took 10 of the 52 CPU seconds that the kernels of the quickstart compiled for.
+Functions that kernels call are compiled without wrappers for calls from Python and C, which took 10 of the 52
+CPU seconds of the quickstart's kernels.
 """
-
-from __future__ import annotations
 
 import pickle
 import warnings
@@ -77,8 +75,7 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
 
 
 def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
-    """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The
-    caller holds the entry's lock."""
+    """The machine code of a kernel, from its entry or compiled and stored. The caller holds the lock."""
     dispatcher: Any = numba.njit(**KERNEL_FLAGS)(function)
     dispatcher._cache = _KernelCache(entry)
     try:

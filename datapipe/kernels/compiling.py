@@ -1,13 +1,11 @@
-"""Compiles many kernels at once, in the background, in processes of their own.
+"""Compiles many kernels at once, in the background, in separate processes.
 
     caller ── names, longest first ──▶ compiler ──fork──▶ compilers, one per core    each takes the next kernel that is neither
            ◀── a line per finished kernel ──────────────────────────────────┘        stored nor being compiled
 
-The locks of the cache are the only coordination: a worker that needs a kernel at once may compile it too, and no kernel is
-compiled twice. The compilers are forked from one process that has imported numba, which saves a second for each. The size of
-the bytecode that a kernel reaches ranks the ten longest of the quickstart's 36 kernels first.
-
-A compiler ends when the caller closes its end of the pipe or dies. A kernel that is not finished then is not stored.
+The locks of the cache are the only coordination, so a worker may compile a kernel that it needs at once. The compilers are
+forked from one process that has imported numba, which saves a second each. Kernels are ranked by the size of the bytecode
+that they reach. A compiler ends when the caller closes the pipe or dies; its unfinished kernel is not stored.
 """
 
 from __future__ import annotations
@@ -50,8 +48,8 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the kernels that the cache does not hold, and imports numba, ahead of the first
-    call. Prints one line to standard error where kernels are compiled."""
+    """Compiles the missing kernels and imports numba before the first call. Prints one line to standard error
+    if it compiles."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:
@@ -60,11 +58,8 @@ def compile_at_once(names: Iterable[str]) -> None:
 
 
 class Compilation:
-    """Kernels being compiled in the background, inside a `with` block, by at most `workers` processes.
-
-    Attributes:
-        num_kernels: kernels that the cache does not hold, known inside the block.
-    """
+    """Kernels being compiled in the background inside a `with` block, by at most `workers` processes.
+    `num_kernels`, known inside the block, counts those that the cache does not hold."""
 
     def __init__(self, names: Iterable[str], workers: int, progress: Progress) -> None:
         self.num_kernels = 0

@@ -1,13 +1,11 @@
 """Distributions of what rules measured: a histogram of fixed bins, and the documents nearest the threshold.
 
-Bins are 16 an octave, with equal widths in an octave, so that histograms of any values add up without knowing their range:
+Bins are 16 an octave, so histograms of any values add up:
 
     |value| < 2^-32          bin 0
     2^e · [1 + m/16, 1 + (m + 1)/16)     bin 1 + (e + 32) · 16 + m        larger values lie in the last bin
     negative values          the same bins with a minus
 """
-
-from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -46,34 +44,25 @@ _TIE_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Decided(NamedTuple):
-    """The documents that a filter decided about: an input.
+    """The documents that a filter decided about: an input."""
 
-    Attributes:
-        reasons: (num_docs,) int64, the rule that the document fails first; -1 for none.
-        text_bytes: (num_docs,) int64.
-        file_hashes, positions: (num_docs,) uint64, the halves of the keys.
-    """
-
-    reasons: Int64s
-    text_bytes: Int64s
+    reasons: Int64s  # (num_docs,), the rule that the document fails first; -1 for none
+    text_bytes: Int64s  # (num_docs,)
+    # file_hashes, positions: (num_docs,), the halves of the keys
     file_hashes: UInt64s
     positions: UInt64s
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: 0 for those that the filter keeps, 1
-    for those that the rule drops. Axis 1 is in the order of distance, then of a keyed hash.
+    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance, then by a
+    keyed hash."""
 
-    Attributes:
-        sizes: (2,) int64, documents on each side.
-        distances, values, limits: (2, NEAREST) float64.
-        ties, file_hashes, positions: (2, NEAREST) uint64.
-    """
-
-    sizes: Int64sOut
+    sizes: Int64sOut  # (2,), documents on each side
+    # distances, values, limits: (2, NEAREST)
     distances: Float64MatrixOut
     values: Float64MatrixOut
     limits: Float64MatrixOut
+    # ties, file_hashes, positions: (2, NEAREST)
     ties: UInt64MatrixOut
     file_hashes: UInt64MatrixOut
     positions: UInt64MatrixOut
@@ -115,17 +104,16 @@ def _is_before(distance: Any, tie: Any, other_distance: Any, other_tie: Any) -> 
 def measure(
     values: Float64s, limits: Float64s, documents: Decided, rule: int, side: int, counts: Int64MatrixOut, nearest: NearestOut
 ) -> int:
-    """Adds what a rule measured to its histogram, and holds the documents nearest its threshold.
-    Returns how many values are NaN; they lie in no bin.
+    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns the number of NaN
+    values.
 
     A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
 
     Args:
-        values: (num_docs,) float64.
-        limits: (num_docs,) float64, or (1,) for all.
+        limits: (num_docs,), or (1,) for all.
         rule: its number, as in `Decided.reasons`.
         side: -1: values below the limit fail; 1: values above it; 0: the reasons alone decide.
-        counts: (NUM_BINS, 4) int64, of bin b at b + LAST_BIN: documents that pass, documents that fail, and their text bytes.
+        counts: (NUM_BINS, 4), of bin b at b + LAST_BIN: documents that pass, documents that fail, and their text bytes.
         nearest: of the documents with a finite limit.
     """
     reasons, text_bytes, file_hashes, positions = documents

@@ -8,8 +8,6 @@ A table is an array (num_slots,) uint64, with a power of two of slots and more s
 is 0. A key lies in the first free slot from `key & (num_slots - 1)` on (linear probing).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ Bytecode differs between versions of Python, which `version_key` covers. A globa
 An object that stands for compiled code declares what that code is made of in the attribute `__kernel_code__`.
 """
 
-from __future__ import annotations
-
 import dis
 import hashlib
 import inspect
@@ -70,14 +68,10 @@ def version_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeReached:
-    """All code and data that a kernel is compiled from.
+    """All code and data that a kernel is compiled from."""
 
-    Attributes:
-        key: the digest, 32 hex digits.
-        bytecode_bytes: size of the bytecode of the kernel and its inline functions: an estimate of the compile time.
-    """
-
-    key: str
+    key: str  # the digest, 32 hex digits
+    # size of the bytecode of the kernel and its inline functions: an estimate of the compile time
     bytecode_bytes: int
 
 
@@ -144,7 +138,9 @@ class _Walk:
         self._write(
             "code", code.co_code, code.co_exceptiontable, " ".join([*code.co_names, *code.co_varnames, *code.co_freevars])
         )
-        self._write(str(code.co_argcount), str(code.co_kwonlyargcount), str(code.co_flags & ~_HAS_DOCSTRING))
+        self._write(
+            str(code.co_argcount), str(code.co_kwonlyargcount), str(code.co_flags & ~_HAS_DOCSTRING | _DEFERS_ANNOTATIONS)
+        )
         for constant in _constants(code):
             self.add(constant)
 
@@ -188,6 +184,7 @@ def _constants(code: CodeType) -> tuple[Any, ...]:
 
 
 _HAS_DOCSTRING = 0x4000000  # inspect.CO_HAS_DOCSTRING of Python 3.14
+_DEFERS_ANNOTATIONS = 0x1000000  # CO_FUTURE_ANNOTATIONS, which changes no code of a kernel
 _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
 
 

@@ -1,4 +1,4 @@
-r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls against them.
+r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls by them.
 
     @kernel
     def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:
@@ -19,8 +19,6 @@ A kernel unpacks its records once, before its loops: each read of a field counts
 instead of 6.5 ms with a record that was passed on for every word.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,18 +32,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba this one alone.
-
-    Attributes:
-        num_axes: of a C-contiguous array.
-        writable: whether the kernel writes to it.
-        aligned: whether items lie at multiples of their size; False accepts both.
-    """
+    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba
+    this one alone."""
 
     item: type[np.generic]
-    num_axes: int = 1
-    writable: bool = False
-    aligned: bool = True
+    num_axes: int = 1  # of a C-contiguous array
+    writable: bool = False  # whether the kernel writes to it
+    aligned: bool = True  # whether items lie at multiples of their size; False accepts both
 
 
 Bools: TypeAlias = Annotated[NDArray[np.bool_], ArrayForm(np.bool_)]

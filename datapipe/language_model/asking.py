@@ -3,12 +3,9 @@
     requests, one after another ─▶ `concurrency` workers ─▶ rate limiter ─▶ one attempt ─▶ answer in the cache ─▶ next request
                                                              └── pause ◀── busy, unreachable, failed
 
-An attempt and the storing of its answer belong together. When something ends the command, no
-further attempt begins, and those under way are waited for and stored, since they are paid for. An
-interrupt (Ctrl-C) ends them at once. In memory are the requests that are under way.
+When something ends the command, no further attempt begins, and those under way are completed and stored, since they are
+paid for. An interrupt (Ctrl-C) ends them at once. Memory: the requests under way.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -22,8 +19,8 @@ from datapipe.language_model.rate_limiter import RateLimiter
 from datapipe.language_model.spending import Spending, Tokens, expected_tokens, tokens_of
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
-"""Attempts for one request that fail, or find the server busy, before it is given up. Attempts that
-do not reach the server are not counted: `RateLimiter.failed` ends them."""
+"""Attempts for one request that fail or find the server busy, before it is given up. `RateLimiter.failed`
+counts others."""
 
 _FAILING_S = 120.0
 """A request is to blame where others are answered between its attempts; where none are, after so many seconds."""
@@ -31,19 +28,12 @@ _FAILING_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A request to a model.
+    """A request to a model."""
 
-    Attributes:
-        name: of what it asks about, such as the id of a document, for messages.
-        body: as it is sent.
-        key: in the cache.
-        expected: tokens that it may take.
-    """
-
-    name: str
-    body: dict[str, Any]
-    key: str
-    expected: Tokens
+    name: str  # of what it asks about, such as the id of a document, for messages
+    body: dict[str, Any]  # as it is sent
+    key: str  # in the cache
+    expected: Tokens  # tokens that it may take
 
 
 def request_of(name: str, body: dict[str, Any]) -> Request:
@@ -61,25 +51,21 @@ class LeftOut:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One command's requests.
-
-    Attributes:
-        settled: gets every request with its answer, which is in the cache. What it raises ends the command.
-        skip_failed: leave out requests that the server refuses or fails on, instead of ending.
-    """
+    """One command's requests."""
 
     client: Client
     cache: AnswerCache
     limiter: RateLimiter
     spending: Spending
+    # gets every request with its answer, which is in the cache. What it raises ends the command.
     settled: Callable[[Request, Answer | LeftOut], None]
     concurrency: int
-    skip_failed: bool = False
+    skip_failed: bool = False  # leave out requests that the server refuses or fails on, instead of ending
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, requests: Iterator[Request]) -> None:
-        """Asks until every request is answered or left out. Raises what ended it: RefusedError,
-        EndpointError, LimitError and others, when the attempts under way have ended."""
+        """Asks until every request is answered or left out. Raises the error that ended it, after the
+        attempts under way."""
         workers = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible chat endpoint, and what became of it. The only module that knows the HTTP library.
+"""One request to an OpenAI-compatible chat endpoint, and its outcome. The only module that knows the HTTP library.
 
     body ─▶ POST URL/chat/completions ─▶ Answer            a well-formed completion, whatever its text says
                                       ├▶ AttemptError      another attempt may help: busy, unreachable, failed
@@ -11,12 +11,9 @@
 | other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
 | 401, 403; 404; 3xx; other 4xx; a certificate that is not trusted | refused |
 
-The key travels in one header to one URL: redirects are not followed, and neither the key nor
-secrets of the URL are in any message or answer. A body is read up to `MAX_BODY_BYTES`,
-uncompressed. A request ends after its timeout, however slowly bytes come.
+The key travels in one header to one URL: redirects are not followed, and no message or answer has the key or secrets of the
+URL. A body is read up to `MAX_BODY_BYTES`, uncompressed. The timeout covers the whole request.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -50,8 +47,7 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class AttemptError(Exception):
-    """A request got no answer, and another attempt may: the server is busy and asks to come later, there was no connection, or
-    anything else. `retry_after_s`: until the server wants to be asked again; None where it does not say."""
+    """A request got no answer, and another attempt may. `retry_after_s`: as the server says; None where it does not."""
 
     def __init__(
         self, kind: Literal["busy", "unreachable", "failed"], message: str, retry_after_s: float | None = None
@@ -71,8 +67,8 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go, and what they carry. Its display holds no credentials. `timeout_s`: of one
-    request from its beginning to the last byte of the answer."""
+    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last byte of the
+    answer."""
 
     url: str
     api_key_env: str = ""
@@ -98,8 +94,8 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1, whose key is in a variable of
-    `environment`, if it has one. Raises UserError."""
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of `environment`,
+    if any. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")

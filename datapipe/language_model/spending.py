@@ -1,8 +1,8 @@
-"""What requests take: tokens, and money.
+"""The tokens and the money of requests.
 
-Tokens are those that the server counts in `usage`; before a request, and where it counts nothing, bytes / 4 of the messages to
-read, and `max_tokens` of each answer at most. Money is tokens times the prices that the user gives; without prices there is
-none. A request begins only if the limit holds even when it, and all others that are under way, take all that they may.
+Tokens are those of the server's `usage`; before a request, and without `usage`, bytes / 4 of the messages, and `max_tokens`
+of each answer. Money is tokens times the user's prices. A request begins only if the limit holds even when it, and all
+others under way, take the most.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Local files that processes share: locks that end with their process, and files that appear whole.
 
-A lock is a `flock` of an open file. The kernel releases it when the process dies, so nothing is left to clean up.
-
 A new file is written beside its target, flushed where a power cut must not lose it, and renamed. A killed process leaves the
 temporary file, whose name `UNFINISHED` matches.
 """
-
-from __future__ import annotations
 
 import fcntl
 import os
@@ -20,15 +16,10 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
 
 def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
-    """Opens and locks a file, or a folder that exists. Returns the descriptor, for `release`.
+    """Locks a file, or a folder that exists, by flock, which ends with the process. Returns its descriptor, for `release`.
 
-    Args:
-        wait: wait for another holder.
-        is_created: create a file that is missing.
-
-    Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the file cannot be opened, or its file system has no locks.
+    Raises BlockingIOError where another process holds the lock and `wait` is false, and OSError where the file
+    cannot be opened, or its file system has no locks.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | (os.O_CREAT if is_created else 0)
     descriptor = os.open(path, flags, 0o644)
@@ -79,7 +70,7 @@ def replacing(path: Path, temporary: Path | None = None, *, is_synced: bool = Tr
 
 
 def write_atomic(path: Path, content: bytes, *, is_synced: bool = True) -> None:
-    """Writes a file: readers see all of `content`, or the file before. Raises OSError."""
+    """Writes a file: readers see all of `content`, or the content before. Raises OSError."""
     with replacing(path, is_synced=is_synced) as temporary:
         temporary.write_bytes(content)
 

@@ -3,8 +3,6 @@
 {"time": "2026-11-23T09:00:00.123Z", "event": "task_committed", "step": "web/read", "seconds": 1.25}
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings
@@ -17,7 +15,7 @@ from datapipe.errors import UserError
 
 
 class JsonLog:
-    """A log that is written at once, without credentials. A disk that fails ends the log and nothing else.
+    """A log that is flushed at once, without credentials. A disk that fails ends the log and nothing else.
 
     Args:
         where: a file, which is appended to, or "-" for stdout.

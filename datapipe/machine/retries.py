@@ -4,8 +4,6 @@ action ─▶ result
    └▶ OSError ─▶ `pause_after` raises, where no attempt helps, or gives seconds ─▶ pause ─▶ action …
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -19,12 +17,11 @@ _MOST_DOUBLINGS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, something is tried again.
+    """How long, and how often, an action is tried again.
 
     Attributes:
         first_s, longest_s: each pause is twice the one before, from the first to the longest.
-        most_attempts: including the first.
-        most_s: of one failure after another, without a success.
+        most_attempts: including the first. most_s: of one failure after another, without a success.
         longest_asked_s: of a pause that a server asks for.
     """
 
@@ -35,11 +32,8 @@ class RetryPolicy:
     longest_asked_s: float = 60.0
 
     def pause_s(self, number: int, asked_s: float | None = None) -> float:
-        """Seconds between failure `number`, from 1 on, and the next attempt.
-
-        Args:
-            asked_s: the pause that a server asks for (Retry-After); None for none.
-        """
+        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a server
+        (Retry-After)."""
         if asked_s is not None:
             return min(asked_s, self.longest_asked_s)
         return min(self.first_s * 2.0 ** min(number - 1, _MOST_DOUBLINGS), self.longest_s)

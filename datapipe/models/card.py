@@ -1,15 +1,12 @@
-"""What a trained model does on the held-out documents, and its card: as JSON, and as a text to read.
+"""The figures of a trained model on the held-out documents, and its card, as JSON and as Markdown.
 
     model, held-out documents  ─▶  Figures  ─▶  tables that are printed
-                                           └▶  MODEL.card.json    for programs
-                                               MODEL.card.md      the same, for people
+                                           └▶  MODEL.card.json, MODEL.card.md
 
-The figures are those of `datapipe classifier evaluate --json`. Two classes also have the curve of thresholds, which shows which
-threshold keeps which share of documents like the held-out ones, and what is in it; numbers have what "at least" decides, for
-several numbers. A card holds no time and no absolute number of the machine: the same training gives the same card.
+The figures are those of `datapipe classifier evaluate --json`. Two classes also have a curve: which threshold keeps which
+share of documents. Numbers have the measures of "at least" for several numbers. A card has no time and no property of the
+machine: the same training gives the same card.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -38,7 +35,7 @@ _MOST_CUTS = 10
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
     """The figures of a model on held-out documents: an evaluation of one model and one group, documents by label (empty for
-    numbers), of two classes the curve, of numbers the measures of "at least" some of them."""
+    numbers), the curve of two classes, and the measures of "at least" for numbers."""
 
     evaluation: Evaluation
     labels: dict[str, int]
@@ -70,7 +67,6 @@ class Figures:
 
 
 def figures_of(name: str, model: Classifier, held_out: Examples) -> Figures:
-    """The figures of a model, which has a name."""
     offsets, data = text_buffers(held_out.texts)
     scores = model.scores(np.ascontiguousarray(offsets[:-1]), np.ascontiguousarray(offsets[1:]), data)
     kind, labels, targets = kind_of(model), held_out.labels, held_out.targets
@@ -102,12 +98,10 @@ def _cuts(targets: np.ndarray) -> Sequence[float]:
 
 
 def card_path(model: Path, ending: str) -> Path:
-    """The path of the card beside the model; `ending`: "json" or "md"."""
     return model.with_name(f"{model.name}.card.{ending}")
 
 
 def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
-    """The card as Markdown, with the tables of its figures."""
     loader = PackageLoader("datapipe.models", "")
     environment = Environment(loader=loader, autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     options = NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()])
@@ -116,7 +110,6 @@ def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
 
 
 def data_lines(data: dict[str, Any]) -> list[str]:
-    """What became of the documents, a line each."""
     lines = [
         f"inputs: {', '.join(data['inputs'])}",
         f"documents with a label: {data['read']:,}; different texts: {data['kept']:,}; digest {data['digest']}",

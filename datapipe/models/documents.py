@@ -4,12 +4,10 @@
     OUTPUT           of an earlier run with `tokenizer: none`: read as it is
     files, globs     of any supported format: run without stages
 
-A mixture with `filter.classifier` is run up to its first one, whether its model exists or not: documents are then those that
-reach it. Other sources than the wanted one are left out, unless a stage compares documents of all sources. To learn from them,
-sources are positive or negative, or a column of the documents is the label.
+A mixture runs up to its first `filter.classifier`, whether its model exists or not. Other sources than the wanted one are
+left out, unless a stage compares documents of all sources. For training, sources are positive or negative, or a column is
+the label.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,23 +47,15 @@ NEGATIVE, POSITIVE = "0", "1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentInput:
-    """What the user names.
+    """What the user names."""
 
-    Attributes:
-        paths: a mixture, an output, or files and globs.
-        source: of the mixture or output; None for all.
-        until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
-        settings: of `--set`, each KEY=VALUE.
-        text_field: of files.
-        options: of the run of a mixture.
-    """
-
-    paths: tuple[str, ...]
-    source: str | None = None
+    paths: tuple[str, ...]  # a mixture, an output, or files and globs
+    source: str | None = None  # of the mixture or output; None for all
+    # name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one
     until: str = ""
-    settings: tuple[str, ...] = ()
-    text_field: str = "text"
-    options: RunOptions = field(default_factory=RunOptions)
+    settings: tuple[str, ...] = ()  # of `--set`, each KEY=VALUE
+    text_field: str = "text"  # of files
+    options: RunOptions = field(default_factory=RunOptions)  # of the run of a mixture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +84,7 @@ class RunDocuments:
 
 def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
     """The documents that the user names. Runs stages in the folder `work`, which is kept, where they have not run. Raises
-    UserError where the mixture, the files or the name of the source is wrong, DatapipeError where the run failed."""
+    UserError for wrong input, DatapipeError where the run failed."""
     root = _output(wanted.paths)
     if root is None:
         _run(_mixture_to_run(wanted, work), wanted, console)
@@ -110,7 +100,6 @@ def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocu
 
 
 def _output(paths: Sequence[str]) -> Root | None:
-    """The output of a run, where that is what the paths name."""
     if len(paths) != 1 or _is_mixture(paths[0]) or not Path(paths[0]).is_dir():
         return None
     root = Root(paths[0])
@@ -153,7 +142,6 @@ def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
 
 
 def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageUse, ...]:
-    """The stages of a source before the one at which documents are taken."""
     stages = mixture.stages_of(source)
     known = [use.alias for use in stages]
     if wanted.until in known:
@@ -173,12 +161,13 @@ def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
 
 
 def is_of_runs(paths: Sequence[str]) -> bool:
-    """Whether the inputs are a mixture or the output of a run, and no labelled files."""
+    """Whether the inputs are a mixture or the output of a run, not labelled files."""
     return any(map(_is_mixture, paths)) or (len(paths) == 1 and Path(paths[0]).is_dir())
 
 
 def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
-    """The documents of sources. Runs stages in the folder `work`, which is kept. Raises UserError."""
+    """The documents of sources with their labels. Runs stages in the folder `work`, which is kept. Raises
+    UserError."""
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)
@@ -197,7 +186,6 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
 
 
 def _check(labelling: Labelling, known: Sequence[str]) -> None:
-    """Raises UserError where the sources do not have the labels."""
     if not labelling.positives and not labelling.label_field:
         raise UserError(
             f"which documents are wanted? Give --positive SOURCE, one of {', '.join(known)}, or --label COLUMN if a column of "

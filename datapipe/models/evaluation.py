@@ -1,9 +1,8 @@
 """Evaluates models on labelled documents: all of them, and group by group.
 
-    labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group
+    labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group (`metrics.py`)
 
-What is kept of a document is its label, its groups and one number for each model, so texts do not
-stay in memory. The measures and their intervals are those of `metrics.py`.
+Memory: a label, the groups and one number a model for each document.
 
 | models | measures |
 |---|---|
@@ -11,8 +10,6 @@ stay in memory. The measures and their intervals are those of `metrics.py`.
 | several classes | accuracy, macro F1, the confusion matrix, F1 of each label |
 | a number | RMSE, Spearman; with `cut` also AUC, and F1 of "at least the cut" |
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,28 +35,21 @@ _SHOWN = 5  # values that an error lists
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of the models.
-
-    Attributes:
-        renamed: labels of the models by the value that the files have in their place: {"True": "1"}.
-        positive: the label whose score counts, of two; "": by its name, see `positive_label`.
-        threshold: of two classes, the score from which on a document is predicted positive.
-        cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
-        known_only: whether documents with a label that the models do not know are left out; else they are an error.
-    """
-
+    # labels of the models by the value that the files have in their place: {"True": "1"}
     renamed: Mapping[str, str] = field(default_factory=dict)
-    positive: str = ""
-    threshold: float = 0.5
+    positive: str = ""  # the label whose score counts, of two; "": by its name, see `positive_label`
+    threshold: float = 0.5  # of two classes, the score from which on a document is predicted positive
+    # of numbers, the value from which on a document is positive, and predicted positive; None: no such
+    # measures
     cut: float | None = None
+    # whether documents with a label that the models do not know are left out; else they are an error
     known_only: bool = False
     max_chars: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measures:
-    """The measures of one model on one group; None where they do not apply. `auc_lead`: the AUC
-    less that of the first model."""
+    """The measures of one model on one group; None where they do not apply. `auc_lead`: over the first model."""
 
     num_docs: int
     ranking: Ranking | None = None
@@ -71,20 +61,15 @@ class Measures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The measures of several models, of the kind "two classes", "several classes" or "number".
-
-    Attributes:
-        labels: of two classes the positive one last.
-        groups: by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`.
-        num_unknown: documents that were left out for a label that the models do not know.
-        num_unlabelled, num_rejected: see `LabelledFiles`.
-    """
+    """The measures of several models, of the kind "two classes", "several classes" or "number"."""
 
     models: tuple[str, ...]
     kind: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of two classes the positive one last
+    # by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`
     groups: Mapping[str, tuple[Measures, ...]]
-    num_unknown: int = 0
+    num_unknown: int = 0  # documents that were left out for a label that the models do not know
+    # num_unlabelled, num_rejected: see `LabelledFiles`
     num_unlabelled: int = 0
     num_rejected: int = 0
 
@@ -121,8 +106,6 @@ def _members(name: str, values: pa.ChunkedArray) -> dict[str, np.ndarray]:
 
 
 class _Models:
-    """The models, and how their answers are compared with labels."""
-
     def __init__(self, paths: Sequence[Path], question: Question) -> None:
         self.question, self.names, self.num_unknown = question, _names(paths), 0
         self.models: list[Classifier] = [open_classifier(path) for path in paths]
@@ -153,8 +136,8 @@ class _Models:
         return labels[1 - number], labels[number]
 
     def score(self, batch: LabelledBatch) -> tuple[np.ndarray, np.ndarray, Mapping[str, pa.Array]]:
-        """The labels of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the
-        answers of all models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
+        """The targets of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the outcomes of all
+        models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
         targets = self._targets(batch)
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
@@ -199,13 +182,12 @@ class _Models:
 
 
 def kind_of(model: Classifier) -> str:
-    """The kind of an evaluation of a model."""
     return "number" if model.kind == "number" else "two classes" if len(model.labels) == 2 else "several classes"
 
 
 def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> np.ndarray:
-    """What the scores of a model say, (num_docs,) float32: of two labels the score of the last one,
-    of several the number of the label with the highest score, else the number that is predicted."""
+    """The answers of a model, (num_docs,) float32: of two labels the score of the last one, of several the
+    number of the best label, else the predicted number."""
     if model.kind == "number":
         return scores[:, 0]
     in_order = scores[:, [model.labels.index(label) for label in labels]]
@@ -213,8 +195,8 @@ def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> 
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
-    """The measures of one model, without its lead. `targets` and `outcome`: (num_docs,) each, as `_Models.score` gives them;
-    `least`: the score or number from which on a document is predicted positive; None: no such measures."""
+    """The measures of one model, without its lead, of `targets` and `outcome`, (num_docs,) each. From `least` on a document
+    is predicted positive; None: no such measures."""
     if kind == "several classes":
         return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
     agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None
@@ -234,7 +216,6 @@ def _is_positive(kind: str, targets: np.ndarray, least: float | None) -> np.ndar
 
 
 def _names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The names of the files, with their folders where two have the same name."""
     names = [path.name for path in paths]
     return tuple(path.name if names.count(path.name) == 1 else str(path) for path in paths)
 

@@ -1,7 +1,5 @@
 """An evaluation as tables of at most 80 columns, for a terminal and for the card of a model, or as one record for JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -22,7 +20,6 @@ _INTERVAL = "95%"
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
-    """Prints the tables of all documents and of each group."""
     for table in tables_of(evaluation):
         console.print(table)
     if evaluation.num_unknown:
@@ -35,7 +32,6 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
 
 
 def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
-    """The tables of an evaluation, each with a row for every group and model."""
     named = list(_named(evaluation))
 
     def table(title: str, headings: Sequence[str], part: str, cells: Callable[[Any], Sequence[str]]) -> NumberTable:
@@ -112,7 +108,6 @@ def _confusion_tables(name: str, found: Confusion) -> Iterator[NumberTable]:
 
 
 def decisions_table(title: str, decided: Iterable[AtThreshold]) -> NumberTable:
-    """What each of several thresholds decides."""
     table = NumberTable(title, ("threshold", "kept", "precision", "recall", "F1"), edges=False)
     for each in decided:
         measures = (each.precision, each.recall, each.f1)
@@ -133,7 +128,6 @@ def _number(value: float) -> str:
 
 
 def to_json(evaluation: Evaluation) -> dict[str, Any]:
-    """All measures with their intervals, as one record."""
     return {
         "kind": evaluation.kind,
         "labels": list(evaluation.labels),
@@ -148,7 +142,6 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def record_of(measures: Measures) -> dict[str, Any]:
-    """The measures of one model as a record."""
     record: dict[str, Any] = {"documents": measures.num_docs}
     for group in (measures.agreement, measures.ranking, measures.confusion):
         record |= {} if group is None else asdict(group)

@@ -2,15 +2,10 @@
 
     batches of texts with labels  ─▶  by label: the texts of lowest hash that fit  ─▶  each text once  ─▶  training | held out
 
-Hashes of the texts decide everything: which ones are in the sample, their order, and on which side they are. So neither the
-order in which batches come nor the number of workers matters, and copies of a text are on one side. With groups, such as the
-site of a page, all documents of a group are on one side. A text with two labels teaches nothing and is left out, and counted;
-one with several numbers has their mean.
-
-Memory: for each label three times `Limits.sample_bytes`.
+Hashes of the texts decide which ones are in the sample, their order and their side, so neither the order of batches nor the
+number of workers matters. With groups, such as the site of a page, a group is on one side. A text with two labels is left
+out and counted; one with several numbers has their mean. Memory: for each label three times `Limits.sample_bytes`.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
@@ -37,13 +32,10 @@ _SCHEMA = pa.schema(
 
 
 class LowestHashes:
-    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one, in whatever order they come,
-    since those before a dropped one fill the limit. Memory: three times the limit.
-
-    Args:
-        schema: with the columns `hash`, uint64, and `text`, large_string.
-        identity: columns of 64-bit numbers, `hash` first; of rows that are equal in all of them the first counts.
-    """
+    """The documents of lowest hash whose texts together have at most `limit_bytes`; at least one. The order in which they
+    come does not matter, since those before a dropped one fill the limit. Memory: three times the limit. `schema` has the
+    columns `hash`, uint64, and `text`, large_string; `identity` names columns of 64-bit numbers, `hash` first: of rows
+    equal in all of them the first counts."""
 
     def __init__(self, limit_bytes: int, schema: pa.Schema, identity: Sequence[str] = ("hash",)) -> None:
         self.limit_bytes, self.identity = limit_bytes, identity
@@ -85,63 +77,47 @@ def is_first(table: pa.Table, names: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
-    """Which label documents have.
+    """Which label documents have."""
 
-    Attributes:
-        label_field: the field or column with the label; "" where the source is the label.
-        group_field: whose values are not torn apart by the split; "" for none. A document without a value is a group by itself.
-        is_number: whether labels are numbers on a scale.
-        positive: of two labels, the one whose score counts; it comes last. None: by its name.
-        positives, negatives: names of sources; without negatives all others are.
-    """
-
-    label_field: str = ""
+    label_field: str = ""  # the field or column with the label; "" where the source is the label
+    # whose values are not torn apart by the split; "" for none. A document without a value is a group by
+    # itself.
     group_field: str = ""
-    is_number: bool = False
+    is_number: bool = False  # whether labels are numbers on a scale
+    # of two labels, the one whose score counts; it comes last. None: by its name.
     positive: str | None = None
+    # positives, negatives: names of sources; without negatives all others are
     positives: tuple[str, ...] = ()
     negatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much is taken, and how.
+    """How much is taken, and how."""
 
-    Attributes:
-        sample_bytes: text of each label at most, of all documents where numbers are predicted.
-        max_chars: characters of the start of each text; None for all.
-        held_out: share of the documents, or of the groups, that is not trained on.
-        balanced: whether the documents of each label count as much as those of any other.
-    """
-
-    sample_bytes: int
-    max_chars: int | None = None
-    held_out: float = 0.2
+    sample_bytes: int  # text of each label at most, of all documents where numbers are predicted
+    max_chars: int | None = None  # characters of the start of each text; None for all
+    held_out: float = 0.2  # share of the documents, or of the groups, that is not trained on
     seed: int = 0
-    balanced: bool = False
+    balanced: bool = False  # whether the documents of each label count as much as those of any other
 
 
 @dataclass(kw_only=True, slots=True)
 class Counts:
-    """What became of the documents that were read.
+    """What became of the documents that were read."""
 
-    Attributes:
-        read: with a label; `empty` of them, of white space alone, are left out.
-        kept: different texts, each label's counted apart. The other documents are copies of them, or beyond the sample.
-        conflicting: texts with several labels, left out; with numbers: that have the mean.
-        is_full: whether a sample has reached its limit.
-    """
-
-    read: int = 0
+    read: int = 0  # with a label; `empty` of them, of white space alone, are left out
     empty: int = 0
+    # different texts, each label's counted apart. The other documents are copies of them, or beyond the
+    # sample.
     kept: int = 0
-    conflicting: int = 0
-    is_full: bool = False
+    conflicting: int = 0  # texts with several labels, left out; with numbers: that have the mean
+    is_full: bool = False  # whether a sample has reached its limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Documents to train on and documents to measure with, both in the order of their hashes, and a digest of all."""
+    """Documents to train on and to measure with, in the order of their hashes, and a digest of all."""
 
     training: Examples
     held_out: Examples
@@ -201,7 +177,6 @@ def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.T
 
 
 def _keyed(column: pa.ChunkedArray, seed: int) -> np.ndarray:
-    """Keyed hashes of hashes, (num_docs,) uint64."""
     with np.errstate(over="ignore"):
         return mix64(mix64(column.to_numpy() ^ np.uint64(seed)) + GOLDEN)
 
@@ -253,7 +228,6 @@ def _examples(table: pa.Table, labels: tuple[str, ...], labelling: Labelling, li
 
 
 def _check(training: Examples, limits: Limits) -> None:
-    """Raises UserError where the documents to train on do not suffice."""
     if not len(training):
         raise UserError(f"no document is left to train on; {limits.held_out:.0%} are held out. Give more documents")
     if training.predicts_number:

@@ -2,9 +2,9 @@
 
     texts  ─▶  numbers of words  ─▶  rows, n-grams  ─▶  epochs over all texts  ─▶  .bin
 
-The training is fastText's (`kernels/learned/fasttext_training.py`), on one thread. It differs in what no result depends on but
-by chance: rows start with other random numbers, every epoch reads the texts in an order of its own, and the rate falls with
-each text. The memory is the model's, twice the texts, 20 bytes for each of their words, and the n-grams of each distinct word.
+The training is fastText's (`kernels/learned/fasttext_training.py`), on one thread. It differs in random numbers and order:
+rows start with other numbers, every epoch has another order, and the rate falls with each text. The memory is the model's,
+twice the texts, 20 bytes for each word, and the n-grams of each distinct word.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class FastTextTrainer(Trainer):
         return b"".join(parts)
 
     def _head(self, num_buckets: int) -> bytes:
-        """The first bytes of a file of fastText 0.9: magic, version, options. `fasttext_file.py` reads it."""
+        """The first bytes of a file of fastText 0.9: magic, version, options."""
         loss = fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL
         options = (self.dim, _UNUSED_WINDOW, self.epochs, self.min_count, _UNUSED_NEGATIVES, self.word_ngrams, loss)
         options += (fasttext_file.SUPERVISED, num_buckets, self.min_char_ngram, self.max_char_ngram, _LABEL_UPDATES)
@@ -111,8 +111,8 @@ class FastTextTrainer(Trainer):
         return inputs
 
     def _rows(self, texts: _NumberedTexts) -> np.ndarray:
-        """The row of each distinct word, the most frequent first, behind that of `</s>`:
-        (num_distinct,) int32, -1 for rare ones."""
+        """The row of each distinct word, the most frequent first, behind `</s>`: (num_distinct,) int32, -1
+        for rare ones."""
         rows = np.full(len(texts.counts), -1, np.int32)
         by_count = np.argsort(-texts.counts, kind="stable")
         frequent = by_count[texts.counts[by_count] >= self.min_count]
@@ -137,7 +137,7 @@ class FastTextTrainer(Trainer):
     def _learn(
         self, examples: Examples, texts: _NumberedTexts, words: kernels.Words, inputs: np.ndarray, outputs: np.ndarray
     ) -> None:
-        """Reads all texts `epochs` times. Raises UserError where the numbers grow beyond all bounds."""
+        """Reads all texts `epochs` times. Raises UserError where the training diverges."""
         num_words = len(inputs) - (self.buckets if self.word_ngrams > 1 or self.max_char_ngram else 0)
         num_read = len(texts.ids) + len(examples)  # words and ends of texts
         loss = SOFTMAX if self.loss == "softmax" else SIGMOID
@@ -155,7 +155,6 @@ class FastTextTrainer(Trainer):
                 )
 
     def _scratch(self, texts: _NumberedTexts, words: kernels.Words, num_labels: int) -> kernels.Scratch:
-        """Room for the text with the most features."""
         grams = np.concatenate([[0], np.cumsum(np.diff(words.gram_starts)[texts.ids])])  # before each word
         num_words = np.diff(texts.offsets)  # of each text
         most = int((num_words * self.word_ngrams + np.diff(grams[texts.offsets])).max(initial=0)) + self.word_ngrams + 1
@@ -170,18 +169,13 @@ class FastTextTrainer(Trainer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _NumberedTexts:
-    """Texts as numbers of words, which are between ASCII white space or NULs.
+    """Texts as numbers of words, which are between ASCII white space or NULs."""
 
-    Attributes:
-        words, counts: (num_distinct,) large_string, by their first occurrence, and int64, their occurrences.
-        ids: (num_words,) int32, the number of each word.
-        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
-    """
-
+    # words, counts: (num_distinct,) large_string, by their first occurrence, and int64, their occurrences
     words: pa.Array
     counts: np.ndarray
-    ids: np.ndarray
-    offsets: np.ndarray
+    ids: np.ndarray  # (num_words,) int32, the number of each word
+    offsets: np.ndarray  # (num_docs + 1,) int64, where the words of each text begin in `ids`
 
 
 def _number(texts: pa.Array) -> _NumberedTexts:
@@ -198,5 +192,4 @@ def _number(texts: pa.Array) -> _NumberedTexts:
 
 
 def _order(num_docs: int, seed: int) -> np.ndarray:
-    """The texts in the order of a keyed hash of their numbers: (num_docs,) int64."""
     return np.argsort(rng.mix64(np.arange(num_docs, dtype=np.uint64) + np.uint64(seed)), kind="stable")

@@ -2,11 +2,9 @@
 
     files or globs  ->  LabelledFiles.read()  ->  batches: texts, values of the label, values of other fields
 
-A document without a label is left out and counted, as is a record that is no document. A damaged
-file is an error. Memory: a batch.
+Documents without a label and records that are no documents are left out and counted. A damaged file is an error. Memory: a
+batch.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +24,8 @@ from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledBatch:
-    """Labelled documents of one file or output, (num_docs,) each: texts, what the field of the label holds, without nulls, and
-    the values of other fields by their names, which may have nulls."""
+    """Labelled documents of one file or output, (num_docs,) each: texts, values of the label without nulls, and values of
+    other fields by name, which may be null."""
 
     url: str
     texts: pa.Array
@@ -35,7 +33,6 @@ class LabelledBatch:
     others: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def labels(self) -> pa.Array:
-        """The labels as text."""
         return as_text(self.values)
 
     def numbers(self) -> np.ndarray:
@@ -51,7 +48,6 @@ class LabelledBatch:
         return numbers
 
     def groups(self, name: str) -> pa.Array:
-        """The values of another field as text."""
         return as_text(self.others[name])
 
 
@@ -68,8 +64,8 @@ def as_text(values: pa.Array) -> pa.Array:
 
 @dataclass(kw_only=True, slots=True)
 class LabelledFiles:
-    """Files of labelled documents by paths, globs and URLs, their fields, in whose names dots reach into objects, and how many
-    documents without a label and records that are no documents were left out."""
+    """Files of labelled documents by paths, globs and URLs, their fields (dots reach into objects), and counts of what was
+    left out."""
 
     patterns: Sequence[str]
     text_field: str = "text"
@@ -79,8 +75,8 @@ class LabelledFiles:
     num_rejected: int = field(default=0, init=False)
 
     def read(self) -> Iterator[LabelledBatch]:
-        """The documents in the order of the patterns and paths. Raises UserError where no document
-        has a label, or none has one of the other fields."""
+        """The documents in the order of the patterns and paths. Raises UserError where no document has a
+        label, or a field is missing."""
         num_labelled, valueless, files = 0, set(self.other_fields), self._files()
         for file, reader in files:
             for batch in self._read_file(file, reader):
@@ -100,7 +96,6 @@ class LabelledFiles:
             raise UserError("\n".join(f"{', '.join(self.patterns)}: {lack}" for lack in lacks))
 
     def _files(self) -> list[tuple[InputFile, Reader]]:
-        """Each file once, in the order of the patterns."""
         files: dict[str, tuple[InputFile, Reader]] = {}
         for pattern in self.patterns:
             for file, reader in discover(

@@ -2,15 +2,12 @@
 
     texts  ─ slices ─▶  slots and counts  ─▶  importances: rare slots count more  ─▶  values  ─ liblinear ─▶  weights
 
-Logistic regression and least squares are liblinear's, by dual coordinate descent on one thread. Everything follows from the
-examples, their order, the options and the version of scikit-learn. Memory: 24 bytes a feature that occurs in a text, 36 for
-numbers. 24 are 10 times the text for words and 35 times with characters (measured on web text); `examples.py` caps the text.
+Training is liblinear's, by dual coordinate descent on one thread: the result depends on the examples, their order, the
+options and the version of scikit-learn. Memory: 24 bytes a feature that occurs in a text, 36 for numbers: 10 times the text
+for words and 35 times with characters (measured on web text); `examples.py` caps the text.
 
-A model knows slots alone. The n-gram of a slot is looked for in the texts that it was trained on: of a text that has the slot,
-the shortest part that has it, found by halving. Where several n-grams share a slot, one of them is shown.
+A model knows slots alone. The n-gram of a slot is the shortest part of a training text that has the slot, found by halving.
 """
-
-from __future__ import annotations
 
 import math
 import warnings
@@ -53,7 +50,9 @@ class LinearTrainer(Trainer):
     )
     bits: int = Field(default=18, ge=10, le=22, description="2^bits weights, of 4 bytes each; as many again with characters.")
     cost: float = Field(
-        default=10.0, gt=0, description="How much errors count against large weights, as C of liblinear: less for noisy labels."
+        default=10.0,
+        gt=0,
+        description="How much errors cost beside large weights, as C of liblinear: less for noisy labels.",
     )
     max_passes: int = Field(default=100, ge=1, description="Passes over the examples at most.")
     tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")
@@ -99,8 +98,8 @@ class LinearTrainer(Trainer):
 
 
 def _rows(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[Any, np.ndarray]:
-    """Texts as sparse rows, (num_docs, num_slots) float32, and the importance of each slot, (num_slots,) uint8. The words of a
-    text and its n-grams of characters are each a part of length 1."""
+    """Texts as sparse rows, (num_docs, num_slots) float32, and the importance of each slot, (num_slots,) uint8. The words
+    of a text and its n-grams of characters are each a part of length 1."""
     from scipy.sparse import csr_matrix
     from sklearn.preprocessing import normalize
 
@@ -134,9 +133,9 @@ def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[n
 
 
 def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
-    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of
-    `PARTS`, which make it the same on every processor: 1 + ln((1 + texts) / (1 + texts with the
-    slot)), the smoothed inverse document frequency of scikit-learn."""
+    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of `PARTS` so
+    that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the smoothed inverse
+    document frequency of scikit-learn."""
     found, of_slot = np.unique(frequencies, return_inverse=True)
     values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
@@ -151,8 +150,7 @@ def _middle_and_spread(targets: np.ndarray, weights: np.ndarray) -> tuple[float,
 
 
 def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of a model, (num_slots, num_columns) int32, and the unit of the weights
-    (num_slots, num_columns) of each column."""
+    """The entries of a model, (num_slots, num_columns) int32, and the unit of each column's weights."""
     of_counts = weights * (importances[:, None] / PARTS)
     largest = np.abs(of_counts).max(axis=0)
     scales = np.where(largest > 0, largest, 1.0) / _MOST_WEIGHT
@@ -161,8 +159,8 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """So many features for each label, those of the highest weight first, looked for in the texts
-    that the model was trained on."""
+    """The features of the highest weight of each label, looked for in the texts that the model was trained
+    on."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)

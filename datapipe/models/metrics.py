@@ -1,29 +1,17 @@
-"""Measures of classifiers on labelled documents, with 95 % confidence intervals by formula: nothing is drawn at random.
+"""Measures of classifiers on labelled documents, with 95 % confidence intervals by formula: no resampling.
 
     two classes      targets, scores   ->  Ranking      AUC, average precision, the best F1 and its threshold
                      a threshold       ->  AtThreshold  F1, precision, recall
     several classes  targets, labels   ->  Confusion    counts, macro figures, F1 of each label
     numbers          targets, numbers  ->  Agreement    RMSE, Spearman's correlation
 
-| measure | interval |
-|---|---|
-| AUC | DeLong, DeLong and Clarke-Pearson 1988, on the logit scale; by midranks as Sun and Xu 2014 |
-| average precision | Boyd, Eng and Page 2013: logit scale, with the number of positives as the size of the sample |
-| precision, recall, accuracy | Wilson 1927 |
-| F1 of two classes | F1 is 2J / (1 + J) of the share J = tp / (tp + fp + fn), which has Wilson's interval |
-| macro F1 | delta method for multinomial counts, as Takahashi et al. 2022 |
-| Spearman | Fisher's z with the standard error of Bonett and Wright 2000 |
-| RMSE | the central limit theorem for the mean of the squared errors |
+`README.md` names the source of each interval. Curves, ranks and Wilson's interval are scikit-learn's and SciPy's, which
+have the other intervals by resampling alone: that takes minutes with many groups and gives none where all documents are
+right.
 
-Curves, ranks and Wilson's interval are scikit-learn's and SciPy's, which have the other intervals by resampling alone: that
-takes minutes with many groups and gives none where all documents are right.
-
-Documents of equal scores are never separated: they share a rank, and a threshold has all of them
-on one side. A measure that the documents do not define is NaN, as are its bounds: AUC of one class,
-precision where nothing is predicted. The records have the names of `--json` and of cards.
+Documents of equal scores share a rank, and a threshold has all of them on one side. A measure that the documents do not
+define is NaN, as are its bounds. The records have the names of `--json` and of cards.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -59,14 +47,14 @@ def share(part: float, whole: float) -> Estimate:
 
 
 def f1_of(hits: int, num_predicted: int, num_positives: int) -> Estimate:
-    """F1 of one class with its interval."""
+    """F1 of one class: 2J / (1 + J) of the share J = tp / (tp + fp + fn), which has Wilson's interval."""
     jaccard = share(hits, num_predicted + num_positives - hits)
     return Estimate(*(2 * bound / (1 + bound) for bound in (jaccard.value, jaccard.low, jaccard.high)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtThreshold:
-    """What a threshold decides: documents with that score or a higher one are predicted positive. NaN without documents."""
+    """Decisions of a threshold: documents with that score or a higher one are predicted positive. NaN without documents."""
 
     threshold: float
     true_positives: int
@@ -101,18 +89,13 @@ def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """How well scores separate two classes.
+    """How well scores separate two classes."""
 
-    Attributes:
-        positives: documents of the positive class.
-        auc: the chance that a positive document has a higher score than a negative one; ties count half.
-        average_precision: mean precision at the score of each positive document.
-        best_f1: at the threshold of the highest F1, the lowest of several; None where there is one class only.
-    """
-
-    positives: int
+    positives: int  # documents of the positive class
+    # the chance that a positive document has a higher score than a negative one; ties count half
     auc: Estimate
-    average_precision: Estimate
+    average_precision: Estimate  # mean precision at the score of each positive document
+    # at the threshold of the highest F1, the lowest of several; None where there is one class only
     best_f1: AtThreshold | None
 
 
@@ -132,7 +115,7 @@ def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
 
 def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each positive the share of negatives below it, and for each negative the share of positives above it; ties count
-    half. Their means are the AUC, and their variances give its variance."""
+    half (midranks, Sun and Xu 2014). Their means are the AUC, and their variances give its variance."""
     everywhere, positives, negatives = map(rankdata, (scores, scores[is_positive], scores[~is_positive]))
     num_negatives, num_positives = max(len(negatives), 1), max(len(positives), 1)
     below = (everywhere[is_positive] - positives) / num_negatives
@@ -182,18 +165,14 @@ class OfLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Documents by their label and the one that was predicted. Macro figures are means over the labels that documents have.
-
-    Attributes:
-        macro_precision: 0 counts for a label that is never predicted; NaN without documents.
-        confusion: documents of each label, by what is predicted.
-    """
+    """Documents by their label and the one that was predicted. Macro figures are means over the labels that
+    documents have."""
 
     accuracy: Estimate
     macro_f1: Estimate
-    macro_precision: float
+    macro_precision: float  # 0 counts for a label that is never predicted; NaN without documents
     macro_recall: float
-    confusion: list[list[int]]
+    confusion: list[list[int]]  # documents of each label, by what is predicted
     by_label: dict[str, OfLabel]
 
 
@@ -216,8 +195,8 @@ def confusion(targets: np.ndarray, predicted: np.ndarray, labels: tuple[str, ...
 
 
 def _macro_f1(shares: np.ndarray, num_docs: int) -> Estimate:
-    """The mean F1 of the labels that documents have, whose `shares` are [label, predicted]. A label
-    that is only predicted lowers the recall of others."""
+    """The mean F1 of the labels that documents have, whose `shares` are [label, predicted]: delta method for
+    multinomial counts (Takahashi et al. 2022). A label that is only predicted lowers the recall of others."""
     sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
     occurs = shares.sum(axis=1) > 0
     f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
@@ -230,15 +209,13 @@ def _macro_f1(shares: np.ndarray, num_docs: int) -> Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
-    """How near predicted numbers come to those of the documents: the root of the mean squared
-    error, and the correlation of ranks, NaN where all numbers are equal."""
+    """How near predicted numbers come to those of the documents; Spearman is NaN where all numbers are equal."""
 
     rmse: Estimate
     spearman: Estimate
 
 
 def agreement(targets: np.ndarray, predicted: np.ndarray) -> Agreement:
-    """The measures of numbers, (num_docs,) float each."""
     return Agreement(rmse=_rmse(targets - predicted), spearman=_spearman(targets, predicted))
 
 

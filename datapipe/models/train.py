@@ -3,11 +3,8 @@
     labelled texts, files or runs  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
                                                     └──────  figures of MODEL  ◀──────────────┘  ─▶  MODEL.card.json, .md
 
-The figures are those of the file that was written, as a filter will read it. The model is renamed
-to its name when it is complete.
+The figures are those of the written file, as a filter will read it. The model gets its name when it is complete.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -45,7 +42,7 @@ _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What is trained: the kind of model and its options as text, on which documents, and the file to write."""
+    """What to train: the kind of model and its options as text, the documents, and the file to write."""
 
     documents: DocumentInput
     labelling: Labelling
@@ -57,8 +54,8 @@ class TrainingJob:
 
 
 def train(job: TrainingJob, console: Console) -> dict[str, Any]:
-    """Trains and measures a model, writes it and its card, and prints the figures. Returns the card. Raises UserError where the
-    data, an option or the place of the output is wrong, DatapipeError where the run of a mixture failed."""
+    """Trains and measures a model, writes it and its card, and prints the figures. Returns the card. Raises UserError where
+    the data, an option or the output path is wrong, DatapipeError where the run of a mixture failed."""
     require("scikit-learn", "datapipe classifier train")
     trainer = trainer_of(job.kind, job.options, job.limits.seed)
     if job.labelling.is_number and not trainer.predicts_numbers:
@@ -84,7 +81,6 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
 
 
 def trainer_of(kind: str, options: Mapping[str, str], seed: int) -> Trainer:
-    """The trainer of a kind with its options. Raises UserError."""
     if kind not in TRAINERS:
         near, kinds = suggest(kind, TRAINERS), ", ".join(TRAINERS)
         raise UserError(f"--kind {kind}: no such kind of model.{near} Expected one of: {kinds}")

@@ -1,12 +1,9 @@
-"""What trains a model: the contract of every kind of classifier.
+"""The contract of every kind of classifier that can be trained.
 
     Examples (texts, targets, weights)  ─▶  Trainer.train  ─▶  the bytes of a model file, which `open_classifier` reads
 
-A trainer is a frozen model whose fields are its options, so the command line, the card and the tests know them by one
-declaration. The same examples in the same order and the same options give the same bytes.
+A trainer is a frozen model whose fields are its options. Equal examples, order and options give equal bytes.
 """
-
-from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -19,21 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """Texts to learn from, in an order that follows from their content alone.
+    """Texts to learn from, in an order that follows from their content alone."""
 
-    Attributes:
-        texts: (num_docs,) large_string without nulls.
-        targets: (num_docs,) float64: the number of the label in `labels`, or the value where `predicts_number`.
-        labels: the names of the classes; one name where a number is predicted.
-        weights: (num_docs,) float64, how much each counts; 1 is usual.
-        predicts_number: whether the targets are values of a scale, and not numbers of labels.
-    """
-
-    texts: pa.Array
+    texts: pa.Array  # (num_docs,) large_string without nulls
+    # (num_docs,) float64: the number of the label in `labels`, or the value where `predicts_number`
     targets: np.ndarray
-    labels: tuple[str, ...]
-    weights: np.ndarray
-    predicts_number: bool = False
+    labels: tuple[str, ...]  # the names of the classes; one name where a number is predicted
+    weights: np.ndarray  # (num_docs,) float64, how much each counts; 1 is usual
+    predicts_number: bool = False  # whether the targets are values of a scale, and not numbers of labels
 
     def __len__(self) -> int:
         return len(self.targets)

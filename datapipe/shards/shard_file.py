@@ -1,4 +1,4 @@
-"""One shard file, Arrow or Parquet: its metadata, and opening it with its metadata checked against the manifest.
+"""One shard file, Arrow or Parquet: its metadata, and opening it with its metadata compared with the manifest.
 
 Every record batch (Arrow) or row group (Parquet) but the last holds `rows_per_batch` rows, so row -> (batch, row in it) is
 arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the record batch, in Parquet in the
@@ -27,28 +27,24 @@ from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.records.checksum import intact, rows_checksum
 from datapipe.shards import schemas
 from datapipe.shards.blocks import CUT
-from datapipe.shards.shard_table import RowForm, ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry, ShardGroup
 from datapipe.storage.root import Root
 
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
-SOURCE_KEY, ROWS_KEY, PIECE_KEY = b"datapipe.source", b"datapipe.rows_per_batch", b"datapipe.piece_length"
-STRATUM_KEY = b"datapipe.stratum"
+SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
 CHECKSUM_KEY = b"datapipe.checksum"
 """In a record batch: its checksum. In a Parquet file: the checksums of its row groups, separated by spaces."""
 
 
-def identity(
-    sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None, stratum: int | None = None
-) -> dict[bytes, bytes]:
-    """The metadata that a shard must have: its piece length and its stratum only where the shard has one."""
-    known = {
+def identity(sequence_length: int, tokenizer_fingerprint: str, group: ShardGroup) -> dict[bytes, bytes]:
+    """The metadata that a shard must have."""
+    return {
         VERSION_KEY: FORMAT_VERSION.encode(),
         TOKENIZER_KEY: tokenizer_fingerprint.encode(),
         LENGTH_KEY: str(sequence_length).encode(),
+        **group.metadata(),
     }
-    numbers = {PIECE_KEY: piece_length, STRATUM_KEY: stratum}
-    return known | {key: str(number).encode() for key, number in numbers.items() if number is not None}
 
 
 def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
@@ -131,7 +127,7 @@ class Shard:
     def _check_footer(self) -> None:
         """Compares the metadata of the file with the manifest."""
         metadata, path, form = self.schema.metadata or {}, self.entry.path, self._form
-        expected = identity(form.sequence_length, form.tokenizer, self.entry.piece_length, self.entry.stratum)
+        expected = identity(form.sequence_length, form.tokenizer, self.entry.group)
         for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")

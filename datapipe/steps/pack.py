@@ -16,21 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
-from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
+from datapipe.exchange.tables import FactWriter, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, train_rows
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
-from datapipe.steps.hash_range import hash_ranges
+from datapipe.shards.shard_table import ShardGroup
+from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
 from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
+from datapipe.steps.reduce import hash_ranges
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
@@ -85,6 +86,11 @@ class PackTask(Task):
     @property
     def input_bytes(self) -> float:
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
+
+    @property
+    def of_shards(self) -> dict[str, Any]:
+        """What the manifest knows of all its shards."""
+        return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Packs one range into shards below `folder`, named as they will be published."""
@@ -268,12 +274,10 @@ class _Writers:
 
     def _of(self, piece_length: int | None) -> ShardWriter:
         if piece_length not in self._open:
-            task = self._task
+            task, group = self._task, ShardGroup(piece_length, self._task.stratum)
             id_type = schemas.token_type(task.vocab_size)
-            schema = shard_schema(
-                id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, piece_length, task.stratum
-            )
-            prefix = f"{self._folder}/{shard_name(task.split, task.bucket, piece_length, task.stratum)}"
+            schema = shard_schema(id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, group)
+            prefix = f"{self._folder}/{group.shard_name(task.split, task.bucket)}"
             self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
         return self._open[piece_length]
 

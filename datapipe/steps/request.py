@@ -12,7 +12,8 @@ from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.records.outputs import Tables
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.steps.pipeline import BoundStage
@@ -150,22 +151,18 @@ class TakenSource:
     """A source of another output, whose shards are mixed as they are.
 
     Attributes:
-        snapshots: by sequence length, the snapshot and where its files are.
+        root: where the files of the snapshot are.
         source: its name there.
     """
 
-    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    root: Root
+    snapshot: Snapshot
     source: str
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the snapshot, of the first sequence length."""
-        return next(iter(self.snapshots.values()))[1].fingerprint
 
     @property
     def entry(self) -> SourceEntry:
         """The source as the other manifests have it."""
-        return next(iter(self.snapshots.values()))[1].sources[self.source]
+        return self.snapshot.sources[self.source]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

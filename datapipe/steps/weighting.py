@@ -30,7 +30,8 @@ from fractions import Fraction
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
 

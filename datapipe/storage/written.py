@@ -1,16 +1,11 @@
-"""A new file with the checksum of what is written to it, so that nothing has to be read back.
+"""A new file with the checksum of the bytes written to it, so that nothing has to be read back.
 
-    writer ─▶ OutputStream ─▶ pyarrow's stream of the file
-                  └─▶ size and checksum
-
-What a store gives back may have been changed on its way, so a checksum of bytes that are read back may be wrong for ever. A
-store may also store a file while its answer is lost. `close` then looks the file up, and raises only where it is not there.
+What a store returns may be damaged on its way, so a checksum of bytes that are read back may be wrong for ever. A store may
+also store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import xxhash
@@ -32,33 +27,7 @@ def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
     return checksum_of(hasher), num_bytes
 
 
-class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `to`.
-
-    Attributes:
-        num_bytes, checksum: of what was written so far.
-    """
-
-    def __init__(self, sink: _Sink, mode: str) -> None:
-        self.sink = sink
-
-    @classmethod
-    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
-        """A stream that writes to `stream`."""
-        return cls(_Sink(stream, look_up), mode="w")
-
-    @property
-    def num_bytes(self) -> int:
-        return self.sink.num_bytes
-
-    @property
-    def checksum(self) -> str:
-        return checksum_of(self.sink.hasher)
-
-
 class _Sink:
-    """What pyarrow asks of a file object of Python."""
-
     def __init__(self, stream: pa.NativeFile, look_up: LookUp) -> None:
         self._stream, self._look_up = stream, look_up
         self.hasher, self.num_bytes = xxhash.xxh3_128(), 0
@@ -85,3 +54,26 @@ class _Sink:
         except OSError:
             if not self._look_up(self.num_bytes, checksum_of(self.hasher)):
                 raise
+
+
+class OutputStream(pa.PythonFile):
+    """A stream to a new file; made by `to`.
+
+    Attributes:
+        num_bytes, checksum: of the bytes written so far.
+    """
+
+    def __init__(self, sink: _Sink, mode: str) -> None:
+        self.sink = sink
+
+    @classmethod
+    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> Self:
+        return cls(_Sink(stream, look_up), mode="w")
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sink.num_bytes
+
+    @property
+    def checksum(self) -> str:
+        return checksum_of(self.sink.hasher)

@@ -3,8 +3,6 @@
 `Encoder` is imported on first use, with the libraries that encode: packing needs none of them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -3,12 +3,10 @@
     texts (num_docs,) ── slices of about 2 MB, as str ── fastokens or `tokenizers` ──▶ ids, offsets (num_docs + 1,)
 
 Which of the two encodes is proved once for each tokenizer (`proof.py`). The encoder adds no special token and encodes the
-spelling of a special token as text: data cannot end a document (`special_tokens.py`). It refuses a tokenizer that has no token
-for some text (`vocabulary.py`). It switches off truncation, padding and dropout. Memory is that of a slice, or of one longer
-document, and the bounded cache of fastokens (`engines.py`). Calls use one thread: the engines are the only parallelism.
+spelling of a special token as text: data cannot end a document. It refuses a tokenizer that has no token for some text
+(`vocabulary.py` does both), and switches off truncation, padding and dropout. Memory: a slice, or a longer document, and
+the bounded cache of fastokens (`engines.py`). Calls use one thread: the engines are the only parallelism.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -37,8 +35,8 @@ SLICE_BYTES = 2 << 20
 """Bytes of text per call of a library."""
 
 LARGEST_VOCABULARY = 1 << 24
-"""Upper limit of ids, because tables by id take memory in every worker. Published vocabularies have
-less than 2^19 ids (2026-11)."""
+"""Limit of ids, since tables by id take memory in every worker. Published vocabularies have less than 2^19
+(2026-11)."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
@@ -151,8 +149,8 @@ class Encoder:
         return self._json
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and where those of each begin, (num_docs
-        + 1,) int64. Raises EncodingError where the library fails on a text."""
+        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets (num_docs + 1,) int64.
+        Raises EncodingError where the library fails on a text."""
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         dtype = columns.dtype_of(self.id_type)

@@ -3,15 +3,11 @@
     texts (list of str) ── Fastokens ──▶ two buffers: ids, offsets         20 to 160 times as fast, where proved (`proof.py`)
                         └─ Reference ──▶ an `Encoding` a text ──▶ ids        everywhere else
 
-Text goes in as `str`, the one exception to columns all the way down: neither library takes bytes.
-fastokens returns no object a token.
-
-fastokens 0.3.5 starts threads of its own beside rayon's unless FASTOKENS_BPE_THREADS says 1. With one thread its cache of words
-takes at most 130 MB beyond the tokenizer, whatever the text (2026-11), with its own twice as much. Both libraries raise panics
-of Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
+Text goes in as `str`, since neither library takes bytes. fastokens 0.3.5 starts threads beside rayon's unless
+FASTOKENS_BPE_THREADS is 1; with one thread its cache of words takes at most 130 MB, whatever the text (2026-11). Both
+libraries raise panics of Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so
+it is loaded again.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -32,8 +28,8 @@ from datapipe.tokens.patterns import splitter
 FASTOKENS, TOKENIZERS = "fastokens", "tokenizers"
 
 _LONG_S = "'ſ"
-"""For Unicode this is `'s` in another case, which `(?i:'s)` of cl100k and o200k matches. fastokens 0.3.5 splits by code of its
-own there, which takes it for the beginning of a word. No other text of 60,000 hard ones was split in another way (2026-11)."""
+"""`'s` in another case for Unicode, so `(?i:'s)` of cl100k and o200k matches it; fastokens 0.3.5 takes it for the beginning
+of a word. No other text of 60,000 hard ones was split in another way (2026-11)."""
 
 _FILLED_IDS = 1 << 18
 """fastokens loads as many in a second or two, whatever the number of tokens (2026-11)."""
@@ -66,8 +62,8 @@ class Reference:
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,)
-        int64. An `Encoding` takes about a hundred bytes a token. Raises EncodingError."""
+        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,) int64. Raises
+        EncodingError."""
         with _failing(TOKENIZERS, "encode a text"):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
@@ -111,10 +107,9 @@ class Fastokens:
 
 
 def _without_gaps(tokenizer: Tokenizer) -> str:
-    """The file of a tokenizer, where fastokens finds a token for every id below the largest: it refuses a vocabulary with gaps,
-    as that of cl100k. The names of such tokens hold 128 random bits, so no text is encoded to them.
-
-    Raises EncodingError for more gaps than tokens in a large vocabulary, whose largest id would set the time and the memory."""
+    """The file of a tokenizer with a token for every id below the largest: fastokens refuses vocabularies with gaps, as
+    that of cl100k. The new names hold 128 random bits, so no text is encoded to them. Raises EncodingError for more gaps
+    than tokens in a large vocabulary, whose largest id would set the time and the memory."""
     file = tokenizer.to_str()
     taken = {*tokenizer.get_vocab(with_added_tokens=False).values()}
     largest = max(taken, default=0)

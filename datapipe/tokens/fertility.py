@@ -2,11 +2,9 @@
 
     batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ TokenizerFigures of a report
 
-Words are runs without white space, so tokens per word mean little in scripts without spaces (Chinese, Thai). All numbers are
-sums of integers over documents, or unions of bits: they do not depend on how the work is cut. Memory is one byte per id.
+Words are runs without white space, so tokens per word mean little for Chinese or Thai. All numbers are sums over documents
+or unions of bits, so the split of the work does not matter. Memory is one byte per id.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
@@ -38,8 +36,8 @@ class Meter:
         self.used = np.zeros(vocab_size, np.bool_)
 
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids,
-        offsets`: of `Encoder.encode`."""
+        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids`, `offsets`:
+        of `Encoder.encode`."""
         self.used[ids] = True
         self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64

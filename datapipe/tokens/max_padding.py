@@ -3,29 +3,22 @@
     chunks in rows ── is_within? ──▶ as they are
                    └─ donors ── split_to_fill, for ever shorter pieces ──▶ chunks in fewer rows
 
-Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third, and so on. The share of
-padding in all rows but the emptiest is kept within the limit, unless all padding is less than a row: then no layout has fewer
-rows. Rows are emptied whole, so every document that is split saves padding. Emptying a row saves S tokens, whichever row it is,
-so the rows with the fewest whole documents are emptied first. For documents of one length no layout of as few rows splits
-fewer. A document above S is split anyway, so its remainder is split before others. Short pieces are made only where no row can
-be emptied without them. The layout is a function of the lengths alone, and a pool within the limit is that of best fit.
+Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third. The share of padding
+in all rows but the emptiest is kept within the limit, unless all padding is less than a row. Emptying a row saves S tokens,
+so the rows with the fewest whole documents are emptied first; the remainder of a document above S, which is split anyway,
+is split before others. Short pieces are made only where no row can be emptied without them. The layout is a function of the
+lengths alone.
 
-10,000 documents, S = 2,048, limit 2 % (2026-11); pages are real web pages in GPT-2's tokens, of which 0.09 % is padding.
+10,000 documents, S = 2,048, limit 2 % (2026-11); pages are web pages in GPT-2's tokens:
 
 | lengths             | padding of best fit | documents split | by concat | median piece |
 |---------------------|---------------------|-----------------|-----------|--------------|
 | 1,100               | 46.3 %              | 45.2 %          | 53.5 %    | 550          |
-| 600                 | 12.1 %              | 10.3 %          | 28.9 %    | 248          |
 | 1,900               | 7.2 %               | 5.3 %           | 92.6 %    | 148          |
-| S + 1,100           | 23.1 %              | 0 %             | 100 %     | 1,100        |
 | 1,100 or S + 1,100  | 31.0 %              | 13.3 %          | 76.6 %    | 912          |
 | 1,050 to 1,900      | 28.2 %              | 26.8 %          | 71.7 %    | 479          |
 | pages cut at 5,000  | 32.9 %              | 28.6 %          | 60.9 %    | 554          |
-
-If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -42,12 +35,9 @@ _MIN_PIECES = 16
 def split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks that are split until padding is within the limit, those that lost their first part
-    with it behind all others; and the number of rows that are left.
-
-    Args:
-        chunks: (num_chunks,) each, as best fit leaves them; `order` is theirs by length.
-    """
+    """Chunks, split until padding is within the limit, those that lost their first part behind all others;
+    and the number of rows. `chunks`: (num_chunks,) each, as best fit leaves them; `order` is theirs by
+    length."""
     rows = _rows(num_rows, len(order), sequence_length)
     kernels.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
     chunks = _of_each(chunks, lambda column: np.concatenate([column, np.zeros(num_rows, column.dtype)]))
@@ -76,8 +66,7 @@ def _rows(num_rows: int, num_chunks: int, sequence_length: int) -> RowsOut:
 
 
 def _donors(lengths: np.ndarray, chunks: ChunksOut, rooms: np.ndarray, sequence_length: int) -> np.ndarray:
-    """Rows with room, in the order in which they are emptied: first those with the fewest whole
-    documents, of these the emptiest."""
+    """Rows with room, those with the fewest whole documents first, of these the emptiest."""
     is_whole = chunks.lengths == lengths[chunks.documents]
     num_whole = np.bincount(chunks.rows[is_whole], minlength=len(rooms))  # (num_rows,)
     open_rows = np.flatnonzero((rooms > 0) & (rooms < sequence_length))

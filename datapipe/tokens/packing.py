@@ -12,24 +12,13 @@ A piece is a run of tokens of one document within one row. The layout is a funct
 | buckets  | cuts documents above S into rows of S, and the remainder by its binary expansion, largest power first; a row    |
 |          | holds pieces of one length from different documents (dataset decomposition, arXiv 2405.13226)                   |
 
-For lengths 14, 7, 5, 2, 3 and S = 8:
+For lengths 14, 7, 5, 2, 3 and S = 8 best_fit has the rows 8 of 14 | 7 | 6 of 14, 2 | 5, 3, and buckets 8 of 14 | 4 of 14, 4
+of 7 | 4 of 5 | 2 each of 14, 7, 2, 3 | 1 each of 7, 5, 3. In best_fit and concat, a piece that ends before the row does is
+the end of its document.
 
-| row | best_fit        | buckets                          |
-|-----|-----------------|----------------------------------|
-| 1   | 8 of 14         | 8 of 14                          |
-| 2   | 7               | 4 of 14, 4 of 7                  |
-| 3   | 6 of 14, 2      | 4 of 5                           |
-| 4   | 5, 3            | 2 each of 14, 7, 2, 3            |
-| 5   |                 | 1 each of 7, 5, 3                |
-
-In best_fit and concat, a piece that ends before the row does is the end of its document.
-
-Best_fit pads real web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11) by 0.07 to 0.085 %, S = 2,048 or 8,192.
-
-With `min_piece` 256, buckets drop 5.9 % of the same tokens.
+Of web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11), best_fit pads 0.07 to 0.085 % at S = 2,048 or 8,192;
+buckets with `min_piece` 256 drop 5.9 %.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,21 +39,14 @@ Method = Literal["best_fit", "concat", "buckets"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them
-    comes, where documents are split to limit padding, the piece that fills the row.
+    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them comes,
+    where documents are split to limit padding, the piece that fills the row."""
 
-    Attributes:
-        piece_document: (num_pieces,) int64, index of the document.
-        piece_start: (num_pieces,) int64, first token in its document.
-        piece_length: (num_pieces,) int32, at least 1.
-        row_offsets: (num_rows + 1,) int64 into the pieces.
-        split_for_padding: number of documents of at most S tokens that are split to keep the limit of padding.
-    """
-
-    piece_document: np.ndarray
-    piece_start: np.ndarray
-    piece_length: np.ndarray
-    row_offsets: np.ndarray
+    piece_document: np.ndarray  # (num_pieces,) int64, index of the document
+    piece_start: np.ndarray  # (num_pieces,) int64, first token in its document
+    piece_length: np.ndarray  # (num_pieces,) int32, at least 1
+    row_offsets: np.ndarray  # (num_rows + 1,) int64 into the pieces
+    # number of documents of at most S tokens that are split to keep the limit of padding
     split_for_padding: int = 0
 
     @property
@@ -77,13 +59,9 @@ class PackedRows:
 
 
 def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: int = 1, max_padding: float = 1.0) -> PackedRows:
-    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1 since the end-of-text token counts.
-
-    Args:
-        sequence_length: a power of two for buckets.
-        min_piece: buckets drops shorter pieces. The other methods drop nothing.
-        max_padding: share of padding in all rows but the emptiest, above which best_fit splits documents; 1 splits none.
-    """
+    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1. `sequence_length`: a power of two for
+    buckets. `min_piece`: buckets drops shorter pieces. `max_padding`: share of padding in all rows but the emptiest, above
+    which best_fit splits documents; 1 splits none."""
     assert sequence_length >= 1, sequence_length
     assert len(lengths) == 0 or int(lengths.min()) >= 1, "a document without its end-of-text token"
     lengths = np.ascontiguousarray(lengths, np.int64)
@@ -191,18 +169,14 @@ def _concat(lengths: np.ndarray, sequence_length: int) -> PackedRows:
 def assemble(
     packed: PackedRows,
     row_order: np.ndarray,
+    # tokens, doc_offsets: of all documents, which have `keys` (num_docs, 16) uint8
     tokens: np.ndarray,
     doc_offsets: np.ndarray,
     keys: np.ndarray,
-    pad_id: int,
+    pad_id: int,  # the id that pads a row, which is the end-of-text id
     sequence_length: int,
 ) -> pa.RecordBatch:
-    """The rows `row_order` (all or some) of `packed`, with their tokens, as a record batch of `schemas.sequences`.
-
-    Args:
-        tokens, doc_offsets: of all documents, which have `keys` (num_docs, 16) uint8.
-        pad_id: the id that pads a row, which is the end-of-text id.
-    """
+    """The rows `row_order` (all or some) of `packed`, with their tokens, as a record batch of `schemas.sequences`."""
     counts = np.diff(packed.row_offsets)[row_order]
     row_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     piece = np.repeat(packed.row_offsets[row_order] - row_offsets[:-1], counts) + np.arange(row_offsets[-1])

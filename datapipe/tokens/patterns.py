@@ -1,27 +1,21 @@
 r"""Published patterns that split a text into words. A byte-level BPE merges within a word only.
 
-In a tokenizer.json a pattern is a `Split`, followed by a `ByteLevel` without a pattern:
-
                   gpt2             cl100k, llama3    qwen2              o200k
     It's          It 's            It 's             It 's              It's
     in 1234       in ·1234         in · 123 4        in · 1 2 3 4       in · 123 4
     theHTMLPage   theHTMLPage      theHTMLPage       theHTMLPage        the HTMLPage
 
 Sources (2026-11):
-  gpt2     openai/gpt-2, src/encoder.py; openai/tiktoken, tiktoken_ext/openai_public.py names it as the original of r50k
+  gpt2     openai/gpt-2, src/encoder.py
   cl100k   openai/tiktoken, `cl100k_base`, as first released; later releases write it with possessive quantifiers
   o200k    openai/tiktoken, `o200k_base`
   llama3   meta-llama/llama3, llama/tokenizer.py (`pat_str`): identical to cl100k
-  qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: cl100k with one digit per word. Qwen's
-           tokenizers also normalize text to NFC; the pattern alone does not.
+  qwen2    huggingface/transformers, tokenization_qwen2.py: cl100k with one digit per word (Qwen also normalizes to NFC)
 
-Training cuts words by a kernel (`kernels/tokens/pretokens.py`), which reads what each character is
-from a table. The engine of `tokenizers` is asked for it, since Python's Unicode database has
-another version: half a second for each family and version on a machine, cached beside the compiled
-kernels. Only planes with assigned characters are asked for; characters of others are signs.
+Training cuts words by a kernel (`kernels/tokens/pretokens.py`) with a table of characters. The engine of `tokenizers` makes
+the table, since Python's Unicode database has another version: half a second for each family and version, cached on the
+machine. Only planes with assigned characters are asked for; characters of others are signs.
 """
-
-from __future__ import annotations
 
 from functools import lru_cache
 

@@ -4,13 +4,10 @@
     entries that look like control tokens ─────┼─▶ both ──────┤
     words of the vocabulary ───────────────────┘              └─ a difference, a refusal or a panic ──▶ `tokenizers` encodes
 
-The proof is a function of the tokenizer and of both versions. What it decides is in the task that encodes, and in its
-fingerprint. The battery takes one or two seconds for a vocabulary of 50,000, nearly all of it in `tokenizers`; its result is
-kept in the machine's cache. Differences that it finds (0.3.5, 2026-11): tokens found in text in spite of
+The choice belongs to the fingerprint of the task that encodes. The battery takes one or two seconds for a vocabulary of
+50,000; its result is cached on the machine. Differences that it finds (0.3.5, 2026-11): tokens in text in spite of
 `split_special_tokens` in a BPE without pre-tokenizer, possessive repetitions, two added tokens of one content.
 """
-
-from __future__ import annotations
 
 import json
 import time
@@ -53,8 +50,8 @@ _ATOMS = (*_SIGNS, *_SPACES.split("|"), *_WORDS.split("|"), *_CLUSTERS.split("|"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which library encodes with a tokenizer: its version where the tokenizer was proved, the
-    digest of the texts of the proof, and why fastokens does not encode; "" where it does."""
+    """Which library encodes with a tokenizer: its version in the proof, the digest of the texts, and why
+    fastokens does not encode; "" where it does."""
 
     library: str
     version: str
@@ -80,12 +77,8 @@ _KEPT = TypeAdapter(Proof)
 
 
 def proved(identity: bytes, settings: dict[str, Any], tokenizer: Tokenizer) -> Proof:
-    """The proof of a tokenizer: that of the machine's cache, or a new one.
-
-    Args:
-        identity: all that decides how the tokenizer encodes.
-        settings: the parsed tokenizer.json, with the names that control tokens have there.
-    """
+    """The proof of a tokenizer: that of the machine's cache, or a new one. `identity`: all that decides how
+    it encodes. `settings`: the parsed tokenizer.json, with the names that control tokens have there."""
     versions = {library: installed_version(library) for library in (FASTOKENS, TOKENIZERS)}
     key = xxhash.xxh3_128_hexdigest(identity + json.dumps([BATTERY, versions]).encode())
     path = cache_home() / "encoders" / f"{key}.json"
@@ -164,8 +157,8 @@ def _runs() -> Iterator[str]:
 
 
 def _unicode() -> Iterator[str]:
-    """Every code point below U+20000, where nearly all classes and scripts are, by 32; those of the
-    planes of ideographs and of tags by more; and one in 61 of the planes without characters."""
+    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the planes
+    without characters."""
     blocks = [(range(0x20000), 32), (range(0x20000, 0x40000), 128), (range(0xE0000, 0xE1000), 32)]
     blocks += [(range(0x40000, 0xE0000, 61), 16), (range(0xE1000, 0x110000, 61), 16)]
     for codes, size in blocks:
@@ -185,5 +178,4 @@ def _random_strings(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _as_text(piece: str) -> str:
-    """About the text of a piece."""
     return piece.replace("Ġ", " ").replace("Ċ", "\n").replace("▁", " ").replace("##", "")

@@ -3,13 +3,11 @@
     tokenizer.json ── unspellable ──▶ the settings that encode: every id as before, control tokens under names that no text has
                    └─ AddedAround ──▶ what the post-processor would put before and behind each text
 
-`tokenizers` keeps text from tokens that it finds before the model runs (`encode_special_tokens`). That is not enough where the
-model itself knows them: in a Unigram, WordPiece or WordLevel vocabulary `</s>` is a piece like any other, a BPE may have merges
-that make it, and with `ignore_merges` a word that is in the vocabulary needs no merges. There the encoder appends 128 random
-bits to the name of the token, which no text can know. The bits reach no file: ids, not names, leave the encoder.
+`tokenizers` keeps text from tokens that it finds before the model runs (`encode_special_tokens`). The model itself may know
+them too: in a Unigram, WordPiece or WordLevel vocabulary `</s>` is a piece like any other, a BPE may have merges that make
+it, and with `ignore_merges` a word of the vocabulary needs no merges. There the encoder appends 128 random bits to the name
+of the token. The bits reach no file: ids, not names, leave the encoder.
 """
-
-from __future__ import annotations
 
 import re
 import secrets
@@ -56,8 +54,8 @@ def is_in_brackets(token: str) -> bool:
 
 
 def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:
-    """The settings of a loaded file, with which no text is encoded to a control token; the same object where text spells none.
-    `named` are control tokens although the file may not mark them as special."""
+    """The settings of a loaded file, with which no text is encoded to a control token; the same object where text spells
+    none. `named`: control tokens that the file may not mark as special."""
     added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
     control = {content for content, is_special in added.items() if is_special} | {*named}
     hidden = _spelled(settings, tokenizer, control)

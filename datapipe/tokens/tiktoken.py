@@ -3,15 +3,13 @@
     IHRoZQ== 279        a line: a token in base64, and its rank, which is also its id
     ranks + pattern + special tokens  ─▶  vocabulary, merges  ─▶  tokenizer.json
 
-tiktoken repeatedly merges the two neighbours whose union has the lowest rank. A tokenizer.json lists the merges in order. The
-conversion lists every split of a token into two other tokens, ordered by the rank of the token, as Hugging Face's converter
-does. As in tiktoken, a word that is in the vocabulary becomes that token without merges (`ignore_merges`).
+tiktoken merges the two neighbours whose union has the lowest rank; a tokenizer.json lists merges in order. The conversion
+lists every split of a token into two other tokens by the rank of the token, as Hugging Face's converter does. A word of the
+vocabulary becomes its token without merges (`ignore_merges`).
 
-A rank file holds neither the pattern that splits text into words nor the special tokens. `KNOWN` has both for OpenAI's files,
-which are identified by the SHA-256 that tiktoken pins. The mixture gives them for other files.
+A rank file has no pattern and no special tokens. `KNOWN` has both for OpenAI's files, by the SHA-256 that tiktoken pins;
+the mixture gives them for other files.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii
@@ -68,9 +66,9 @@ def is_rank_file(content: bytes) -> bool:
 
 
 def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
-    """The tokenizer.json of a rank file, with a name of `patterns.PATTERNS` and the ids of special
-    tokens, both optional for files in `KNOWN`. Raises UserError where the file is damaged, two
-    tokens collide, or an unknown file comes without pattern or special tokens."""
+    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special tokens are
+    optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens, and unknown files
+    without both."""
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)

@@ -3,14 +3,11 @@
     sampled texts ──▶ distinct words with their counts ──▶ merges ──▶ tokenizer.json
              (`word_counts.py`)              (`kernels/tokens/bpe_training.py`)
 
-The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every text, whatever the sample.
-Merges follow exact counts, with ties broken by the ids of the pair: the result does not depend on the order of documents. It is
-that of the trainer of Hugging Face `tokenizers`. That one takes text alone and counts words at 4 MB/s, which was half the
-time of a run; here tasks count the words of their samples. On 100 MB of text ours takes a fifth of its CPU time, and half
-that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is that of the distinct words of the sample.
+The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every text. Merges follow exact
+counts, with ties broken by the ids of the pair, as in the trainer of Hugging Face `tokenizers`, which counts words at 4
+MB/s. On 100 MB of text ours takes a fifth of its CPU time, and half that of rustbpe (DECISIONS.md). Memory is that of the
+distinct words of the sample.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -36,35 +33,24 @@ _MIN_COUNT = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A tokenizer.json, and the numbers of its training.
-
-    Attributes:
-        read_bytes, read_s: text of all documents, and the time that reading them took.
-        sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
-        rejected: documents that could not be read.
-        unreadable_files: damaged files, each with its first damage.
-        tokenizer: its figures on the held-out documents; None where there are none.
-    """
+    """A tokenizer.json, and the numbers of its training."""
 
     content: bytes
+    # read_bytes, read_s: text of all documents, and the time that reading them took
     read_bytes: int
     read_s: float
+    # sample_bytes, train_s: text trained on, and the time that counting its words and joining them took
     sample_bytes: int
     train_s: float
-    rejected: int
-    unreadable_files: tuple[UnreadableFile, ...]
-    tokenizer: TokenizerFigures | None
+    rejected: int  # documents that could not be read
+    unreadable_files: tuple[UnreadableFile, ...]  # damaged files, each with its first damage
+    tokenizer: TokenizerFigures | None  # its figures on the held-out documents; None where there are none
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
-    """A tokenizer.json trained on counted words, each once in the columns of `word_counts.COUNTED`,
-    in the form of `Encoder.to_json()`.
-
-    Args:
-        vocab_size: at least 257. The result has fewer tokens if too few pairs occur twice in the text.
-        eos: the special token that ends a document.
-        pattern: splits texts into words; a name of `patterns.PATTERNS`.
-    """
+    """A tokenizer.json, as `Encoder.to_json()` has it, trained on counted words, each once in the columns
+    of `word_counts.COUNTED`. It has fewer than `vocab_size` tokens, at least 257, if too few pairs occur
+    twice."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
     joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)

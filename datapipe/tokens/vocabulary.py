@@ -5,8 +5,6 @@ the encoder refuses such a file before anything runs. A byte counts as covered i
 it: upper case where text becomes lower case, a space where it becomes `▁`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -60,8 +58,8 @@ def steps_of(setting: Mapping[str, Any] | None, members: str) -> set[str]:
 
 
 def what_it_lacks(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """The subject and verb of a sentence about text without a token, of a loaded file: "2 bytes
-    have no token: 0x71 'q', 0x7a 'z'"; "" if all text has tokens."""
+    """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; "" if all
+    text has tokens."""
     model = settings["model"]
     kind, pieces = model_type(model), frozenset(pieces_of(model))
     if kind in ("WordPiece", "WordLevel"):

@@ -3,8 +3,6 @@
 texts ── cut by the pattern's kernel ──▶ words ──▶ distinct words with their counts ── summed over texts and tasks
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,8 +16,8 @@ from datapipe.tokens.patterns import cut
 COUNTED = columns.full_schema(word=pa.large_binary(), count=pa.int64())
 
 LONGEST_WORD = 1 << 16
-"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length. Where a text is one
-word, as a genome is, its pieces teach as much. Without such words the result is that of the trainer of `tokenizers`."""
+"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and pieces of a
+genome teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
 _SLICE_BYTES = 2 << 20
 """Bytes of text per call of the kernel, which needs 8 bytes for each of them."""
@@ -53,8 +51,8 @@ class WordCounts:
 
 
 def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
-    """The words of some texts, as a pattern splits them, and how often each occurs, in the columns
-    of `COUNTED`; a word may be in several batches."""
+    """The words of texts and how often each occurs, in the columns of `COUNTED`; a word may be in several
+    batches."""
     for part in slices_of(_in_chunks(columns.as_large_string(texts)), _SLICE_BYTES):
         yield _counted(part, pattern)
 

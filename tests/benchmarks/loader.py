@@ -29,7 +29,8 @@ from datapipe import columns
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.records.outputs import ShardFile
-from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import Phase, Snapshot, TokenizerEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage.root import Root

@@ -1,13 +1,10 @@
-"""The weighted share of the n-grams of an item that a passage of a document has, at least one of them the item's own.
+"""The weighted share of an item's n-grams that a passage of a document has; at least one is the item's own.
 
     matches, in the order of the text  ->  per item: a passage, as long as at most `gap` words lie between two of its matches
                                        ->  the weights of its distinct n-grams, summed  ->  items that reach what they need
 
-Sums are whole numbers, so the order of n-grams does not matter. The cost is linear in the postings
-of the matches; n-grams that very many items share have none (`stages/decontaminate/_index.py`).
+Sums are integers, so the order of n-grams does not matter. The cost is linear in the postings of the matches.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -18,48 +15,33 @@ from datapipe.kernels.types import Bools, Int32s, Int64s, Int64sOut, filled, inp
 
 
 class Postings(NamedTuple):
-    """The items of every n-gram: an input of kernels.
+    """The items of every n-gram: an input of kernels."""
 
-    Attributes:
-        offsets: (num_grams + 1,) int64.
-        items: (num_postings,) int32, each item of an n-gram once.
-        owned: (num_postings,) bool, whether no other item of its benchmark has the n-gram.
-        weights: (num_grams,) int64.
-        needs: (num_items,) int64, the sum of weights that an item needs, above 0.
-        gap: the most words between two matches of one passage, below `word_runs.RING`.
-    """
-
-    offsets: Int64s
-    items: Int32s
-    owned: Bools
-    weights: Int64s
-    needs: Int64s
-    gap: int
+    offsets: Int64s  # (num_grams + 1,)
+    items: Int32s  # (num_postings,), each item of an n-gram once
+    owned: Bools  # (num_postings,), whether no other item of its benchmark has the n-gram
+    weights: Int64s  # (num_grams,)
+    needs: Int64s  # (num_items,), the sum of weights that an item needs, above 0
+    gap: int  # the most words between two matches of one passage, below `word_runs.RING`
 
 
 class Passages(NamedTuple):
-    """The passage of each item that is met last: scratch of `find_covered`, all 0 before the first call.
+    """The newest passage of each item: scratch of `find_covered`, all 0 before the first call."""
 
-    Attributes:
-        begins, lasts: (num_items,) int64, one more than the numbers of its first and last word.
-        starts, sums: (num_items,) int64, its first byte; the weights of its distinct n-grams.
-        owns: (num_items,) int64, how many of these are owned.
-        rows: (num_items,) int64, its row of the output, or -1.
-        counted: (num_postings,) int64, the begin of the passage in which the posting was counted last.
-    """
-
+    # begins, lasts: (num_items,), one more than the numbers of its first and last word
     begins: Int64sOut
     lasts: Int64sOut
+    # starts, sums: (num_items,), its first byte; the weights of its distinct n-grams
     starts: Int64sOut
     sums: Int64sOut
-    owns: Int64sOut
-    rows: Int64sOut
-    counted: Int64sOut
+    owns: Int64sOut  # (num_items,), how many of these are owned
+    rows: Int64sOut  # (num_items,), its row of the output, or -1
+    counted: Int64sOut  # (num_postings,), the begin of the passage in which the posting was counted last
 
 
 class Covered(NamedTuple):
-    """Passages that reach what an item needs, (num_passages,) int64 each: an output. `starts` and `stops` are bytes in the
-    data, of the first and the last n-gram; `sums` the weights of the distinct n-grams."""
+    """Passages that reach what an item needs, (num_passages,) int64 each. `starts` and `stops`: of the first and the last
+    n-gram; `sums`: the weights of the distinct n-grams."""
 
     documents: Int64sOut
     items: Int64sOut
@@ -92,8 +74,8 @@ def find_covered(
     passages: Passages,
     out: Covered,
 ) -> int:
-    """Writes the passages as far as there is room; returns their number. The matches, all of
-    n-grams, are those of `search.Matches`, (num_matches,) int64 each."""
+    """Writes the passages as far as there is room; returns their number. The matches, all of n-grams, are
+    columns of `search.Matches`."""
     (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
     out_documents, out_items, out_starts, out_stops, out_sums = out
     count = np.int64(0)

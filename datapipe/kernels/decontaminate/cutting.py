@@ -3,8 +3,6 @@
 matches  ->  each widened by `margin` characters  ->  between them pieces  ->  those of at least `least` characters stay
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,18 +16,13 @@ SEPARATOR = b"\n\n"
 
 
 class Removed(NamedTuple):
-    """Spans to replace: an output of `cut_around`.
+    """Spans to replace: an output of `cut_around`."""
 
-    Attributes:
-        starts, stops: (num_spans,) int64, bytes in the data.
-        lengths: (num_spans,) int64, bytes of the separator in place of each: 0 at the ends of a document.
-        pieces: (num_docs,) int64, pieces that stay of a document with matches; others keep their value.
-    """
-
+    # starts, stops: (num_spans,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut
-    lengths: Int64sOut
-    pieces: Int64sOut
+    lengths: Int64sOut  # (num_spans,), bytes of the separator in place of each: 0 at the ends of a document
+    pieces: Int64sOut  # (num_docs,), pieces that stay of a document with matches; others keep their value
 
 
 def removed_of(
@@ -57,8 +50,8 @@ def _back(data, position, begin, num_chars) -> Any:
 def cut_around(
     offsets: Int64s, data: UInt8s, documents: Int64s, starts: Int64s, stops: Int64s, margin: int, least: int, out: Removed
 ) -> int:
-    """Writes the spans to remove around (num_matches,) int64 matches, by document and start; returns their number. `margin`
-    characters are removed on either side of a match; a piece that stays has at least `least`."""
+    """Writes the spans to remove around (num_matches,) matches, by document and start; returns their number. `margin`
+    characters are removed on either side; a piece that stays has at least `least`."""
     removed_starts, removed_stops, lengths, pieces = out
     count, match = np.int64(0), np.int64(0)
     while match < len(documents):

@@ -2,19 +2,15 @@
 
     "Café № 12: «L’ＡＢＣ»"  ->  cafe  12  l  abc
 
-A word is a run of letters, digits and vowel signs of any script (`dedup/word_characters.py`). Every character is replaced by
-its compatibility decomposition without case and without marks that have a combining class, so NFC, NFD, full-width and
-upper-case texts have the same words. A symbol that stands for letters alone, such as №, is these letters. The dotless ı is "i",
-so that Turkish capitals are found; syllables of Hangul are their jamo.
+A word is a run of letters, digits and vowel signs of any script (`dedup/word_characters.py`, Unicode 14.0). Every character
+is replaced by its compatibility decomposition without case and without combining marks, so NFC, NFD, full-width and
+upper-case texts have the same words. Symbols for letters, such as №, become these letters; the dotless ı is "i", for
+Turkish capitals; syllables of Hangul become jamo.
 
-Each character of a script without spaces is a word of its own, and weighs less than a word of other scripts (`WHOLE`): two
-ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much. English words have five letters on
-average, words of Chinese 1.5 to 2 characters, words of Thai about four.
-
-The tables cover the characters of Unicode 14.0, as those of deduplication do.
+In scripts without spaces each character is a word and weighs less than a word of other scripts (`WHOLE`): two ideographs,
+or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much as one (words of Chinese have 1.5 to 2
+characters, of Thai about four).
 """
-
-from __future__ import annotations
 
 import sys
 from functools import lru_cache
@@ -47,15 +43,11 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
 
 class WordTable(NamedTuple):
-    """What every code point is in a word: an input of kernels.
+    """What every code point is in a word: an input of kernels."""
 
-    Attributes:
-        codes: (0x110000,) int32. 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21 bits: 0 for
-            letters of scripts with spaces, the weight of a word of one character, or 3 for a mark. Below -1: -p, where
-            `expansions[p]` is the number of code points that follow, with their kind.
-        expansions: int32.
-    """
-
+    # (0x110000,). 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21 bits: 0
+    # for letters of scripts with spaces, the weight of a word of one character, or 3 for a mark. Below -1:
+    # -p, where `expansions[p]` is the number of code points that follow, with their kind.
     codes: Int32s
     expansions: Int32s
 

@@ -3,13 +3,11 @@
     words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
            ->  window of a tail  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
 
-A short question is found by its last words, its tail: a tail tells how many words the questions have that end with it, and
-runs of so many words are looked up. A tail is `TAIL_WORDS` words, so it is rare in other text.
+A short question is found by its last `TAIL_WORDS` words, its tail, which is rare in other text. Each tail lists the lengths
+of the questions that end with it; runs of these lengths are looked up.
 
 Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
-
-from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -37,8 +35,8 @@ TAIL_WORDS = 4
 
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter then do not
-wait for each other, which is up to twice as fast where the filter is in no cache."""
+"""Words whose keys are made before the first of them is looked up: loads of the filter then overlap, up to
+twice as fast."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1
@@ -46,33 +44,22 @@ _LAST = _ROOM - 1
 
 
 class Tails(NamedTuple):
-    """The entries of tails: an input of kernels.
+    """The entries of tails: an input of kernels."""
 
-    Attributes:
-        first: the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
-        offsets: (num_tails + 1,) int64.
-        lengths: int32, words of the questions that end with each tail, each length once.
-    """
-
-    first: int
-    offsets: Int64s
-    lengths: Int32s
+    first: int  # the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
+    offsets: Int64s  # (num_tails + 1,)
+    lengths: Int32s  # words of the questions that end with each tail, each length once
 
 
 class Matches(NamedTuple):
-    """Runs of words of documents that are in the table, in the order of their ends: an output of `find_grams`.
+    """Runs of words of documents that are in the table, by their ends: an output of `find_grams`."""
 
-    Attributes:
-        documents: (num_matches,) int64.
-        entries: (num_matches,) int64.
-        starts, stops: (num_matches,) int64, bytes in the data.
-        words: (num_matches,) int64, the number of the last word, counted over all documents with `weight` between two.
-    """
-
-    documents: Int64sOut
-    entries: Int64sOut
+    documents: Int64sOut  # (num_matches,)
+    entries: Int64sOut  # (num_matches,)
+    # starts, stops: (num_matches,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut
+    # (num_matches,), the number of the last word, counted over all documents with `weight` between two
     words: Int64sOut
 
 
@@ -154,19 +141,12 @@ def find_grams(
 
 
 class Answers(NamedTuple):
-    """The answers of questions: an input of kernels.
+    """The answers of questions: an input of kernels."""
 
-    Attributes:
-        offsets: (num_questions + 1,) int64.
-        lengths: int32, words of the answers of each question, each length once.
-        keys: (num_slots,) uint64, the keys of questions with answers, see `pair_key`.
-        pairs: (num_slots,) int32, the pair of each key.
-    """
-
-    offsets: Int64s
-    lengths: Int32s
-    keys: UInt64s
-    pairs: Int32s
+    offsets: Int64s  # (num_questions + 1,)
+    lengths: Int32s  # words of the answers of each question, each length once
+    keys: UInt64s  # (num_slots,), the keys of questions with answers, see `pair_key`
+    pairs: Int32s  # (num_slots,), the pair of each key
 
 
 @inline
@@ -186,8 +166,8 @@ def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int
 
 
 class Pairs(NamedTuple):
-    """Questions that their answers follow, (num_pairs,) int64 each: an output of `find_answers`.
-    `matches`: of the question; `stops`: the byte after the answer."""
+    """Questions that their answers follow, (num_pairs,) int64 each. `matches`: of the question; `stops`: of
+    the answer."""
 
     matches: Int64sOut
     pairs: Int64sOut
@@ -210,12 +190,9 @@ REACH = 64
 def find_answers(
     questions: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, words: WordTable, answers: Answers, out: Pairs
 ) -> int:
-    """Writes the questions that one of their answers follows within `REACH` words; returns their number.
-
-    Args:
-        questions, stops, ends: (num_matches,) int64, the question of each match, the byte after it, and after its document.
-        words: `folded_words.words_table()`.
-    """
+    """Writes the questions that one of their answers follows within `REACH` words; returns their number. `questions`,
+    `stops`, `ends`: (num_matches,), the question of each match, the byte after it, and after its document. `words`:
+    `folded_words.words_table()`."""
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
     matches, found, pair_stops = out
     prefixes, count = np.zeros(RING, np.uint64), np.int64(0)

@@ -2,18 +2,16 @@
 
     words  ->  prefix hashes, the last `RING` of them  ->  the hash of the last m words, for any m below `RING`
 
-The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the
-hash P(i) - P(i - m) * R**m, which depends on these words alone.
+The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the hash P(i) - P(i - m) *
+R**m, which depends on these words alone.
 
-A window of n words ends at each word: the fewest last words that weigh at least n words (`folded_words.py`). In scripts with
-spaces these are n words, in Chinese 2 n characters. The window is a function of the text before its end, so the same passage
-has the same windows in an item and in a document, but for those that begin before it.
+The window at a word is the fewest last words that weigh at least n words (`folded_words.py`): n words in scripts with
+spaces, 2 n characters in Chinese. It depends only on the text before its end, so a passage has the same windows in an item
+and in a document, but for those that begin before it.
 
-The table has two steps: a bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` for each key), which 2 % of absent
-keys pass, and an open-addressing table. A key that is absent costs one load of the filter.
+A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), which 2 % of absent keys pass, precedes an
+open-addressing table: an absent key costs one load.
 """
-
-from __future__ import annotations
 
 from typing import Any, NamedTuple
 
@@ -49,17 +47,11 @@ _POWERS = _powers()
 
 
 class GramTable(NamedTuple):
-    """The keys of an index: an input of kernels.
+    """The keys of an index: an input of kernels."""
 
-    Attributes:
-        bits: (a power of two,) uint64, the bit filter.
-        keys: (num_slots,) uint64, see `hashing.py`.
-        entries: (num_slots,) int32, the entry of each key.
-    """
-
-    bits: UInt64s
-    keys: UInt64s
-    entries: Int32s
+    bits: UInt64s  # (a power of two,), the bit filter
+    keys: UInt64s  # (num_slots,), see `hashing.py`
+    entries: Int32s  # (num_slots,), the entry of each key
 
 
 def gram_table(keys: np.ndarray) -> GramTable:
@@ -120,20 +112,14 @@ def fill_table(new_keys: UInt64s, bits: UInt64sOut, keys: UInt64sOut, entries: I
 
 
 class RunsOut(NamedTuple):
-    """Runs of words of texts: an output of `hash_windows`.
+    """Runs of words of texts: an output of `hash_windows`."""
 
-    Attributes:
-        texts: (num_windows,) int64, the text of each window.
-        keys: (num_windows,) uint64.
-        num_words, weights: (num_texts,) int64, the words of each text, and their weight.
-        prefixes: (num_texts,) uint64, the prefix hash of all words of each text.
-    """
-
-    texts: Int64sOut
-    keys: UInt64sOut
+    texts: Int64sOut  # (num_windows,), the text of each window
+    keys: UInt64sOut  # (num_windows,)
+    # num_words, weights: (num_texts,), the words of each text, and their weight
     num_words: Int64sOut
     weights: Int64sOut
-    prefixes: UInt64sOut
+    prefixes: UInt64sOut  # (num_texts,), the prefix hash of all words of each text
 
 
 def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: int, kind: np.uint64) -> RunsOut:
@@ -146,8 +132,8 @@ def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: 
 
 @kernel
 def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, kind: np.uint64, out: RunsOut) -> int:
-    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their
-    number. `kind`: what the keys stand for."""
+    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their number.
+    `kind`: of the keys."""
     (codes, expansions), (texts, keys, num_words, weights, prefixes) = table, out
     prefix_ring, weight_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64)
     count = np.int64(0)
@@ -172,7 +158,7 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
 
 @kernel
 def key_texts(num_words: Int64s, prefixes: UInt64s, kind: np.uint64, keys: UInt64sOut) -> None:
-    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,) uint64; 0
-    for others and for texts without words. The arguments are those of `RunsOut`."""
+    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,); 0 for others and for
+    texts without words. The arguments are those of `RunsOut`."""
     for text in range(len(num_words)):
         keys[text] = run_key(prefixes[text], _0, num_words[text], kind) if 0 < num_words[text] < RING else _0

@@ -1,25 +1,20 @@
-"""Texts without their case, in one of the forms that Unicode holds to be equal: what texts have in common is compared in it.
+"""Texts without case, in one of the forms that Unicode holds to be equal: texts are compared in this form.
 
     bytes  ─▶  characters  ─▶  decomposed, without case  ─▶  marks in canonical order  ─▶  bytes
 
-This is the canonical caseless form of Unicode (chapter 3.13, definition D145), NFD(casefold(NFD(text))), but that syllables of
-Hangul are composed, which keeps them short. So "É" equals "é" in one code point or two, "STRASSE" equals "straße", and
-"Σίσυφος" equals "ΣΊΣΥΦΟΣ". Compatible characters stay apart unless case folding joins them: "ﬁ" is "fi", but "²" is not "2".
-The dotted İ is "i" with a dot above, and the dotless ı stays, as Unicode folds all languages but Turkish and Azerbaijani.
+This is the canonical caseless form of Unicode (chapter 3.13, definition D145), NFD(casefold(NFD(text))), except that
+syllables of Hangul are composed. So "É" equals "é" in one code point or two, "STRASSE" equals "straße", "Σίσυφος" equals
+"ΣΊΣΥΦΟΣ", and "ﬁ" is "fi", but "²" is not "2". The dotted İ is "i" with a dot above, and the dotless ı stays.
 
-`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps
-words alone, with at least one 0 between them and after the last of a document.
+`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps words alone, with at
+least one 0 between them and after the last of a document.
 
-The tables cover the characters of Unicode 14.0; newer ones stay as they are. Decompositions, combining classes and case folding
-of an assigned character never change, so the tables are the same on every version of Python.
+The tables cover Unicode 14.0; newer characters stay as they are. Decompositions, combining classes and case folding of an
+assigned character never change, so the tables are the same on every version of Python. Marks in a row are put in canonical
+order, `MOST_MARKS` at a time: Unicode's stream-safe format has at most 30. Bytes that are not UTF-8 stay.
 
-Marks in a row are brought into canonical order, `MOST_MARKS` at a time: Unicode's stream-safe format has at most 30, and a
-longer row may differ from the same row in another order. Bytes that are not UTF-8 stay as they are.
-
-ASCII goes in runs, which LLVM vectorises; other characters cost a look-up each. No form has more than `GROWTH` times the bytes.
+ASCII goes in runs, which LLVM vectorises. No form has more than `GROWTH` times the bytes.
 """
-
-from __future__ import annotations
 
 import sys
 from functools import lru_cache
@@ -76,17 +71,12 @@ _HIGHS = np.uint64(0x8080808080808080)
 
 
 class Folding(NamedTuple):
-    """The folded characters of every code point: an input of kernels.
+    """The folded characters of every code point: an input of kernels."""
 
-    Attributes:
-        codes: (0x110000,) int32, the folded character, or -p where their number is at `expansions[p]` and they follow.
-        expansions: int32.
-        words: whether only words are kept, with 0 between them and after the last of a document.
-    """
-
+    # (0x110000,), the folded character, or -p where their number is at `expansions[p]` and they follow
     codes: Int32s
     expansions: Int32s
-    words: bool
+    words: bool  # whether only words are kept, with 0 between them and after the last of a document
 
 
 @lru_cache(maxsize=1)
@@ -140,8 +130,7 @@ def _as_part_of_word(characters: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple[np.ndarray, np.ndarray]:
-    """The folded texts, or their words, as offsets and bytes, by one of the foldings above; at
-    least eight bytes follow the last text."""
+    """The folded texts, or their words, as offsets and bytes; at least eight bytes follow the last text."""
     out_offsets = np.empty(len(offsets), np.int64)
     most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 8
     out = np.empty(most, np.uint8)  # pages that are never written cost no memory
@@ -181,8 +170,8 @@ def joined_syllable(before, code) -> Any:
 
 @inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
-    """A jamo, or the syllable that it makes of the last character of the document, which begins at
-    `start` in `out`; and the number of bytes before it."""
+    """A jamo, or the syllable that it makes with the document's last character; and the number of bytes
+    before it."""
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
         syllable = joined_syllable(before, code)
@@ -211,12 +200,10 @@ def insert_mark(marks, num_marks, mark) -> None:
 
 @kernel
 def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes the folded texts, or their words.
+    """Writes the folded texts, or their words; bytes past `out_offsets[-1]` are not written.
 
-    One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most scripts go at half the speed.
-
-    Args:
-        out: (GROWTH * bytes of the texts + num_docs,) uint8 at least; bytes past `out_offsets[-1]` are not written.
+    One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most scripts go at half the
+    speed. `out` has room for GROWTH * bytes of the texts + num_docs bytes.
     """
     codes, expansions, words = folding
     marks, written = np.zeros(MOST_MARKS, np.int32), np.int64(0)

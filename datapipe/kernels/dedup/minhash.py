@@ -4,23 +4,19 @@
                no case     hashed     polynomial of the word         least value under each
                                       hashes, rolled, mixed          permutation
 
-Shingles may also be of characters: `ngram` consecutive code points of folded words, whatever separates the words.
+Shingles may also be `ngram` consecutive characters of folded words. Texts are in their canonical caseless form
+(`case_folding.py`); a word is a run of letters, marks and numbers, or one character of a script without spaces
+(`word_characters.py`). Words are written with 0 between them, so that they are hashed eight bytes at a time, more than
+twice as fast as byte by byte.
 
-Texts are compared in their canonical caseless form (`case_folding.py`), and a word is a run of letters, marks and numbers of
-any script, or one character of a script without spaces (`word_characters.py`). The words of a document are written one after
-another with 0 between them, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
+Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, 2-independent
+for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). x is the upper half of a
+splitmix64-finalised hash, so no structure of the text reaches it: over 400 pairs of random sets at each of five
+similarities, with 112 permutations, the mean error is at most 0.0031, its spread within 10 % of that of independent coins.
+The shift keeps the order, so it is applied once, to the minimum.
 
-Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, 2-independent for
-a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). Here x is the upper half of a splitmix64-finalised
-hash, so no structure of the text reaches it: over 400 pairs of random sets at each of five similarities, with 112 permutations,
-the mean error is at most 0.0031, its spread within 10 % of that of independent coins. The shift keeps the
-order, so it is applied once, to the minimum.
-
-The shingles of a document are collected in blocks of 256, and a block is reduced permutation by
-permutation, which LLVM vectorises over the block: no matrix of shingles and permutations is formed.
+Shingles are reduced in blocks of 256, permutation by permutation, which LLVM vectorises over the block.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -64,8 +60,8 @@ class Permutations(NamedTuple):
 
 
 class SignaturesOut(NamedTuple):
-    """Outputs of `sign`, (num_docs,) each: words, int64; the hash of the last `ngram` words, uint64; and the
-    signatures (num_docs, num_perm) uint32, all ones for a document without a shingle."""
+    """Outputs of `sign`, (num_docs,) each: words; the hash of the last `ngram` words; and the signatures
+    (num_docs, num_perm), all ones for a document without a shingle."""
 
     num_words: Int64sOut
     word_hashes: UInt64sOut
@@ -98,10 +94,10 @@ def band_rows(
     num_bands: int,
     by_character: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The band rows of documents: hashes, uint64, and ascending documents, int64; and the signatures of all documents.
+    """The band rows of documents, hashes and ascending documents, and the signatures of all documents.
 
-    A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A document of fewer words has one row,
-    the hash of its words, of which its signature is made: equal short documents have equal signatures.
+    A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A shorter one has one row, the
+    hash of its words, of which its signature is made: equal short documents have equal signatures.
     """
     num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, by_character)
     short = num_words < ngram
@@ -114,10 +110,8 @@ def band_rows(
 
 @inline
 def hash_word(words, j):
-    """The hash and the stop of the word that starts at byte j.
-
-    The word is read eight bytes at a time. The last eight contain a 0, perhaps alone, so every word is split in one way.
-    """
+    """The hash and the stop of the word at byte j. The last of its eight-byte reads contains a 0, so every word is split in
+    one way."""
     hashed, eight = _WORD, eight_bytes(words, j)
     zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
     while zeros == _0:
@@ -154,10 +148,7 @@ def _fold_in(block, count, a, b, least) -> None:
 def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_character: bool, out: SignaturesOut) -> None:
     """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
-    Args:
-        words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
-        ngram: words of a shingle, at least 1.
-        by_character: whether each character of a word counts as a word.
+    `words` are those of `case_folding.fold_texts`, and eight bytes more. `by_character`: each character counts as a word.
     """
     a, b = chosen.a, chosen.b
     ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int64)
@@ -199,8 +190,8 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a
-    band; a remainder is not used."""
+    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a band; a
+    remainder is not used."""
     rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:

@@ -3,19 +3,17 @@
     bytes  ->  tokens  ->  chunks of `chunk_tokens` windows  ->  selected grams: the least hash of a gram in every window
                                                             ->  for some of them, the hashes of all windows that select them
 
-A window is `length` consecutive tokens; a gram is a shorter run of tokens. Every window selects the gram inside it with the
-least hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows select equal grams, so only
-windows with the same selected gram are compared. Adjacent windows mostly select the same gram: text of `length - gram + 2`
-tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
+A window is `length` consecutive tokens; a gram is a shorter run. Every window selects the gram inside it with the least
+hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows select equal grams, so only
+windows with the same selected gram are compared. Text of `length - gram + 2` tokens has two selected grams on average. The
+span of a selected gram is the run of windows that selected it.
 
-A token is a byte, or a word as `substring_tokens` defines it, and owns the bytes up to the next token. Long documents are
-processed in chunks that overlap by one window less a token, so memory is bounded by the chunk.
+A token (`substring_tokens.py`) owns the bytes up to the next token. Chunks of long documents overlap by one window less a
+token, so memory is bounded by the chunk.
 
-Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make such
-hashes collide; spans are shorter than that for every length up to `MAX_LENGTH`.
+Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make
+such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
 """
-
-from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -42,8 +40,8 @@ from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
-"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then
-start byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start
+byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
 SELF_REPEATED = 256
 """Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
@@ -56,39 +54,26 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class WindowSizes(NamedTuple):
-    """How tokens are grouped: an input of kernels.
+    """How tokens are grouped: an input of kernels."""
 
-    Attributes:
-        length: tokens of a window.
-        gram: tokens of a gram, at most `length`.
-        chunk_tokens: windows of a chunk.
-        powers: (2 * length + 1,) uint64, powers of the radix, for spans of windows.
-    """
-
-    length: int
-    gram: int
-    chunk_tokens: int
-    powers: UInt64s
+    length: int  # tokens of a window
+    gram: int  # tokens of a gram, at most `length`
+    chunk_tokens: int  # windows of a chunk
+    powers: UInt64s  # (2 * length + 1,), powers of the radix, for spans of windows
 
 
 class GramSpans(NamedTuple):
-    """Spans of selected grams in passages, (num_spans,) each: an input of kernels.
+    """Spans of selected grams in passages, (num_spans,) each: an input of kernels."""
 
-    Attributes:
-        passages: int64; equal passages are adjacent.
-        starts, sizes: int64, bytes in the passage.
-        grams: uint64, the hash of the gram that the span belongs to.
-    """
-
-    passages: Int64s
+    passages: Int64s  # int64; equal passages are adjacent
+    # starts, sizes: bytes in the passage
     starts: Int64s
     sizes: Int64s
-    grams: UInt64s
+    grams: UInt64s  # the hash of the gram that the span belongs to
 
 
 class Scratch(NamedTuple):
-    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the
-    hashes, and a queue of grams."""
+    """Buffers for one chunk: start bytes and hashes of tokens, prefix polynomial, and a queue of grams."""
 
     starts: Int64sOut
     hashes: UInt64sOut
@@ -98,19 +83,12 @@ class Scratch(NamedTuple):
 
 
 class SelectionOut(NamedTuple):
-    """Outputs of `select_grams`.
+    """Outputs of `select_grams`."""
 
-    Attributes:
-        chunks: (max_chunks, CHUNK_COLUMNS) int64; a document with fewer tokens than a window has none.
-        selected: (max_selected, GRAM_COLUMNS) int64; `max_selected` is at least `chunk_tokens`.
-        halves: (max_selected, 2) uint64: hash of the gram, hash of the span.
-        repeats: (max_selected, REPEAT_COLUMNS) int64, spans of whole characters.
-    """
-
-    chunks: Int64MatrixOut
-    selected: Int64MatrixOut
-    halves: UInt64MatrixOut
-    repeats: Int64MatrixOut
+    chunks: Int64MatrixOut  # (max_chunks, CHUNK_COLUMNS); a document with fewer tokens than a window has none
+    selected: Int64MatrixOut  # (max_selected, GRAM_COLUMNS); `max_selected` is at least `chunk_tokens`
+    halves: UInt64MatrixOut  # (max_selected, 2): hash of the gram, hash of the span
+    repeats: Int64MatrixOut  # (max_selected, REPEAT_COLUMNS), spans of whole characters
 
 
 @lru_cache(maxsize=4)
@@ -156,12 +134,9 @@ def _partial_bytes(data, start, stop) -> Any:
 def _take_span(
     data, by_bytes, chunk, base, row, first, stop, starts, prefix, powers, half, recent, selected, halves, repeat
 ) -> Any:
-    """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span.
-
-    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat`
-    holds the first token, the stop token and the number of self-repeats. The parameters are arrays,
-    not records: taking each array out of a tuple makes selection a tenth slower.
-    """
+    """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span;
+    returns whether it wrote a gram. `half[0]`: the hash of the gram; `repeat`: first and stop token, and the number of
+    self-repeats. With a record instead of arrays, selection is a tenth slower."""
     half[0] = mix64(half[0] ^ _GRAM)  # the least of many hashes is small; mixing spreads it over all 64 bits
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
     slot = np.int64(half[0] & np.uint64(_SLOTS - 1))
@@ -238,20 +213,19 @@ def select_grams(
     data: UInt8s,
     rules: TokenRules,
     windows: WindowSizes,
-    scratch: Scratch,
-    recent: Int64sOut,
+    scratch: Scratch,  # `scratch_for(windows)`
+    recent: Int64sOut,  # `recent_grams()`
+    # (5,): document, byte and number of the next chunk (read and updated); chunks and self-repeats written
     state: Int64sOut,
     out: SelectionOut,
 ) -> int:
-    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the selected grams.
+    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the
+    selected grams.
 
-    A span equal to an earlier span of its chunk becomes a self-repeat instead of a selected gram, as far as the table `recent`
-    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
-
-    Args:
-        scratch: `scratch_for(windows)`.
-        recent: `recent_grams()`.
-        state: (5,) int64: document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
+    A span equal to an earlier span of its chunk becomes a self-repeat, as far as the table `recent`
+    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats
+    are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,): document, byte
+    and number of the next chunk (read and updated); chunks and self-repeats written.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -282,21 +256,26 @@ def select_grams(
 
 @kernel
 def hash_windows(
+    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
+    # them
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,
     sizes: WindowSizes,
     spans: GramSpans,
     scratch: Scratch,
+    # (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters
     windows: Int64MatrixOut,
+    # (num_windows, 2), the hash of each window; the first half depends on the gram too
     halves: UInt64MatrixOut,
 ) -> int:
     """Writes the hashes of all windows of the spans; returns the number of windows.
 
     Args:
-        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in them.
-        windows: (num_windows, 3) int64: span, start byte in the passage and size in bytes, of whole characters.
-        halves: (num_windows, 2) uint64, the hash of each window; the first half depends on the gram too.
+        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
+            them.
+        windows: (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters.
+        halves: (num_windows, 2), the hash of each window; the first half depends on the gram too.
     """
     by_bytes, length, starts, prefix = rules.by_bytes, sizes.length, scratch.starts, scratch.prefix
     num_windows, before, count = np.int64(0), np.int64(-1), np.int64(0)
@@ -324,8 +303,7 @@ def hash_windows(
 
 @kernel
 def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both
-    arrays are (num_spans,) int64."""
+    """Copies the bytes of each span, one after another, into `out`."""
     to = np.int64(0)
     for span in range(len(starts)):
         size = stops[span] - starts[span]

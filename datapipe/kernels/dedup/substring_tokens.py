@@ -1,10 +1,8 @@
 """The tokens that `substring` compares: words, or bytes.
 
-A word token is a run of letters, marks and digits, or a run of signs. In scripts without spaces each character is a token.
-White space separates tokens and belongs to none. With `by_bytes` every byte is a token, white space too.
+A word token is a run of letters, marks and digits, or a run of signs; in scripts without spaces, a character. White space
+belongs to no token. With `by_bytes` every byte is a token, white space too.
 """
-
-from __future__ import annotations
 
 import sys
 from functools import lru_cache
@@ -23,15 +21,10 @@ _JOINERS = [0x200C, 0x200D]
 
 
 class TokenRules(NamedTuple):
-    """What a token is: an input of kernels.
+    """What a token is: an input of kernels."""
 
-    Attributes:
-        kinds: `token_table()`.
-        by_bytes: whether every byte is a token; `kinds` is not used then.
-    """
-
-    kinds: UInt8s
-    by_bytes: bool
+    kinds: UInt8s  # `token_table()`
+    by_bytes: bool  # whether every byte is a token; `kinds` is not used then
 
 
 @lru_cache(maxsize=1)

@@ -1,12 +1,7 @@
 """128-bit hashes of whole texts, and white space squeezed before hashing.
 
-    texts  ->  (hash, digest) of 64 bits each
-
-The halves are two mixers over the same eight-byte words, each with constants of its own. Texts are
-equal if all 128 bits are equal. Neither half is cryptographic.
+texts  ->  (hash, digest) of 64 bits each: two mixers over the same eight-byte words, neither cryptographic
 """
-
-from __future__ import annotations
 
 import numpy as np
 
@@ -74,10 +69,8 @@ def _long_space(data, j, stop):
 
 @kernel
 def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes every text with each run of white space as one space, and without white space at its ends.
-
-    `out`: (offsets[-1] - offsets[0],) uint8; bytes past `out_offsets[-1]` are not written.
-    """
+    """Writes each text with runs of white space as one space, and none at its ends. Bytes past
+    `out_offsets[-1]` stay."""
     written = _0
     out_offsets[0] = 0
     for document in range(len(offsets) - 1):

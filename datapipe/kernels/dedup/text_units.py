@@ -2,19 +2,17 @@
 
     bytes  ->  units: start and size of each  ->  normal form, hashed while it is made
 
-A unit owns the bytes up to the start of the next unit in its document, so cutting units leaves the others unchanged. The hash
-covers the unit without the white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds paragraphs: no case,
-decimal digits of any script as 0, no punctuation, no control or invisible characters (`word_characters.py`), each run of white
-space as one space. CCNet's program drops 34 marks; the paper, and this module, all Unicode punctuation. What is left is in the
-form of `case_folding.py`, so texts that Unicode holds to be equal have equal hashes.
+A unit owns the bytes up to the next unit of its document, so cutting units leaves the others unchanged. The hash covers the
+unit without white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds paragraphs: no case, decimal
+digits of any script as 0, no Unicode punctuation, no control or invisible characters (`word_characters.py`), each run of
+white space as one space, in the form of `case_folding.py`. CCNet's program drops 34 marks only.
 
-The length of a unit counts the characters of its canonical decomposition, without combining marks; a syllable of Hangul is one.
+The length of a unit counts the characters of its canonical decomposition, without combining marks; a syllable of Hangul is
+one.
 
-A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a sentence-final
-mark of East Asian scripts, whatever follows. Abbreviations are not recognized: duplicates only need the same rule everywhere.
+A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a
+sentence-final mark of East Asian scripts. Abbreviations are not recognized: duplicates only need the same rule everywhere.
 """
-
-from __future__ import annotations
 
 import sys
 from functools import lru_cache
@@ -69,34 +67,23 @@ _29, _32 = np.uint64(29), np.uint64(32)
 
 
 class NormalForm(NamedTuple):
-    """How units are folded before they are hashed: an input of kernels.
+    """How units are folded before they are hashed: an input of kernels."""
 
-    Attributes:
-        fold: (0x110000,) int32, the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins the character
-            before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number, with those that count towards the
-            length above `_COUNTED_SHIFT`, and they follow.
-        expansions: int32.
-        squeezed: whether a run of white space becomes one space.
-    """
-
+    # (0x110000,), the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins the
+    # character before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number, with those that
+    # count towards the length above `_COUNTED_SHIFT`, and they follow
     fold: Int32s
     expansions: Int32s
-    squeezed: bool
+    squeezed: bool  # whether a run of white space becomes one space
 
 
 class TextUnits(NamedTuple):
-    """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels.
+    """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels."""
 
-    Attributes:
-        documents: int64, the document of each unit.
-        starts: int64, the unit's first byte in the batch's data.
-        sizes: uint32, the bytes that the unit owns.
-        hashes, digests: uint64, the two halves of the unit's hash.
-    """
-
-    documents: Int64sOut
-    starts: Int64sOut
-    sizes: UInt32sOut
+    documents: Int64sOut  # the document of each unit
+    starts: Int64sOut  # the unit's first byte in the batch's data
+    sizes: UInt32sOut  # the bytes that the unit owns
+    # hashes, digests: the two halves of the unit's hash
     hashes: UInt64sOut
     digests: UInt64sOut
 
@@ -162,8 +149,8 @@ def _absorb(hashed, digest, code) -> tuple[Any, Any]:
 def _hash_unit(data, start, stop, fold, expansions, squeezed, waiting) -> tuple[Any, Any, Any]:
     """Both halves of the hash of a unit's normal form, and its length; white space at the ends is left out.
 
-    A unit with marks that are not in canonical order, or with jamo, begins again in `_hash_ordered`. Unsigned indices save a
-    tenth of the time. One loop nest above 40 lines: cut into functions, it is slower.
+    A unit with marks out of canonical order, or with jamo, begins again in `_hash_ordered`. Unsigned indices save a tenth
+    of the time. One loop nest above 40 lines: cut into functions, it is slower.
     """
     hashed, digest, length, white, position = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET, start
     last, ordered = np.int64(0), True  # the combining class of the character before; whether all are in order
@@ -218,11 +205,8 @@ def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
 
 @inline
 def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any, Any, Any]:
-    """`_hash_unit` in canonical order, with syllables of Hangul composed.
-
-    Args:
-        waiting: (MOST_MARKS,) int32, scratch: the last character that is no mark, and the marks behind it in their order.
-    """
+    """`_hash_unit` in canonical order, with syllables of Hangul composed. `waiting`, (MOST_MARKS,) scratch: the last
+    character that is no mark, and the marks behind it in their order."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET
     num_waiting = np.int64(0)
     while position < stop:
@@ -279,12 +263,8 @@ def _next_newline(data, position, stop) -> Any:
 
 @kernel
 def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, paragraphs: bool, out: TextUnits) -> int:
-    """Writes the lines that are not blank, or the runs of such lines, to `out`; returns the number of units.
-
-    Args:
-        min_chars: least characters of the normal form; at least one is required.
-        paragraphs: whether consecutive lines without a blank line between them are one unit.
-    """
+    """Writes the lines that are not blank, or with `paragraphs` the runs of such lines; returns the number of
+    units. `min_chars`: least characters of the normal form; at least one is required."""
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count, waiting = np.int64(0), np.zeros(MOST_MARKS, np.int32)
     for doc in range(len(offsets) - 1):
@@ -333,8 +313,8 @@ def _sentence_stop(data, position, stop, marks) -> Any:
 def find_three_sentences(
     offsets: Int64s, data: UInt8s, form: NormalForm, marks: UInt16s, min_chars: int, out: TextUnits
 ) -> int:
-    """Writes every three consecutive sentences to `out`, where together they have `min_chars` characters; returns the number of
-    units. A sentence whose normal form is empty belongs to the sentence before it."""
+    """Writes every three consecutive sentences that together have `min_chars` characters; returns the number of units. A
+    sentence whose normal form is empty belongs to the one before it."""
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count, waiting = np.int64(0), np.zeros(MOST_MARKS, np.int32)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)

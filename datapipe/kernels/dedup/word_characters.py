@@ -2,16 +2,13 @@
 
     code point  ─▶  word_table()[code point]   LETTER, NUMBER or MARK, each perhaps with ALONE; IGNORED; 0 ends a word
 
-A word is a run of letters, marks and numbers. Each character of scripts without spaces (Han, Hiragana, Thai, …) is a word of
-its own, together with its marks. Invisible characters (soft hyphens, joiners, zero-width spaces, variation selectors) are
-ignored: they neither end a word nor belong to one. UAX #29 (rule WB4) ends words at the zero-width space. Here it does not, so
-that copies with it and without it are found: pages have it inside of words, where it only allows a line break.
+A word is a run of letters, marks and numbers. Each character of scripts without spaces (Han, Hiragana, Thai, …) is a word,
+with its marks. Invisible characters (soft hyphens, joiners, variation selectors) neither end a word nor belong to one. UAX
+#29 (rule WB4) ends words at the zero-width space; here it does not, so that copies with it and without it are found.
 
-The classes are those of Unicode 14.0, the version of Python 3.11, written out: the table is the same on every Python. Code
-points that Unicode 14.0 does not assign count as letters, since most of those assigned later are.
+The classes are those of Unicode 14.0 (Python 3.11), written out: the table is the same on every Python. Code points that
+Unicode 14.0 does not assign count as letters, since most of those assigned later are.
 """
-
-from __future__ import annotations
 
 import re
 from functools import lru_cache
@@ -29,8 +26,8 @@ _INVISIBLE = (
     "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8 1BCA0-1BCA3 "
     "1D173-1D17A E0000-E0FFF"
 )
-"""Default_Ignorable_Code_Point of Unicode: what is invisible and has no width: soft hyphens,
-joiners, direction marks, fillers, the byte order mark, variation selectors."""
+"""Default_Ignorable_Code_Point of Unicode: soft hyphens, joiners, direction marks, fillers, variation
+selectors."""
 
 _CLASSES = {"L": LETTER, "N": NUMBER, "M": MARK, ".": 0, "-": UNASSIGNED}
 _RUNS = """

@@ -10,8 +10,6 @@ One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twent
 bytes around them. Case is ASCII case. Every pass is linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,17 +74,11 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifiedLines:
-    """The lines of a batch as they would be kept.
+    """The lines of a batch as they would be kept."""
 
-    Attributes:
-        lines: without citations.
-        reasons: (num_lines,) uint8.
-        sums: (num_docs, NUM_SUMS) int64.
-    """
-
-    lines: CleanLines
-    reasons: np.ndarray
-    sums: np.ndarray
+    lines: CleanLines  # without citations
+    reasons: np.ndarray  # (num_lines,) uint8
+    sums: np.ndarray  # (num_docs, NUM_SUMS) int64
 
 
 def classify(lines: Lines, data: np.ndarray, limits: Limits, without_citations: bool, long_line_chars: int) -> ClassifiedLines:
@@ -224,19 +216,15 @@ def _is_cookie(data, offset, start, stop) -> Any:
 @kernel
 def sum_documents(
     doc_offsets: Int64s,
+    # lengths, chars, reasons, sentences: (num_lines,) each: bytes without citations, characters as they came
     lengths: Int32s,
     chars: Int32s,
     reasons: UInt8s,
     sentences: Int64s,
-    long_line_chars: int,
+    long_line_chars: int,  # least characters of a long line
     out: Int64MatrixOut,
 ) -> None:
-    """Fills `out` (num_docs, NUM_SUMS).
-
-    Args:
-        lengths, chars, reasons, sentences: (num_lines,) each: bytes without citations, characters as they came.
-        long_line_chars: least characters of a long line.
-    """
+    """Fills `out` (num_docs, NUM_SUMS)."""
     for doc in range(len(doc_offsets) - 1):
         out[doc] = 0
         for line in range(doc_offsets[doc], doc_offsets[doc + 1]):

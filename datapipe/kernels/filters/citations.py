@@ -5,8 +5,6 @@
 Case is ASCII case. Both passes are linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,17 +19,11 @@ _EDIT, _NEEDED = (np.frombuffer(phrase, np.uint8) for phrase in (b"[edit]", b"[c
 
 
 class CleanLines(NamedTuple):
-    """The lines of `Lines` without citations, an input of kernels.
+    """The lines of `Lines` without citations, an input of kernels."""
 
-    Attributes:
-        starts: (num_lines,) int64, in `data`.
-        lengths: (num_lines,) int32.
-        data: bytes; those of the batch where no line has a citation.
-    """
-
-    starts: Int64s
-    lengths: Int32s
-    data: UInt8s
+    starts: Int64s  # (num_lines,), in `data`
+    lengths: Int32s  # (num_lines,)
+    data: UInt8s  # bytes; those of the batch where no line has a citation
 
 
 def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> CleanLines:

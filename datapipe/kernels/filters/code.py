@@ -15,8 +15,6 @@ where bytes above 127 are word characters and white space is that of ASCII. Most
 64 bytes that end with a blank no run of 64 begins, so the search goes on after the blank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,10 +245,7 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
     """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
-
-    Args:
-        marker_offsets, markers: a column of texts without ASCII capitals; none is empty.
-    """
+    `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
     begins = np.zeros(256, np.uint8)
     for byte in range(256):
         for marker in range(len(marker_offsets) - 1):

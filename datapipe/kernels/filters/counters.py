@@ -1,7 +1,5 @@
 """Finds lines of web pages that are counters: a number and its noun, as in "1,234 likes" or "(3.5k views)". ASCII case."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

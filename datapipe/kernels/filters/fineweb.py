@@ -3,8 +3,6 @@
 Lines, RawLines, bytes  ->  measure_ends  ->  (num_docs, 3)   lines, those that end a sentence, those that are short
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 

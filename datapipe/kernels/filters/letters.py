@@ -10,8 +10,6 @@ letters. So an ideograph and a syllable of Hangul or Yi count as 3, other syllab
 vowels as 1, like a letter. Accents and the vowel points of Arabic and Hebrew count as 0.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -8,8 +8,6 @@ Texts are copied in runs, from one line that a rule changes to the next. Case is
 pass is linear in the bytes of the lines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,13 +55,10 @@ class Limits(NamedTuple):
 
 
 class LineEdits(NamedTuple):
-    """The edits of the lines of a batch, (num_lines,) each, an input of kernels.
-
-    Attributes:
-        rest_starts, rest_lengths: where the rest of an edited line starts in `rests`, and its bytes.
-    """
+    """The edits of the lines of a batch, (num_lines,) each, an input of kernels."""
 
     reasons: UInt8s
+    # rest_starts, rest_lengths: where the rest of an edited line starts in `rests`, and its bytes
     rest_starts: Int64s
     rest_lengths: Int32s
     rests: UInt8s

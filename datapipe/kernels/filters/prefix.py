@@ -1,7 +1,5 @@
 """Ends of the first characters of each text, for models that read no more of it."""
 
-from __future__ import annotations
-
 from datapipe.kernels import kernel
 from datapipe.kernels.text.unicode_classes import ahead
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s

@@ -10,8 +10,6 @@ A word has content where it is more than punctuation and symbols. All measuremen
 profile divides them by denominators of its own, and no document divides by zero here.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -93,17 +91,11 @@ def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> n
 
 
 class StopWords(NamedTuple):
-    """Stop words as a hash table, an input of kernels.
+    """Stop words as a hash table, an input of kernels."""
 
-    Attributes:
-        keys: (num_slots,) uint64, 0 where free.
-        numbers: (num_slots,) int64, the word of each key.
-        longest: bytes of the longest word.
-    """
-
-    keys: UInt64s
-    numbers: Int64s
-    longest: int
+    keys: UInt64s  # (num_slots,), 0 where free
+    numbers: Int64s  # (num_slots,), the word of each key
+    longest: int  # bytes of the longest word
 
 
 @lru_cache(maxsize=32)
@@ -205,12 +197,8 @@ def _without_signs(data, start, stop, classes) -> tuple[Any, Any]:
 def count_stop_words(
     words: Words, data: UInt8s, classes: UInt8s, table: StopWords, strip: bool, seen: Int64sOut, out: Int64MatrixOut
 ) -> None:
-    """Fills `out` (num_docs, 2); see `stop_word_counts`.
-
-    Args:
-        strip: whether signs around a word are ignored.
-        seen: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word.
-    """
+    """Fills `out` (num_docs, 2); see `stop_word_counts`. `strip`: whether signs around a word are ignored.
+    `seen`: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word."""
     doc_offsets, starts, lengths, hashes, _, flags = words
     keys, numbers, longest = table
     for doc in range(len(doc_offsets) - 1):

@@ -17,8 +17,6 @@ failed attempts together cost less than one more pass. Only `walk_ngrams` needs 
 word at which a repeated 5-gram starts.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,17 +46,11 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Units(NamedTuple):
-    """Lines, paragraphs or words, an input of kernels. Document i has the units `doc_offsets[i]:doc_offsets[i + 1]`.
+    """Lines, paragraphs or words, an input of kernels. Document i has the units `doc_offsets[i]:doc_offsets[i + 1]`."""
 
-    Attributes:
-        doc_offsets: (num_docs + 1,) int64.
-        hashes: (num_units,) uint64.
-        chars: (num_units,) int32, code points.
-    """
-
-    doc_offsets: Int64s
-    hashes: UInt64s
-    chars: Int32s
+    doc_offsets: Int64s  # (num_docs + 1,)
+    hashes: UInt64s  # (num_units,)
+    chars: Int32s  # (num_units,), code points
 
 
 NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
@@ -91,12 +83,9 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
     Each word counts once, and the first occurrence counts too.
 
-    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first,
-    also where it occurs once, with the spaces between its words. Columns 3..8: from the first word
-    on, an n-gram that occurred before counts and is skipped as a whole.
-
-    Args:
-        max_slots: of the hash table, a power of two.
+    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
+    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
+    skipped as a whole. `max_slots`: of the hash table, a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
     slots = num_slots_for(_longest(words.doc_offsets), max_slots)
@@ -224,11 +213,8 @@ def measure_ngrams(
 @kernel
 def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixOut) -> None:
     """Fills columns 3..8 of `out` (num_docs, 9) like datatrove: an n-gram that occurred before is skipped as a whole.
-
-    Args:
-        depth: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before.
-        keys: scratch, a power of two, at least twice the words of any document at which a repeated 5-gram starts.
-    """
+    `depth`: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before. `keys`: scratch, a power
+    of two, at least twice the words of any document at which a repeated 5-gram starts."""
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]

@@ -13,8 +13,6 @@ scheme and `www.` are matched in any case, a `www.` at the start is removed with
 ASCII.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ of words ignores them, so `ab` matches in `a-b`. An entry of several words match
 Two entries in 2 ** 64 share a hash: with a million entries, one URL in 10 ** 13 matches by accident.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -98,21 +96,14 @@ def _finished(hashed) -> Any:
 
 
 class Automaton(NamedTuple):
-    """Finds many words in one pass, an input of kernels. State 0 is the start.
+    """Finds many words in one pass, an input of kernels. State 0 is the start."""
 
-    Attributes:
-        classes: (256,) uint8, the class of each byte.
-        steps: (num_states, num_classes) int32, the next state.
-        patterns: (num_states,) int32, the longest pattern that ends in a state, -1 where none does.
-        links: (num_states,) int32, the state of the next shorter pattern that ends at the same byte, 0 where there is none.
-        num_patterns: number of patterns.
-    """
-
-    classes: UInt8s
-    steps: Int32Matrix
-    patterns: Int32s
+    classes: UInt8s  # (256,), the class of each byte
+    steps: Int32Matrix  # (num_states, num_classes), the next state
+    patterns: Int32s  # (num_states,), the longest pattern that ends in a state, -1 where none does
+    # (num_states,), the state of the next shorter pattern that ends at the same byte, 0 where there is none
     links: Int32s
-    num_patterns: int
+    num_patterns: int  # number of patterns
 
 
 def words_in(entry: bytes) -> bytes:

@@ -9,8 +9,6 @@ matches anywhere. Where several entries begin at a word, the longest counts, and
 Most words begin no entry: the filter, which fits into the first cache, answers for nearly all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,23 +29,16 @@ _1, _7, _3 = np.uint64(1), np.uint64(7), np.uint64(3)
 
 
 class WordLists(NamedTuple):
-    """Entries by their first word: an input of kernels.
+    """Entries by their first word: an input of kernels."""
 
-    Attributes:
-        bits: (2**18 / 8,) uint8, a bit for the upper bits of each first word's hash.
-        firsts: uint64, an open-addressing table of the hashes of first words; a power of two.
-        groups: (2 * num_slots,) int32, of each slot the number of its first entry and of the one after its last.
-        starts: (num_entries + 1,) int64, where the words after the first lie in `rest`; longest entries of a group first.
-        rest: uint64, hashes of words.
-        lists: (num_entries,) uint64, a bit for each list that holds the entry.
-    """
-
-    bits: UInt8s
-    firsts: UInt64s
+    bits: UInt8s  # (2**18 / 8,), a bit for the upper bits of each first word's hash
+    firsts: UInt64s  # an open-addressing table of the hashes of first words; a power of two
+    # (2 * num_slots,), of each slot the number of its first entry and of the one after its last
     groups: Int32s
+    # (num_entries + 1,), where the words after the first lie in `rest`; longest entries of a group first
     starts: Int64s
-    rest: UInt64s
-    lists: UInt64s
+    rest: UInt64s  # hashes of words
+    lists: UInt64s  # (num_entries,), a bit for each list that holds the entry
 
 
 class ListedOut(NamedTuple):

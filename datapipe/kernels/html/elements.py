@@ -4,8 +4,6 @@ A name is packed into one number, its last eight bytes, so longer names that end
 The kind of an element is a number of flags, 0 for any element that is nested by its start and end tags alone.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

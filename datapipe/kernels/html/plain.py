@@ -1,7 +1,5 @@
 """The text of web pages without their tags, in one pass over the bytes: for pages that no parser should be given."""
 
-from __future__ import annotations
-
 from datapipe.kernels import kernel
 from datapipe.kernels.html.elements import CELL, IN_LINE, RAW, SHOWN, kind_of
 from datapipe.kernels.html.tags import is_letter, read_name, skip_attributes, skip_declaration, skip_raw_text

@@ -9,8 +9,6 @@ The depth is not that of the tree, which takes a parser, but no tree is more tha
 `<li>`, `<p>`, cells and rows close their like, so lists and tables without end tags are as deep as they look.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

@@ -4,8 +4,6 @@ The `exp` of the mathematical library differs in its last bit from one library a
 another. Numba fuses no multiplication with an addition, so each step is rounded as IEEE 754 says.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

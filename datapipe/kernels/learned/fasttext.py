@@ -12,8 +12,6 @@ once, those with a row are queued without a branch, words are looked up batch by
 `datapipe/stage/models/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,55 +70,37 @@ def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
 
 
 class Entries(NamedTuple):
-    """The entries of a dictionary and their hash table (`index_words`): an input of kernels.
+    """The entries of a dictionary and their hash table (`index_words`): an input of kernels."""
 
-    Attributes:
-        spans: (num_entries, 2) int64, start and stop of each entry in `data`.
-        data: uint8.
-        table: uint64, a power of two of slots. The high half of a slot is the hash of an entry, the
-            low half its number plus one; 0 marks a free slot.
-    """
-
-    spans: Int64Matrix
+    spans: Int64Matrix  # (num_entries, 2), start and stop of each entry in `data`
     data: UInt8s
+    # a power of two of slots. The high half of a slot is the hash of an entry, the low half its number plus
+    # one; 0 marks a free slot.
     table: UInt64s
 
 
 class Features(NamedTuple):
-    """The features of a model and their rows: an input of kernels.
+    """The features of a model and their rows: an input of kernels."""
 
-    Attributes:
-        num_words: entries from this number on are labels.
-        end_of_line: the entry of `</s>`, -1 for none. The word is skipped inside a text and added once at its end.
-        min_chars, max_chars: of the n-grams of characters.
-        run_words: the longest run of words that is a feature.
-        num_buckets: 1 or more.
-        bucket_rows: (num_buckets,) int32, the row of each bucket; empty where bucket b has row `num_words` + b.
-        bucket_bits: a bit for every bucket, lowest first, set where it has a row; empty where all have.
-    """
-
-    num_words: int
+    num_words: int  # entries from this number on are labels
+    # the entry of `</s>`, -1 for none. The word is skipped inside a text and added once at its end.
     end_of_line: int
+    # min_chars, max_chars: of the n-grams of characters
     min_chars: int
     max_chars: int
-    run_words: int
-    num_buckets: int
+    run_words: int  # the longest run of words that is a feature
+    num_buckets: int  # 1 or more
+    # (num_buckets,), the row of each bucket; empty where bucket b has row `num_words` + b
     bucket_rows: Int32s
-    bucket_bits: UInt8s
+    bucket_bits: UInt8s  # a bit for every bucket, lowest first, set where it has a row; empty where all have
 
 
 class CodedRows(NamedTuple):
-    """Rows of a quantised matrix, an input of kernels: norms times centroids.
+    """Rows of a quantised matrix, an input of kernels: norms times centroids."""
 
-    Attributes:
-        codes: (num_rows, parts) uint8.
-        centroids: (parts, 256, dim of a part) float32.
-        norms: (num_rows,) float32.
-    """
-
-    codes: UInt8Matrix
-    centroids: Float32Cube
-    norms: Float32s
+    codes: UInt8Matrix  # (num_rows, parts)
+    centroids: Float32Cube  # (parts, 256, dim of a part)
+    norms: Float32s  # (num_rows,)
 
 
 class Model(NamedTuple):
@@ -132,19 +112,13 @@ class Model(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """The means of texts and scratch: an output of kernels.
+    """The means of texts and scratch: an output of kernels."""
 
-    Attributes:
-        means: (num_docs, dim) float32.
-        num_rows: (num_docs,) int64, number of rows added; 0 for a text without words, even where `</s>` has a row.
-        spelled: scratch, longer than the longest text by `max_chars` and `LANES`.
-        run_hashes: scratch, longer than half the longest text by 2.
-    """
-
-    means: Float32MatrixOut
+    means: Float32MatrixOut  # (num_docs, dim)
+    # (num_docs,), number of rows added; 0 for a text without words, even where `</s>` has a row
     num_rows: Int64sOut
-    spelled: UInt32sOut
-    run_hashes: UInt64sOut
+    spelled: UInt32sOut  # scratch, longer than the longest text by `max_chars` and `LANES`
+    run_hashes: UInt64sOut  # scratch, longer than half the longest text by 2
 
 
 def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: int) -> Embedding:

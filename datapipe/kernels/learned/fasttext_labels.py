@@ -7,8 +7,6 @@ runs over labels and is vectorised while the sum of each label keeps its order. 
 better, as in fastText's heap. Scores are rounded at the end.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
@@ -39,34 +37,22 @@ _ONE, _MAX_SIGMOID, _SIGMOID_STEPS = np.float32(1), np.float32(8), np.float32(51
 
 
 class TreeLayer(NamedTuple):
-    """The output layer of hierarchical softmax: an input of kernels.
+    """The output layer of hierarchical softmax: an input of kernels."""
 
-    Attributes:
-        output: (num_labels, dim) float32; the row of an inner node is its number less `num_labels`.
-        norms: (num_labels,) float32, the factor of the products of each row.
-        left, right: (2 * num_labels - 1,) int32, the children of each node, -1 for leaves; the root is the last.
-    """
-
-    output: Float32Matrix
-    norms: Float32s
+    output: Float32Matrix  # (num_labels, dim); the row of an inner node is its number less `num_labels`
+    norms: Float32s  # (num_labels,), the factor of the products of each row
+    # left, right: (2 * num_labels - 1,), the children of each node, -1 for leaves; the root is the last
     left: Int32s
     right: Int32s
 
 
 class FlatLayer(NamedTuple):
-    """An output layer with a row for every label: an input of kernels.
+    """An output layer with a row for every label: an input of kernels."""
 
-    Attributes:
-        output: (dim, num_labels) float32, transposed.
-        norms: (num_labels,) float32, the factor of the products of each label.
-        kind: SOFTMAX or SIGMOID.
-        sigmoids: (513,) float32, fastText's table over -8 to 8; unused by SOFTMAX.
-    """
-
-    output: Float32Matrix
-    norms: Float32s
-    kind: int
-    sigmoids: Float32s
+    output: Float32Matrix  # (dim, num_labels), transposed
+    norms: Float32s  # (num_labels,), the factor of the products of each label
+    kind: int  # SOFTMAX or SIGMOID
+    sigmoids: Float32s  # (513,), fastText's table over -8 to 8; unused by SOFTMAX
 
 
 class TreeScratch(NamedTuple):
@@ -78,21 +64,16 @@ class TreeScratch(NamedTuple):
 
 @kernel
 def tree_labels(
+    # means, num_rows: from `embed`
     means: Float32Matrix,
     num_rows: Int64s,
     layer: TreeLayer,
     scratch: TreeScratch,
     best: Float32sOut,
-    labels: Int32MatrixOut,
-    scores: Float64MatrixOut,
+    labels: Int32MatrixOut,  # (num_docs, k), the best first; -1 where there are fewer
+    scores: Float64MatrixOut,  # (num_docs, k), rounded; 0 where there are fewer
 ) -> None:
-    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root.
-
-    Args:
-        means, num_rows: from `embed`.
-        labels: (num_docs, k) int32, the best first; -1 where there are fewer.
-        scores: (num_docs, k) float64, rounded; 0 where there are fewer.
-    """
+    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root."""
     output, norms, left, right = layer
     nodes, paths = scratch
     num_labels = len(output)

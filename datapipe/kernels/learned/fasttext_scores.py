@@ -8,8 +8,6 @@ is float64 by `exponential.py`. Scores are therefore the same on every machine. 
 by up to 0.008 where fastText looks a sigmoid up in a table of 513 values (losses ns and ova), which makes many scores equal.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel

@@ -15,8 +15,6 @@ One thread, additions in a fixed order and an exponential function of additions 
 the same texts and options give the same bits.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,59 +85,34 @@ def randomise(seed: np.uint64, matrix: Float32MatrixOut) -> None:
 
 
 class Texts(NamedTuple):
-    """Texts to learn from: an input of kernels.
+    """Texts to learn from: an input of kernels."""
 
-    Attributes:
-        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
-        ids: int32, numbers of distinct words.
-        targets: (num_docs,) int32, labels.
-        weights: (num_docs,) float64, factors of the rate.
-        order: int64, the texts as they are read.
-    """
-
-    offsets: Int64s
-    ids: Int32s
-    targets: Int32s
-    weights: Float64s
-    order: Int64s
+    offsets: Int64s  # (num_docs + 1,), where the words of each text begin in `ids`
+    ids: Int32s  # numbers of distinct words
+    targets: Int32s  # (num_docs,), labels
+    weights: Float64s  # (num_docs,), factors of the rate
+    order: Int64s  # the texts as they are read
 
 
 class Words(NamedTuple):
-    """Distinct words and their features: an input of kernels.
+    """Distinct words and their features: an input of kernels."""
 
-    Attributes:
-        codes: (num_distinct,) uint32, their hashes.
-        rows: (num_distinct,) int32; -1 for a word that is too rare for a row of its own.
-        gram_starts: (num_distinct + 1,) int64, in `grams`.
-        grams: int32, buckets of n-grams of characters.
-    """
-
-    codes: UInt32s
-    rows: Int32s
-    gram_starts: Int64s
-    grams: Int32s
+    codes: UInt32s  # (num_distinct,), their hashes
+    rows: Int32s  # (num_distinct,); -1 for a word that is too rare for a row of its own
+    gram_starts: Int64s  # (num_distinct + 1,), in `grams`
+    grams: Int32s  # buckets of n-grams of characters
 
 
 class Plan(NamedTuple):
-    """How an epoch trains: an input of kernels.
+    """How an epoch trains: an input of kernels."""
 
-    Attributes:
-        run_words: the longest run of words that is a feature.
-        num_words: rows before those of the buckets; row 0 is that of `</s>`.
-        num_buckets: 1 or more.
-        loss: SOFTMAX or SIGMOID of `fasttext_labels.py`.
-        rate: the rate at the start of training.
-        num_read: words and ends of texts that earlier epochs read.
-        num_total: those that all epochs read.
-    """
-
-    run_words: int
-    num_words: int
-    num_buckets: int
-    loss: int
-    rate: float
-    num_read: int
-    num_total: int
+    run_words: int  # the longest run of words that is a feature
+    num_words: int  # rows before those of the buckets; row 0 is that of `</s>`
+    num_buckets: int  # 1 or more
+    loss: int  # SOFTMAX or SIGMOID of `fasttext_labels.py`
+    rate: float  # the rate at the start of training
+    num_read: int  # words and ends of texts that earlier epochs read
+    num_total: int  # those that all epochs read
 
 
 class Scratch(NamedTuple):

@@ -8,8 +8,6 @@ characters each have a length of their own. Importances are whole sixteenths and
 all sums are sums of integers, and the sigmoid needs no library of mathematics: scores are the same on every processor.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -35,23 +33,17 @@ IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8
 
 
 class Weights(NamedTuple):
-    """A linear model: an input of kernels. The slots of words come first, then those of characters.
+    """A linear model: an input of kernels. The slots of words come first, then those of characters."""
 
-    Attributes:
-        kinds: (0x110000,) uint8, `text_features.character_kinds`.
-        word_bits, character_bits: 2^bits slots; no features of a kind with 0 bits.
-        entries: (num_slots, num_columns) int32: in the upper 24 bits the weight of a count of 1, a whole number; in the lower 8
-            bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
-        scales: (num_columns,) float64, what a weight of 1 stands for in a text of length 1.
-        biases: (num_columns,) float64.
-    """
-
-    kinds: UInt8s
+    kinds: UInt8s  # (0x110000,), `text_features.character_kinds`
+    # word_bits, character_bits: 2^bits slots; no features of a kind with 0 bits
     word_bits: int
     character_bits: int
+    # (num_slots, num_columns): in the upper 24 bits the weight of a count of 1, a whole number; in the lower
+    # 8 bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
     entries: Int32Matrix
-    scales: Float64s
-    biases: Float64s
+    scales: Float64s  # (num_columns,), what a weight of 1 stands for in a text of length 1
+    biases: Float64s  # (num_columns,)
 
 
 @kernel
@@ -98,8 +90,8 @@ def _add(slots, counts, num_slots, entries, scales, sums) -> None:
 def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
     """Probabilities of classes, (num_docs, num_labels) float32.
 
-    One column of `sums` separates two classes: its sigmoid is the probability of the second. Several columns are one class
-    against the others each, and their sigmoids are divided by their sum.
+    One column of `sums` separates two classes: its sigmoid is the probability of the second. Several columns separate one class
+    from the others each, and their sigmoids are divided by their sum.
     """
     for doc in range(len(sums)):
         if sums.shape[1] == 1:

@@ -14,8 +14,6 @@ feature hashing (Weinberger et al. 2009) without signs. A feature counts as ofte
 Counting needs a byte a slot and a list of the slots that occur: memory does not grow with the text, and its cost is linear.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -57,15 +55,11 @@ def character_kinds() -> np.ndarray:
 
 
 class Counting(NamedTuple):
-    """The features of one text, and scratch: an output of kernels.
+    """The features of one text, and scratch: an output of kernels."""
 
-    Attributes:
-        slots: (2^bits + 1,) uint32; the first ones are those that occur, in the order of their first occurrence.
-        counts: (2^bits,) uint8, how often each slot occurs; 0 between two texts.
-    """
-
+    # (2^bits + 1,); the first ones are those that occur, in the order of their first occurrence
     slots: UInt32sOut
-    counts: UInt8sOut
+    counts: UInt8sOut  # (2^bits,), how often each slot occurs; 0 between two texts
 
 
 def room_for_counting(bits: int) -> Counting:
@@ -156,16 +150,11 @@ def _count(slot, more, limit, slots, counts, num_slots) -> Any:
 
 
 class RowsOut(NamedTuple):
-    """Features of texts, an output of kernels.
+    """Features of texts, an output of kernels."""
 
-    Attributes:
-        stops: (num_docs, 2) int64, where the words of each text end, and its n-grams of characters, which follow.
-        slots: uint32, those of characters after all those of words.
-        counts: uint8.
-    """
-
+    # (num_docs, 2), where the words of each text end, and its n-grams of characters, which follow
     stops: Int64MatrixOut
-    slots: UInt32sOut
+    slots: UInt32sOut  # those of characters after all those of words
     counts: UInt8sOut
 
 

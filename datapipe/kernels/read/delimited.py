@@ -11,8 +11,6 @@ With an escape character, it and the byte behind it belong to the value, whateve
 quote, a delimiter, a line end and itself, and stays before any other byte: `\\n` is no new line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -50,21 +48,18 @@ class Signs(NamedTuple):
 
 @kernel
 def find_rows(
-    data: UInt8s,
+    data: UInt8s,  # (num_bytes,) the chunk, which may begin and end anywhere in a row
     signs: Signs,
+    # (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of
+    # the chunk, so the caller subtracts the size of this chunk from it before the next; it is negative for a
+    # row that began earlier.
     carry: Int64sOut,
+    # starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values
     starts: Int64sOut,
     stops: Int64sOut,
     counts: Int64sOut,
 ) -> int:
-    """The rows that end in a chunk; returns their number.
-
-    Args:
-        data: (num_bytes,) the chunk, which may begin and end anywhere in a row.
-        carry: (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of the chunk,
-            so the caller subtracts the size of this chunk from it before the next; it is negative for a row that began earlier.
-        starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values.
-    """
+    """The rows that end in a chunk; returns their number."""
     delimiter, quote, escape = signs
     state, start, num_values, is_suspect = carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT]
     num_rows, i, size = 0, 0, len(data)

@@ -6,8 +6,6 @@
 A new line within a string, which JSON does not have, becomes a control character, so that a parser refuses the string.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel

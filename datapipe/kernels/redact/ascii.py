@@ -4,8 +4,6 @@ One table holds the sets of each byte, so a test of any of them is one look-up. 
 letters; its first eight, ignoring case, are compared as one number.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline

@@ -8,8 +8,6 @@ stand before the value. `values.py` reads it: in quotes; to the end of its line,
 an element of XML, behind `>`; else to the end of a word. A value has the entropy of the option and the evidence of the rule.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,24 +49,20 @@ _BARE_BITS = 10
 
 
 class Names(NamedTuple):
-    """Names of secrets: an input of kernels.
+    """Names of secrets: an input of kernels."""
 
-    Attributes:
-        of_keyword, lengths: (num_keywords,) int32, the rule of a keyword, or -1, and its bytes.
-        facts: (num_rules, 9) int64: kind; least evidence in quotes and without (64ths of a bit); least length; whether the name
-            is a whole word; whether it is a header, before any scheme; whether it is weak: no UUID, and alone no hash is its
-            value; where its words in `unless` start and stop.
-        key_kinds: (2,) int64, the kinds of values of 40 letters of base64, and of 86 with `==`.
-        unless, unless_masks: uint64, words before a name that make it none, as `suffixes` packs them.
-        placeholders, masks, schemes, scheme_masks: uint64, the words of `is_placeholder`, and words before a value.
-    """
-
+    # of_keyword, lengths: (num_keywords,), the rule of a keyword, or -1, and its bytes
     of_keyword: Int32s
     lengths: Int32s
+    # (num_rules, 9): kind; least evidence in quotes and without (64ths of a bit); least length; whether the
+    # name is a whole word; whether it is a header, before any scheme; whether it is weak: no UUID, and alone
+    # no hash is its value; where its words in `unless` start and stop
     facts: Int64Matrix
-    key_kinds: Int64s
+    key_kinds: Int64s  # (2,), the kinds of values of 40 letters of base64, and of 86 with `==`
+    # unless, unless_masks: words before a name that make it none, as `suffixes` packs them
     unless: UInt64s
     unless_masks: UInt64s
+    # placeholders, masks, schemes, scheme_masks: the words of `is_placeholder`, and words before a value
     placeholders: UInt64s
     masks: UInt64s
     schemes: UInt64s
@@ -321,18 +315,13 @@ def match_names(
     data: UInt8s,
     hits: Hits,
     names: Names,
-    wanted: int,
-    millibits: int,
-    counts: Int64sOut,
+    wanted: int,  # the kinds to find, a bit each
+    millibits: int,  # least entropy, for values of 32 different characters
+    counts: Int64sOut,  # (256,), scratch
     out: SpansOut,
 ) -> int:
-    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap. Returns their number.
-
-    Args:
-        wanted: the kinds to find, a bit each.
-        millibits: least entropy, for values of 32 different characters.
-        counts: (256,) int64, scratch.
-    """
+    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap. Returns
+    their number."""
     num_spans, document, floor = 0, 0, offsets[0]
     positions, numbers, key_kinds = hits.positions, hits.numbers, names.key_kinds
     of_keyword, lengths, facts = names.of_keyword, names.lengths, names.facts

@@ -7,8 +7,6 @@ user's rule found, are not replaced where they stand for themselves. The longest
 are compared at most, so the cost is linear for any input. Documents without a secret cost nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

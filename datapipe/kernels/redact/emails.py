@@ -17,8 +17,6 @@ Domain      at most 253 bytes in two labels or more, of letters of any script, d
             allowed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unicodedata import category
 

@@ -7,8 +7,6 @@ and U+2212, and the fullwidth parentheses, plus sign, hyphen, full stop, slash a
 around a group of digits with such a character near it are bytes copied, 360 at most.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline

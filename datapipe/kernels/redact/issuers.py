@@ -7,8 +7,6 @@ A prefix of two digits is sure where most cards of the world have it. Facebook's
 the form of UATP's numbers, years that of GPN's, and German bar codes that of Visa's old ones.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

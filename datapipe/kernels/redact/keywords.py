@@ -7,8 +7,6 @@ others the tree is walked to the longest keyword. The keywords of a table are nu
 pass serves rules of several stages. The cost is linear: a walk is as long as the longest keyword at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,25 +26,18 @@ _SIGNS = "-_.:/=~|\"'+@?&;<>$%#!{(, "
 
 
 class Keywords(NamedTuple):
-    """Keywords as a tree: an input of kernels.
+    """Keywords as a tree: an input of kernels."""
 
-    Attributes:
-        classes: (256,) uint8, the class of each byte.
-        bits, short: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins; of
-            keywords of three characters or fewer.
-        hashed: like bits, a bit for the hash of the first four classes of each longer keyword.
-        children: (num_nodes * 64,) int32, the node behind a node and a class; 0 where there is none. Node 0 is the root.
-        ends: (num_nodes,) int32, the number of the keyword that ends at a node; -1 where none does.
-        most_at_a_byte: keywords that may begin at one byte: each is the start of the next.
-    """
-
-    classes: UInt8s
+    classes: UInt8s  # (256,), the class of each byte
+    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of three
+    # characters or fewer
     bits: UInt8s
     short: UInt8s
-    hashed: UInt8s
+    hashed: UInt8s  # like bits, a bit for the hash of the first four classes of each longer keyword
+    # (num_nodes * 64,), the node behind a node and a class; 0 where there is none. Node 0 is the root.
     children: Int32s
-    ends: Int32s
-    most_at_a_byte: int
+    ends: Int32s  # (num_nodes,), the number of the keyword that ends at a node; -1 where none does
+    most_at_a_byte: int  # keywords that may begin at one byte: each is the start of the next
 
 
 class Hits(NamedTuple):

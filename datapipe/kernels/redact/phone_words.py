@@ -9,8 +9,6 @@ since pages mix them. A word that other things than phones follow in some langua
 mobile; Swedish: came), `CEP` (Turkish: mobile; Portuguese: postal code), `HP` (Indonesian: mobile; horsepower).
 """
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

@@ -10,8 +10,6 @@ A candidate has 7 to 15 digits, with at most two of ` -./()` between two digits 
 A candidate reads about 70 bytes ahead and 100 back at most.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline

@@ -15,8 +15,6 @@ IPv6     eight groups of a public address, or `::` in an address of 2000::/3, wh
 URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel
@@ -250,11 +248,9 @@ def _find_credentials(data, begin, colon, end):
 def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentials: bool, out: SpansOut) -> int:
     """Finds every address and the credentials of every URL, in text order; spans do not overlap. Returns their number.
 
-    One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower.
-
-    Args:
-        emails, ips, credentials: what to find: e-mail addresses, IP addresses, names and passwords in URLs.
-        out: room for num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
+    One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower. `emails`,
+    `ips`, `credentials`: what to find: e-mail addresses, IP addresses, names and passwords in URLs. `out`: room for
+    num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
     """
     starts, stops, kinds = out
     num_spans = 0

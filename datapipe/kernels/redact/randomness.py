@@ -15,8 +15,6 @@ A placeholder contains a word of the rules, such as `example` or `xxxx`, in any 
 letters or digits in the order of the alphabet.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

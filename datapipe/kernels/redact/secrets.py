@@ -10,8 +10,6 @@ bytes are safe. Spans of the built-in rules are ASCII, except inside a PEM block
 never falls inside a character.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,12 +43,8 @@ class Rules:
 
 
 def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_entropy: float) -> FoundSpans:
-    """The secrets in documents, with their copies.
-
-    Args:
-        wanted: the kinds to find, a bit each.
-        min_entropy: of values behind names, in bits a character, for values of 32 different characters.
-    """
+    """The secrets in documents, with their copies. `wanted`: the kinds to find, a bit each. `min_entropy`: of
+    values behind names, in bits a character, for values of 32 different characters."""
     tokens, values, places = list[FoundSpans](), list[FoundSpans](), list[np.ndarray]()
     counts, millibits = np.zeros(256, np.int64), round(1000 * min_entropy)
     for hits in find_hits(offsets, data, rules.keywords):

@@ -14,8 +14,6 @@ An address has the same stand-in in every document and on every worker. The scan
     secret        EXAMPLE-0123456789abcdef      a placeholder by its first word
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel

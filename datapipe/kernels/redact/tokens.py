@@ -13,8 +13,6 @@ What stands beside it has the entropy and the evidence of the rule (`randomness.
 and of its forms the first that fits.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,50 +41,34 @@ PEM = "pem"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How the tokens of a rule are written.
-
-    Attributes:
-        number: of the keyword in the table of keywords.
-        before, after: runs before and behind the keyword.
-        millibits: least entropy, for values of 32 different characters.
-        evidence: least evidence, in bits.
-        is_open: whether anything may follow.
-        unless: a sign that may not be before the token; "" for none.
-        is_mixed: whether what looks random has digits, capitals and small letters.
-    """
+    """How the tokens of a rule are written."""
 
     kind: int
     keyword: str
-    number: int
+    number: int  # of the keyword in the table of keywords
+    # before, after: runs before and behind the keyword
     before: str
     after: str
-    millibits: int
-    evidence: float
-    is_open: bool
-    unless: str
-    is_mixed: bool
+    millibits: int  # least entropy, for values of 32 different characters
+    evidence: float  # least evidence, in bits
+    is_open: bool  # whether anything may follow
+    unless: str  # a sign that may not be before the token; "" for none
+    is_mixed: bool  # whether what looks random has digits, capitals and small letters
 
 
 class Forms(NamedTuple):
-    """Forms of tokens: an input of kernels.
+    """Forms of tokens: an input of kernels."""
 
-    Attributes:
-        alphabets: (256,) uint64, a bit for each alphabet that a byte is in.
-        of_keyword: (num_keywords + 1,) int32, where the forms of each keyword start.
-        facts: (num_forms + 1, 13) int64: kind; where its keyword, its runs before and its runs behind start, and where these
-            stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy; least evidence
-            (64ths of a bit); whether anything may follow; a byte that may not be before; whether it is a PEM block; whether
-            digits, capitals and small letters must be in it.
-        runs: (num_runs, 3) int64: bit number of the alphabet, least and most characters.
-        words: uint8, the keywords one after the other.
-        placeholders, masks: uint64, the words of `is_placeholder`.
-    """
-
-    alphabets: UInt64s
-    of_keyword: Int32s
+    alphabets: UInt64s  # (256,), a bit for each alphabet that a byte is in
+    of_keyword: Int32s  # (num_keywords + 1,), where the forms of each keyword start
+    # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and where these
+    # stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy;
+    # least evidence (64ths of a bit); whether anything may follow; a byte that may not be before; whether it
+    # is a PEM block; whether digits, capitals and small letters must be in it
     facts: Int64Matrix
-    runs: Int64Matrix
-    words: UInt8s
+    runs: Int64Matrix  # (num_runs, 3): bit number of the alphabet, least and most characters
+    words: UInt8s  # the keywords one after the other
+    # placeholders, masks: the words of `is_placeholder`
     placeholders: UInt64s
     masks: UInt64s
 
@@ -254,16 +236,11 @@ def match_forms(
     data: UInt8s,
     hits: Hits,
     forms: Forms,
-    wanted: int,
-    counts: Int64sOut,
+    wanted: int,  # the kinds to find, a bit each; what is not wanted hides nothing inside it
+    counts: Int64sOut,  # (256,), scratch
     out: SpansOut,
 ) -> int:
-    """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap. Returns their number.
-
-    Args:
-        wanted: the kinds to find, a bit each; what is not wanted hides nothing inside it.
-        counts: (256,) int64, scratch.
-    """
+    """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap. Returns their number."""
     positions, numbers, of_keyword, facts = hits.positions, hits.numbers, forms.of_keyword, forms.facts
     runs, alphabets, words, placeholders, masks = forms.runs, forms.alphabets, forms.words, forms.placeholders, forms.masks
     num_spans, document, floor, hit = 0, 0, offsets[0], 0

@@ -9,8 +9,6 @@ Code is no secret: variables, calls, templates, patterns, and what lies between 
 names of short parts, need more evidence than other values.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -16,8 +16,6 @@ A bare number, one behind `name:` or `name =`, and one in brackets behind a host
 person, a version that is replaced harms a line of code.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ The facts are those of spaCy 3.8, `lang/en`, written as rules. `table()` packs t
 open-addressing hash table keyed by the hashes of `Words`, with the sizes of the parts.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -114,21 +112,14 @@ def _cased(contractions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...
 
 
 class Wholes(NamedTuple):
-    """The special cases as a hash table, an input of kernels.
+    """The special cases as a hash table, an input of kernels."""
 
-    Attributes:
-        keys: (num_slots,) uint64, 0 where free.
-        sizes: (num_slots, 4) uint8, bytes of the parts, 0 past the last.
-        sieve: (2^13,) uint8, 2^16 bits by the first bits of a hash, which reject 49 of 50 other words.
-        num_tokens: (num_slots,) uint8, words into which signs split a special case inside of a chunk; 0 if they do not.
-        pairs: (2^13,) uint8, 2^16 bits by the hashes of the first two of these words.
-    """
-
-    keys: UInt64s
-    sizes: UInt8Matrix
-    sieve: UInt8s
+    keys: UInt64s  # (num_slots,), 0 where free
+    sizes: UInt8Matrix  # (num_slots, 4), bytes of the parts, 0 past the last
+    sieve: UInt8s  # (2^13,), 2^16 bits by the first bits of a hash, which reject 49 of 50 other words
+    # (num_slots,), words into which signs split a special case inside of a chunk; 0 if they do not
     num_tokens: UInt8s
-    pairs: UInt8s
+    pairs: UInt8s  # (2^13,), 2^16 bits by the hashes of the first two of these words
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,6 @@ those of Latin, Greek and Cyrillic as spaCy lists them, and every character in b
 too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
 """
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from functools import lru_cache

@@ -11,8 +11,6 @@ on 60,000 chunks of random signs 99.9 % of the words. Not covered: addresses wit
 Each chunk is cut by itself: nothing depends on its neighbours. The cost is linear in the text for any bytes.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -6,8 +6,6 @@
 All other characters are written as they are, in UTF-8.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel

@@ -10,8 +10,6 @@ contains a newline. As many rows as framed lines therefore means one object per 
 Values are copied from the text itself, so a column holds `1.0`, `1e3` and 2^64 as written, whatever the types of other rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

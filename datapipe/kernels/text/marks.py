@@ -7,8 +7,6 @@ SMALL and LARGE are the letters of spaCy's English tokenizer (`english_signs.py`
 case are both. END is the set of sentence ends of its sentencizer.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -9,8 +9,6 @@ rewrites the documents that have any.
 Of web text this leaves very little for a real normaliser, which is 20 times slower.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel
@@ -73,11 +71,9 @@ def find_unstable(
 ) -> None:
     """Writes 1 for each span of UTF-8 that may not be in NFC, alone or with the characters around it, else 0.
 
-    Reads on to the first character behind the span that is no combining mark.
-
-    Args:
-        starts, stops, ends: (num_spans,) int64, in `data`; where the text of each span ends.
-        table, sizes: `unicode_classes.composition_table`, `unicode_classes.plain_sizes`.
+    Reads on to the first character behind the span that is no combining mark. `starts`, `stops`, `ends`:
+    (num_spans,) int64, in `data`; where the text of each span ends. `table`, `sizes`:
+    `unicode_classes.composition_table`, `unicode_classes.plain_sizes`.
     """
     for span in range(len(starts)):
         offset, stop, before, unstable = starts[span], stops[span], np.int64(_ANY_BEFORE), False

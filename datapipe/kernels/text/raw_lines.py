@@ -6,8 +6,6 @@
 FineWeb's and datatrove's filters count raw lines. Only the white space around a line is read again. Blank lines are in neither.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -37,18 +35,12 @@ CHARS, NEWLINES, OPENS_BLANK, ENDS_BLANK = range(4)
 
 
 class RawLines(NamedTuple):
-    """The lines of `Lines`, in the same order, with the white space around them: an input of kernels.
+    """The lines of `Lines`, in the same order, with the white space around them: an input of kernels."""
 
-    Attributes:
-        hashes: (num_lines,) uint64, equal for lines that are equal including white space.
-        chars: (num_lines,) int32, code points.
-        trails: (num_lines,) uint8, 1 where white space stands between the last character and the newline.
-        totals: (num_docs, 4) int64: code points, newlines, whether the text opens and ends with a newline.
-    """
-
-    hashes: UInt64s
-    chars: Int32s
-    trails: UInt8s
+    hashes: UInt64s  # (num_lines,), equal for lines that are equal including white space
+    chars: Int32s  # (num_lines,), code points
+    trails: UInt8s  # (num_lines,), 1 where white space stands between the last character and the newline
+    # (num_docs, 4): code points, newlines, whether the text opens and ends with a newline
     totals: Int64Matrix
 
 

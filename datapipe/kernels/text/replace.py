@@ -5,8 +5,6 @@
 The caller chooses the replacements (`kernels/redact/stand_ins.py`).
 """
 
-from __future__ import annotations
-
 from datapipe.kernels import kernel
 from datapipe.kernels.arrays import copy_into
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8Matrix, UInt8s, UInt8sOut

@@ -11,8 +11,6 @@ chunks are not cut either. Two or more dots are punctuation and end no sentence;
 The cost is linear in the bytes of a line.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -62,18 +60,14 @@ def find_ends(
     lengths: Int32s,
     data: UInt8s,
     marks: UInt16s,
-    wholes: Wholes,
+    wholes: Wholes,  # `english_words.wholes_table`
+    # -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word;
+    # -1 after the last. Room for an end in two bytes, and one more for each line.
     ends: Int64sOut,
+    # the chunks that must be cut, as if they were words; the same room. `doc_offsets` is not written.
     out: SpansOut,
 ) -> int:
-    """Finds the sentence ends of lines, in text order; returns the number of chunks.
-
-    Args:
-        wholes: `english_words.wholes_table`.
-        ends: -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word; -1 after
-            the last. Room for an end in two bytes, and one more for each line.
-        out: the chunks that must be cut, as if they were words; the same room. `doc_offsets` is not written.
-    """
+    """Finds the sentence ends of lines, in text order; returns the number of chunks."""
     keys, sieve = wholes.keys, wholes.sieve
     num_ends = num_chunks = np.int64(0)
     for line in range(len(starts)):

@@ -6,8 +6,6 @@ The classes are the major general categories of the Unicode database of Python, 
 White space is what `str.split` splits at, including controls such as U+001C and U+0085.
 """
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from functools import lru_cache

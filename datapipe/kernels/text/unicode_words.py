@@ -15,8 +15,6 @@ words of 100,000 real and generated lines in 41 scripts equal those of uniseg 0.
 The cost is linear in the text; any bytes are safe.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from functools import lru_cache
 from typing import Any

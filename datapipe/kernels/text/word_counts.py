@@ -3,8 +3,6 @@
 A word is that of `words.py`: a maximal run of characters other than Unicode white space.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.kernels import kernel
@@ -13,12 +11,7 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 
 def word_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-    """
+    """(num_docs,) int64. `offsets`: (num_docs + 1,) int64. `data`: (num_bytes,) uint8."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_words(offsets, data, class_table(), out)
     return out

@@ -12,8 +12,6 @@ The words and lines of kept documents are copied from those of all, one run of m
 Any bytes are safe: a byte that belongs to no well-formed UTF-8 sequence counts as one character.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -41,60 +39,39 @@ _NEWLINE = 0x0A
 
 
 class Words(NamedTuple):
-    """The words of a batch, an input of kernels. Document i has the words `doc_offsets[i]:doc_offsets[i + 1]`.
+    """The words of a batch, an input of kernels. Document i has the words `doc_offsets[i]:doc_offsets[i + 1]`."""
 
-    Attributes:
-        doc_offsets: (num_docs + 1,) int64.
-        starts: (num_words,) int64, the first byte in the batch's data.
-        lengths: (num_words,) int32, bytes.
-        hashes: (num_words,) uint64 of the exact bytes.
-        chars: (num_words,) int32, code points.
-        flags: (num_words,) uint8, the union of the classes (`unicode_classes`) of the word's characters.
-    """
-
-    doc_offsets: Int64s
-    starts: Int64s
-    lengths: Int32s
-    hashes: UInt64s
-    chars: Int32s
-    flags: UInt8s
+    doc_offsets: Int64s  # (num_docs + 1,)
+    starts: Int64s  # (num_words,), the first byte in the batch's data
+    lengths: Int32s  # (num_words,), bytes
+    hashes: UInt64s  # (num_words,) of the exact bytes
+    chars: Int32s  # (num_words,), code points
+    flags: UInt8s  # (num_words,), the union of the classes (`unicode_classes`) of the word's characters
 
 
 class Lines(NamedTuple):
-    """The lines of a batch that are not blank, without the white space around them: an input of kernels.
+    """The lines of a batch that are not blank, without the white space around them: an input of kernels."""
 
-    Attributes:
-        doc_offsets: (num_docs + 1,) int64.
-        starts: (num_lines,) int64, the first byte in the batch's data.
-        lengths: (num_lines,) int32, bytes.
-        hashes: (num_lines,) uint64 of the exact bytes.
-        chars: (num_lines,) int32, code points.
-        opens: (num_lines,) uint8, 1 where the line opens a paragraph: the first line of a document, or one after a blank line.
-    """
-
-    doc_offsets: Int64s
-    starts: Int64s
-    lengths: Int32s
-    hashes: UInt64s
-    chars: Int32s
+    doc_offsets: Int64s  # (num_docs + 1,)
+    starts: Int64s  # (num_lines,), the first byte in the batch's data
+    lengths: Int32s  # (num_lines,), bytes
+    hashes: UInt64s  # (num_lines,) of the exact bytes
+    chars: Int32s  # (num_lines,), code points
+    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a blank
+    # line
     opens: UInt8s
 
 
 class SpansOut(NamedTuple):
-    """Room for `Words` or `Lines`, an output of kernels. Pages that are never written cost no memory.
+    """Room for `Words` or `Lines`, an output of kernels. Pages that are never written cost no memory."""
 
-    Attributes:
-        doc_offsets: (num_docs + 1,) int64.
-        starts, lengths, hashes, chars: (limit,), like those of `Words`.
-        flags: (limit,) uint8, `flags` of words, `opens` of lines.
-    """
-
-    doc_offsets: Int64sOut
+    doc_offsets: Int64sOut  # (num_docs + 1,)
+    # starts, lengths, hashes, chars: (limit,), like those of `Words`
     starts: Int64sOut
     lengths: Int32sOut
     hashes: UInt64sOut
     chars: Int32sOut
-    flags: UInt8sOut
+    flags: UInt8sOut  # (limit,), `flags` of words, `opens` of lines
 
 
 Spans = TypeVar("Spans", Words, Lines)
@@ -108,11 +85,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
     """The lines or paragraphs of every document that are not blank, without the white space around them.
-
-    Args:
-        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line
-            of white space alone is not empty, and ends no paragraph.
-    """
+    `newlines`: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white
+    space alone is not empty, and ends no paragraph."""
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
 
@@ -201,10 +175,7 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
 @kernel
 def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, out: SpansOut) -> int:
     """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`.
-
-    Args:
-        newlines: how many newlines in a row end a line: 1, or 2 for paragraphs.
-    """
+    `newlines`: how many newlines in a row end a line: 1, or 2 for paragraphs."""
     doc_offsets, starts, lengths, hashes, chars, opens = out
     line = np.int64(0)
     doc_offsets[0] = 0

@@ -10,8 +10,6 @@ A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`). L
 vectorises: with indices into rows labels and positions took five times as long.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline, kernel
@@ -105,24 +103,19 @@ def segments(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut |
 
 @kernel
 def borders(
+    # chunk_offsets, chunk_lengths: as for `positions`, over all batches
     chunk_offsets: Int64s,
     chunk_lengths: Int32s,
-    batch_rows: Int64s,
+    batch_rows: Int64s,  # (num_batches + 1,): batch b has the rows batch_rows[b]:batch_rows[b + 1]
     sequence_length: int,
+    # with room for num_batches + num_rows + num_chunks: for each batch 0 and then the end of each run
     out: Int32sOut,
-    out_offsets: Int64sOut,
-    longest: Int64sOut,
+    out_offsets: Int64sOut,  # (num_batches + 1,): batch b has out[out_offsets[b]:out_offsets[b + 1]]
+    longest: Int64sOut,  # (num_batches,): the longest run of each batch; 0 where it has no row
 ) -> None:
     """Borders of chunks in each of several batches, the rows of a batch laid end to end: `cu_seqlens`.
 
     The padding of a row is a run of its own.
-
-    Args:
-        chunk_offsets, chunk_lengths: as for `positions`, over all batches.
-        batch_rows: (num_batches + 1,) int64: batch b has the rows batch_rows[b]:batch_rows[b + 1].
-        out: int32, with room for num_batches + num_rows + num_chunks: for each batch 0 and then the end of each run.
-        out_offsets: (num_batches + 1,) int64: batch b has out[out_offsets[b]:out_offsets[b + 1]].
-        longest: (num_batches,) int64: the longest run of each batch; 0 where it has no row.
     """
     num_written = 0
     out_offsets[0] = 0

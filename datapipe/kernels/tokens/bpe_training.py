@@ -13,8 +13,6 @@ share its id. As there, the count of a merged pair stays, and is added to where 
 here, and 32 there.
 """
 
-from __future__ import annotations
-
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 

@@ -10,8 +10,6 @@ holds it, which is found in O(log S) (`rooms.py`), so a pool costs O(n log S). T
 function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
 """
 
-from __future__ import annotations
-
 from datapipe.kernels import kernel
 from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
@@ -51,19 +49,12 @@ def best_fit(
     chunk_lengths: Int32s,
     order: Int64s,
     sequence_length: int,
-    tree: UInt8sOut,
-    newest_row: Int64sOut,
-    older_row: Int64sOut,
-    chunk_rows: Int64sOut,
+    tree: UInt8sOut,  # (2 * leaves,) zeros, leaves a power of two above `sequence_length`
+    newest_row: Int64sOut,  # (sequence_length + 1,), all -1: the row that was last left with that much room
+    older_row: Int64sOut,  # (num_chunks,): the next row with the same room, a linked list
+    chunk_rows: Int64sOut,  # (num_chunks,), the result
 ) -> int:
-    """Assigns each chunk, in `order`, to the open row with the least room that holds it; returns the number of rows.
-
-    Args:
-        tree: (2 * leaves,) uint8 zeros, leaves a power of two above `sequence_length`.
-        newest_row: (sequence_length + 1,) int64, all -1: the row that was last left with that much room.
-        older_row: (num_chunks,) int64: the next row with the same room, a linked list.
-        chunk_rows: (num_chunks,) int64, the result.
-    """
+    """Assigns each chunk, in `order`, to the open row with the least room that holds it; returns the number of rows."""
     num_rows = 0
     for chunk in order:
         length = chunk_lengths[chunk]

@@ -14,8 +14,6 @@ tests hold a battery that detects this weakness and that these permutations pass
 Many indices go through the rounds side by side, in lanes that the compiler vectorises; one at a time takes five times as long.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -11,8 +11,6 @@ Texts must be UTF-8. With other bytes nothing is read or written out of bounds, 
 The kernel cuts 160 to 230 MB/s; the trainer of `tokenizers`, whose engine is Oniguruma, counts words at 4 MB/s (2026-11).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 has the method and its bound.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

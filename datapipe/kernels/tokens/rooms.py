@@ -4,8 +4,6 @@
 room r, and every node whether a leaf below it does. Room 0 is never put in.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from datapipe.kernels import inline

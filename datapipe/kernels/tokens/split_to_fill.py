@@ -14,8 +14,6 @@ for the row of 4, would be the shorter part, and the other 2 go to the row of 2.
     1 1 2 2 2 2 2 .        3 3 3 3 3 1 1 1        0 0 4 4 4 4 4 .        5 5 5 5 5 0 0 0
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from datapipe.kernels import inline, kernel
@@ -24,42 +22,27 @@ from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sO
 
 
 class ChunksOut(NamedTuple):
-    """Chunks, with space behind them: a split adds one, and a row is filled at most once.
+    """Chunks, with space behind them: a split adds one, and a row is filled at most once."""
 
-    Attributes:
-        documents: (num_chunks + num_rows,) int64, as all of them.
-        starts: int64, the first token in the document.
-        lengths: int32.
-        rows: int64.
-    """
-
-    documents: Int64sOut
-    starts: Int64sOut
+    documents: Int64sOut  # (num_chunks + num_rows,), as all of them
+    starts: Int64sOut  # the first token in the document
     lengths: Int32sOut
     rows: Int64sOut
 
 
 class RowsOut(NamedTuple):
-    """Rows with their room and chunks, and the rows of each room.
+    """Rows with their room and chunks, and the rows of each room."""
 
-    Attributes:
-        rooms: (num_rows,) int64; S for a row that was emptied.
-        first_chunk: (num_rows,) int64, -1 for none: the longest chunk of a row, the head of a linked list.
-        next_chunk: (num_chunks,) int64, -1 at the end of such a list.
-        newest: (S + 1,) int64, all -1 at first: the row that was last given that much room, the head of a linked list.
-        newer, older: (num_rows,) int64, the neighbours in such a list, -1 at its ends.
-        tree: as `rooms.py` has it, zeros at first.
-        is_receiver: (num_rows,) uint8, whether a row was given a chunk.
-    """
-
-    rooms: Int64sOut
-    first_chunk: Int64sOut
-    next_chunk: Int64sOut
+    rooms: Int64sOut  # (num_rows,); S for a row that was emptied
+    first_chunk: Int64sOut  # (num_rows,), -1 for none: the longest chunk of a row, the head of a linked list
+    next_chunk: Int64sOut  # (num_chunks,), -1 at the end of such a list
+    # (S + 1,), all -1 at first: the row that was last given that much room, the head of a linked list
     newest: Int64sOut
+    # newer, older: (num_rows,), the neighbours in such a list, -1 at its ends
     newer: Int64sOut
     older: Int64sOut
-    tree: UInt8sOut
-    is_receiver: UInt8sOut
+    tree: UInt8sOut  # as `rooms.py` has it, zeros at first
+    is_receiver: UInt8sOut  # (num_rows,), whether a row was given a chunk
 
 
 @inline
@@ -110,11 +93,8 @@ def open_rows(chunk_lengths: Int32s, chunk_rows: Int64s, order: Int64s, sequence
 
 @inline
 def _room_to_fill(tree: Any, length: Any, most: Any) -> Any:
-    """The room that the first part of a chunk fills, where no row holds the whole chunk.
-
-    Args:
-        most: the most room of any row, below `length`.
-    """
+    """The room that the first part of a chunk fills, where no row holds the whole chunk. `most`: the most
+    room of any row, below `length`."""
     above = least_room(tree, (length + 1) // 2)
     if above < 0:
         return most
@@ -166,23 +146,19 @@ def _move(chunks: Any, num_chunks: Any, rows: Any, donor: Any, most: Any) -> Any
 
 @kernel
 def split_to_fill(
-    donors: Int64s,
+    donors: Int64s,  # row numbers, of rows with room
+    # a row is left alone if the first split of its longest chunk makes a part shorter than this
     min_piece: int,
+    # share of the tokens in all rows but the emptiest; less than a row of padding is always within it
     max_padding: float,
     sequence_length: int,
-    counts: Int64sOut,
+    counts: Int64sOut,  # (3,): number of chunks, of rows that hold some, and of padding tokens
     chunks: ChunksOut,
     rows: RowsOut,
 ) -> bool:
     """Empties rows, in the order of `donors`, until padding is within the limit; returns whether it is.
 
     A row that was given a chunk is not emptied.
-
-    Args:
-        donors: row numbers, of rows with room.
-        min_piece: a row is left alone if the first split of its longest chunk makes a part shorter than this.
-        max_padding: share of the tokens in all rows but the emptiest; less than a row of padding is always within it.
-        counts: (3,) int64: number of chunks, of rows that hold some, and of padding tokens.
     """
     num_chunks, num_rows, padding = counts[0], counts[1], counts[2]
     emptiest = most_room(rows.tree, sequence_length)

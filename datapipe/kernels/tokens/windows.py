@@ -9,8 +9,6 @@ Large windows go through the Feistel rounds of `permute.py` in lanes, each with 
 20 to 54 ns, in lanes 8 to 15, and 4 to 6 where all have the same keys (`permute.feistel`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,6 +1,6 @@
-"""Annotates a sample of documents: from the documents to a labelled file.
+"""Annotates a sample of documents with a language model, to a labelled file.
 
-    documents ─▶ sample ─▶ which answers are missing, and what they will take ─▶ asked, each stored at once ─▶ labelled file
+    documents ─▶ sample ─▶ which answers are missing, and their cost ─▶ asked, each stored at once ─▶ labelled file
 
     OUTPUT/labelled.jsonl     id, text, score, reason, model      documents with a score, in the order of the sample
     OUTPUT/unparsed.jsonl     id, reason, answer, model           the others
@@ -8,11 +8,9 @@
     OUTPUT/work/              the run of the stages, and the sample
     OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
-The same command goes on where it was stopped, and asks for nothing that is in the cache. The output
-has the same bytes however often it was stopped. Each file appears when it is whole.
+The same command continues a stopped one and asks for nothing that is in the cache; the output has the same bytes. Each file
+appears when it is complete.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -49,41 +47,30 @@ _SPINNER_CELLS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is annotated, and how.
-
-    Attributes:
-        num_documents, seed: of the sample.
-        output: a local folder.
-        cache: folder of the answers; several jobs may use it one after another.
-        concurrency: requests under way at a time.
-        max_wait_s: seconds without any answer until the command ends.
-        max_cost: of this command; None: no limit.
-        max_unparsed: share of the documents that may have no score.
-        skip_failed: go on without documents that the server refuses or fails on.
-        is_dry_run: only estimate.
-    """
+    """What is annotated, and how."""
 
     documents: DocumentInput
+    # num_documents, seed: of the sample
     num_documents: int
     seed: int
     questions: Questions
     endpoint: Endpoint
-    output: Path
-    cache: Path
+    output: Path  # a local folder
+    cache: Path  # folder of the answers; several jobs may use it one after another
     prices: Prices = field(default_factory=Prices)
-    concurrency: int = 16
-    max_wait_s: float = 600.0
-    max_cost: float | None = None
-    max_unparsed: Fraction = Fraction(1, 2)
-    skip_failed: bool = False
-    is_dry_run: bool = False
+    concurrency: int = 16  # requests under way at a time
+    max_wait_s: float = 600.0  # seconds without any answer until the command ends
+    max_cost: float | None = None  # of this command; None: no limit
+    max_unparsed: Fraction = Fraction(1, 2)  # share of the documents that may have no score
+    skip_failed: bool = False  # go on without documents that the server refuses or fails on
+    is_dry_run: bool = False  # only estimate
     clock: Clock = field(default_factory=Clock)
 
 
 def annotate_documents(job: Job, console: Console) -> Counts | None:
-    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run. Raises UserError where another
-    process is at the output or the cache, or something that the user gave is wrong; DatapipeError where the endpoint does not
-    answer, a limit is reached, or too many answers cannot be read. All answers are kept."""
+    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run. All answers are kept.
+    Raises UserError where the output or the cache is in use or input is wrong; DatapipeError where the endpoint does not
+    answer, a limit is reached, or too many answers cannot be read."""
     with _own_folder(job), open_cache(job.cache) as cache:
         sample, fingerprint = _sample_of(job, console)
         counts, spending = Counts(max_unparsed=job.max_unparsed), Spending(job.prices, job.max_cost)
@@ -136,7 +123,7 @@ def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
 
 
 def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> Iterator[str]:
-    """What is to be asked, and what it will take, in lines. Counts what is in the cache."""
+    """Lines about what is to be asked and its cost. Counts what is in the cache."""
     expected = Tokens()
     for name, text in sample.documents():
         state = job.questions.state_of(name, text, cache)
@@ -158,7 +145,7 @@ def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> I
 async def _ask(
     job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, console: Console
 ) -> dict[str, Settled]:
-    """Asks for what is missing. Returns the documents that are left out."""
+    """Asks for the missing answers. Returns the documents that are left out."""
     left_out: dict[str, Settled] = {}
 
     def settle(request: Request, answer: Answer | LeftOut) -> None:
@@ -219,11 +206,6 @@ def _summary(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
 
 
 class Progress:
-    """The work of one command in a line.
-
-    420 of 1,000 documents (412 scored, 8 without a score), 5.2/s, 1:51 left, 310,000 tokens, cost 0.12 of about 0.29
-    """
-
     def __init__(self, limiter: RateLimiter, num_documents: int, counts: Counts, spending: Spending) -> None:
         self._limiter, self._num_documents, self._counts, self._spending = limiter, num_documents, counts, spending
         self._began, self._settled_before = limiter.clock.now(), counts.num_settled
@@ -251,7 +233,6 @@ class Progress:
         return ", ".join(part for part in parts if part)
 
     def _cost(self, num_new: int) -> str:
-        """What was spent, and what the command will cost by it."""
         prices = self._spending.prices
         if not prices or not num_new:
             return ""

@@ -1,13 +1,11 @@
-"""What becomes of the documents of a sample: a score, why there is none, or the request that comes next.
+"""The outcome of each document of a sample: a score, why there is none, or the request that comes next.
 
     text ─▶ request ─▶ cached? ─▶ settled, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
                      └▶ not cached: to be asked
 
-Everything follows from the cache, so it is the same whenever and in whatever order the answers
-came. A document that the server refused or failed on is settled for one command alone.
+Outcomes follow from the cache, whenever and in whatever order the answers came. A document that the server refused or
+failed on is settled for one command alone.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,8 +22,7 @@ from datapipe.models.annotation.rubric import Rubric, Score
 from datapipe.models.annotation.sample import write_line
 
 CUT_OFF, EMPTY = "cut_off", "empty"
-"""Reasons why a document has no score, beside those of `Rubric.parse` and `LeftOut`: the answer
-reached `max_tokens`, or has no text."""
+"""Reasons beside those of `Rubric.parse` and `LeftOut`: the answer reached `max_tokens`, or has no text."""
 
 LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
 
@@ -36,8 +33,8 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """A document of which nothing is asked any more: its score, or the reason why there is none;
-    what the model or the server says; and the tokens of its answer."""
+    """A document that is not asked about any more: its score, or why there is none; the answer, and its
+    tokens."""
 
     outcome: Score | str
     answer: str
@@ -46,13 +43,11 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """What is asked about documents."""
-
     rubric: Rubric
     model: str
 
     def state_of(self, document: str, text: str, cache: AnswerCache) -> Settled | Request:
-        """A document and its request, or what its answer says where the cache has it."""
+        """A document's request, or its outcome where the cache has the answer."""
         request = request_of(document, self.rubric.request(self.model, text))
         answer = cache.get(request.key)
         return request if answer is None else self.settled(request, answer)
@@ -74,19 +69,11 @@ class UnparsedError(DatapipeError):
 
 @dataclass(kw_only=True)
 class Counts:
-    """Documents of a sample by what became of them.
-
-    Attributes:
-        max_unparsed: share of the documents that may have no score.
-        tokens: of all answers to the documents here.
-        last_unparsed: of the last answer without a score, its end.
-    """
-
-    max_unparsed: Fraction = Fraction(1)
+    max_unparsed: Fraction = Fraction(1)  # share of the documents that may have no score
     scores: Counter[float] = field(default_factory=Counter)
     unparsed: Counter[str] = field(default_factory=Counter)
-    tokens: Tokens = field(default_factory=Tokens)
-    last_unparsed: str = ""
+    tokens: Tokens = field(default_factory=Tokens)  # of all answers to the documents here
+    last_unparsed: str = ""  # of the last answer without a score, its end
 
     @property
     def num_settled(self) -> int:
@@ -101,7 +88,7 @@ class Counts:
             self.last_unparsed = " ".join(document.answer[-_SHOWN_CHARS:].split())
 
     def check(self, is_all: bool = False) -> None:
-        """Raises UnparsedError where too many of the documents so far have no score; a few say little unless they are all."""
+        """Raises UnparsedError where too many documents have no score; few documents are not checked unless they are all."""
         num_unparsed = self.unparsed.total()
         if num_unparsed <= self.max_unparsed * self.num_settled or (self.num_settled < _LEAST_CHECKED and not is_all):
             return
@@ -122,8 +109,8 @@ def write_files(
     cache: AnswerCache,
     left_out: Mapping[str, Settled],
 ) -> None:
-    """Writes the labelled documents (id, text) and those without a score; `left_out` has those that
-    the server refused or failed on, by id."""
+    """Writes the labelled documents (id, text) and those without a score; `left_out`, by id: refused or
+    failed."""
     model, has_decimals = questions.model, questions.rubric.decimals
     with (
         replacing(folder / LABELLED) as with_score,

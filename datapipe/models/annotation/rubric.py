@@ -1,4 +1,4 @@
-"""A rubric: the file that says what a language model is asked about a document, and how its answer is read.
+"""A rubric: the file with the question about a document, and how the answer is read.
 
     ---                                front matter, YAML: the fields of `Rubric`
     scale: [0, 5]
@@ -10,11 +10,9 @@
     text  ─▶  cut to `max_chars` characters  ─▶  inserted as it is  ─▶  the message to the model
     answer  ─▶  exactly one match of `answer`, a number of the scale  ─▶  score and reason, or why there is none
 
-Nothing in a document is interpreted: braces and marks of templates are inserted literally. What decides the request belongs to
-the identity of an answer. `scale`, `answer` and `answer_after` do not, so they may be corrected without asking again.
+Documents are inserted literally. What decides the request belongs to the identity of an answer; `scale`, `answer` and
+`answer_after` do not, so they may be corrected without asking again.
 """
-
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass
@@ -38,15 +36,11 @@ _OWN_OPTIONS = frozenset({"model", "messages", "stream", "n", "temperature", "ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What an answer says: a value on the scale of the rubric, and the answer without the line of the score."""
-
     value: float
     reason: str
 
 
 class Rubric(BaseModel):
-    """The fields of the front matter, and the template behind it."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     scale: tuple[float, float] = Field(description="Lowest and highest score.")
@@ -102,7 +96,6 @@ class Rubric(BaseModel):
         return self
 
     def messages(self, text: str) -> list[dict[str, str]]:
-        """The messages of a request about one document."""
         before, _, after = self.template.partition(PLACE)
         message = {"role": "user", "content": f"{before}{text[: self.max_chars]}{after}"}
         return [{"role": "system", "content": self.system}, message] if self.system else [message]
@@ -113,8 +106,8 @@ class Rubric(BaseModel):
         return own | {"stream": False} | self.options
 
     def parse(self, answer: str) -> Score | str:
-        """The score that an answer gives, or the reason why it gives none: "no_score",
-        "several_scores", "not_a_number", "off_scale"."""
+        """The score of an answer, or why there is none: "no_score", "several_scores", "not_a_number",
+        "off_scale"."""
         if self.answer_after:
             answer = answer.rpartition(self.answer_after)[2]
         matches = list(re.finditer(self.answer, answer, re.MULTILINE))

@@ -3,11 +3,9 @@
     documents, batch by batch ─▶ keyed 64-bit hash of each text ─▶ the N smallest hashes     first pass
                               └▶ the first document of each of these hashes ─▶ a file of JSON lines     second pass
 
-A text that stands in several documents is one text, and is annotated once. The sample of fewer documents is a part of that of
-more. Memory is one batch and 8 bytes a document of the sample. The file is in the order of the documents.
+Equal texts are annotated once. A smaller sample is a part of a larger one. Memory: a batch and 8 bytes a document of the
+sample. The file is in the order of the documents.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +32,6 @@ class Sample:
     num_sampled: int
 
     def documents(self) -> Iterator[tuple[str, str]]:
-        """(id, text) of every document."""
         with open(self.path, encoding="utf-8", newline="\n") as file:
             for line in file:
                 record = json.loads(line)
@@ -63,7 +60,6 @@ def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> np.n
 
 
 def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path) -> Sample:
-    """Writes the sample of some documents to a file, which appears when it is whole."""
     hashes = smallest_hashes(documents, num_documents, seed)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         for name, text in _first_of_each(documents, hashes, seed):
@@ -92,5 +88,4 @@ def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Itera
 
 
 def write_line(file: IO[bytes], **record: object) -> None:
-    """Writes a record as a line of JSON."""
     file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")

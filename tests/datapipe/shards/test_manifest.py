@@ -27,7 +27,8 @@ from datapipe.loader.remote.protocol import OpenRequest
 from datapipe.records.checksum import bytes_checksum
 from datapipe.records.names import SNAPSHOT
 from datapipe.service.outputs import ServedOutput
-from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry, read_snapshot
+from datapipe.shards.manifest import Phase, Snapshot, TokenizerEntry, read_snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.shard_table import SCHEMA, ShardEntry, ShardTable, numbered_path
 from datapipe.storage.root import Root
 from tests.support import packed_shards

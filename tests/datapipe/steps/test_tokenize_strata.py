@@ -11,10 +11,11 @@ import pytest
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
-from datapipe.shards.manifest import Snapshot, Strata, read_snapshot
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.source_entry import Strata
 from datapipe.shards.reader import ShardReader
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot

@@ -16,9 +16,8 @@ import numpy as np
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.chunk import Chunk, count_targets, tokens_of_rows
 from datapipe.loader.context_slices import check_context, check_num_runs
-from datapipe.loader.field_table import FIELDS, PIECES
+from datapipe.loader.field_table import FIELDS, PIECES, Chunk, count_targets, tokens_of_rows
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS

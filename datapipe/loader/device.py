@@ -28,8 +28,8 @@ try:
 except ImportError as error:
     raise ImportError("datapipe.loader.device needs torch: pip install datapipe[torch]") from error
 
+from datapipe.loader.prefetch import Turns
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
-from datapipe.loader.turns import Turns
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:

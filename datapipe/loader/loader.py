@@ -21,12 +21,11 @@ from datapipe.loader.options import LoaderOptions, checked_options, taking
 from datapipe.loader.order.batch_order import RunSteps, check_step_number
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.state import LoaderState, read_state, state_at
-from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.prefetch import Prefetcher, SharedIterator, Turns
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import warn_of_ragged_ranks
 from datapipe.loader.source import FileSource
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.loader.turns import SharedIterator, Turns
 from datapipe.shards.manifest import Snapshot
 
 if TYPE_CHECKING:

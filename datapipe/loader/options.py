@@ -13,8 +13,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, ValidationError, model_validator
 
 from datapipe.errors import UserError, suggest
-from datapipe.loader.chunk import Labels
-from datapipe.loader.field_table import FIELDS
+from datapipe.loader.field_table import FIELDS, Labels
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.steps import merged

@@ -19,9 +19,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -254,3 +255,37 @@ def _stop_threads(work: _Work, threads: list[threading.Thread], interrupt: Calla
         if thread is not threading.current_thread():  # the collector may run in one of them
             thread.join()
     interrupt(False)
+
+
+class Turns:
+    """A lock that is free in a forked child, whichever thread of the parent held it."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        _ALL.add(self)
+
+
+class SharedIterator(Iterator[Any]):
+    """The items of a generator, from which several threads may take."""
+
+    def __init__(self, items: Generator[Any, None, None], turns: Turns) -> None:
+        self._items, self._turns = items, turns
+
+    def __next__(self) -> Any:
+        with self._turns.lock:
+            return next(self._items)
+
+    def close(self) -> None:
+        with self._turns.lock:
+            self._items.close()
+
+
+_ALL: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+def _free_all() -> None:
+    for turns in list(_ALL):
+        turns.lock = RLock()
+
+
+os.register_at_fork(after_in_child=_free_all)

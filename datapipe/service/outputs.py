@@ -116,13 +116,12 @@ class ServedOutput:
         reader, read_ahead = self._readers.get(key, lambda: open_rows(self.root, inventory, self._options)[1:])
         return BatchBuilder(order, reader, ticket), read_ahead
 
-    def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
+    def describe(self, order: BatchOrder, step: int) -> Opened:
         return Opened(
             snapshot=order.inventory.snapshot,
             state=state_at(step, order).as_dict(),
             sources=order.sources,
             num_samples=order.sample_order.num_samples,
-            **more,
         )
 
 

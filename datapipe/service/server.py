@@ -11,12 +11,15 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyarrow import flight
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
@@ -27,7 +30,6 @@ from datapipe.loader.prefetch import bytes_of
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
 from datapipe.loader.remote.wire import record_batch, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
-from datapipe.service.figures import ServiceFigures
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
 
@@ -36,11 +38,44 @@ Emit = Callable[..., None]
 _MIDDLEWARE = "access"
 _MOST_NAME = 256
 
-MOST_STEPS = 1 << 16
-"""Of a stream."""
-
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
+
+
+_KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "failed")
+
+
+class ServiceFigures(CollectorRegistry):
+    """Counts since the server began. Any thread may count.
+
+    Args:
+        running: by client, the streams that run.
+    """
+
+    def __init__(self, running: Callable[[], Counts[str]]) -> None:
+        super().__init__(auto_describe=False)
+        self._running = running
+        self.streams = self._counter("streams", "Streams that began.")
+        self.steps = self._counter("steps", "Batches built.", "output")
+        self.bytes = self._counter("bytes", "Bytes of the batches built.", "output")
+        self.seconds = self._counter("build_cpu_seconds", "CPU of building batches.", "output")
+        self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
+        for kind in _KINDS:
+            self.refusals.labels(kind)
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        yield CounterMetricFamily("datapipe_service_cpu_seconds", "CPU of the server's process.", value=time.process_time())
+        running = GaugeMetricFamily("datapipe_service_running_streams", "Streams that run.", labels=["client"])
+        for client, count in self._running().items():
+            running.add_metric([client], count)
+        yield running
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"datapipe_service_{name}", text, labels, registry=self)
 
 
 class _Asks(flight.ServerMiddleware):
@@ -202,8 +237,6 @@ class Service(flight.FlightServerBase):
         self.check_open()
         ticket = Ticket.read(content)
         output = self._output(client, ticket.output)
-        if ticket.count > MOST_STEPS:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {MOST_STEPS:,} are sent.")
         order = output.order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
@@ -228,7 +261,7 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        return output.describe(order, step, most_steps=MOST_STEPS).to_json()
+        return output.describe(order, step).to_json()
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))

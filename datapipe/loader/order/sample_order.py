@@ -17,8 +17,7 @@ from itertools import pairwise, starmap
 import numpy as np
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
+from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture

@@ -96,7 +96,7 @@ class Window:
 
 
 class SourceOrder:
-    """The samples of one source in a split. `address_finder.py` maps ordinals to rows.
+    """The samples of one source in a split. `AddressFinder` maps ordinals to rows.
 
     Args:
         names: parts of the names of all seeds of this order.

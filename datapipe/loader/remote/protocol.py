@@ -12,10 +12,9 @@ A ticket names everything that a batch depends on, so any server that has the ou
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.options import LoaderOptions, Seed
@@ -27,15 +26,12 @@ VERSION = 4
 MOST_REQUEST_BYTES = 2 << 20
 """Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source."""
 
-MOST_STEPS_OF_STREAM = 1 << 20
+MOST_STEPS_OF_STREAM = 1 << 16
 MESSAGE_BYTES = 4 << 20
 """Of the batches in a message, about. A batch that is larger has a message of its own."""
 
 MOST_ROWS = 1 << 20
 """Of a global batch."""
-
-MOST_ENTRIES = 10_000
-"""Of an argument that is a list."""
 
 MOST_MESSAGE_CHARS = 900
 """Of an error: gRPC loses longer ones with the metadata that they travel in."""
@@ -116,14 +112,6 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
     state: dict[str, Any] | None = None
     is_exact: bool = False
 
-    @model_validator(mode="after")
-    def _are_few(self) -> Self:
-        for name in ("mixture", "skip", "skip_documents", "skip_shards", "restart"):
-            given = getattr(self, name)
-            if not isinstance(given, Mapping | None) and len(given) > MOST_ENTRIES:
-                raise UserError(f"{name}: {len(given):,} entries; at most {MOST_ENTRIES:,} are served.")
-        return self
-
 
 class Opened(_Record, frozen=True):
     """The answer to an `OpenRequest`.
@@ -131,14 +119,12 @@ class Opened(_Record, frozen=True):
     Attributes:
         snapshot: the manifest without the shards.
         state: of the run at its next step.
-        most_steps: of a stream.
     """
 
     snapshot: Snapshot
     state: dict[str, Any]
     sources: tuple[str, ...]
     num_samples: int | None
-    most_steps: int
 
 
 class Where(_Record, frozen=True):

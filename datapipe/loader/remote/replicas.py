@@ -1,7 +1,7 @@
 """Connections to the servers of a service, and the health of each.
 
-A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first answer: a stuck call keeps a
-thread of the client until the connection breaks, so a server with `MOST_STUCK` such calls gets no more.
+A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first answer, so a call to a server
+that hangs keeps a thread until the connection breaks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.machine.retries import RetryPolicy
 
-MOST_STUCK = 2
 ANSWER_S = 30.0
 """For an action: opening a snapshot of 10^5 shards takes half a second."""
 
@@ -75,12 +74,11 @@ class Replica:
         failures: in a row.
         error: the last one, in words.
         not_before: end of its pause.
-        stuck: calls without a first answer.
     """
 
     def __init__(self, location: str, address: Address) -> None:
         self.location, self._address = location, address
-        self.failures, self.error, self.not_before, self.stuck = 0, "", 0.0, 0
+        self.failures, self.error, self.not_before = 0, "", 0.0
         self._client: flight.FlightClient | None = None
         self._lock = threading.Lock()
         _forks.replicas.add(self)
@@ -88,10 +86,6 @@ class Replica:
     @property
     def is_connected(self) -> bool:
         return self._client is not None
-
-    def count_stuck(self, change: int) -> None:
-        with self._lock:
-            self.stuck += change
 
     def client(self) -> flight.FlightClient:
         with self._lock:
@@ -142,11 +136,7 @@ class Replicas:
     def choose(self, other_than: Sequence[Replica] = ()) -> Replica | None:
         """The server to ask now; None while all are paused."""
         now = time.monotonic()
-        free = [
-            replica
-            for replica in self.all
-            if replica not in other_than and replica.stuck < MOST_STUCK and replica.not_before <= now
-        ]
+        free = [replica for replica in self.all if replica not in other_than and replica.not_before <= now]
         return min(free, key=lambda replica: replica.failures, default=None)
 
     def prefer(self, replica: Replica) -> None:
@@ -171,8 +161,7 @@ class Replicas:
             self._has_warned = True
             text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"
             warnings.warn(text, ServiceWarning, stacklevel=2)
-        pauses = (replica.not_before for replica in self.all if replica.stuck < MOST_STUCK)
-        soonest = min(pauses, default=now + _POLICY.longest_s)
+        soonest = min(replica.not_before for replica in self.all)
         return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
 
     def _reasons(self) -> str:

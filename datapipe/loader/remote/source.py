@@ -22,7 +22,7 @@ from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
 from datapipe.loader.prefetch import Prefetcher, Successor
 from datapipe.loader.remote.address import Address
-from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
+from datapipe.loader.remote.protocol import MOST_STEPS_OF_STREAM, Opened, OpenRequest, Ticket, Where
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import read_batches
@@ -79,7 +79,7 @@ class ServiceSource:
 
     def prefetcher(self, depth: int, stride: int) -> Prefetcher:
         successor = partial(self.run.steps.following, stride=stride)
-        stream = self._stream(stride, successor, self._most_steps)
+        stream = self._stream(stride, successor, MOST_STEPS_OF_STREAM)
         return Prefetcher(stream.read, depth, successor=successor, interrupt=stream.interrupt)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
@@ -114,7 +114,6 @@ class ServiceSource:
         )
         drop_last = self._options.drop_last is not False
         self.snapshot, self.run = opened.snapshot, RunSteps(key, lineage, opened.sources, opened.num_samples, drop_last)
-        self._most_steps = opened.most_steps
         self._asked: dict[str, Any] = {
             **{name: getattr(self._options, name) for name in _OF_TICKETS},
             "output": self._replicas.address.name,

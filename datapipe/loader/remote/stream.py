@@ -44,16 +44,12 @@ class _Call:
         self._room = threading.Semaphore(_MESSAGES_AHEAD)
         self._reader: Any = None
         self._is_over = False
-        replica.count_stuck(1)  # until the first answer
         self._thread = threading.Thread(target=self._run, name="datapipe-call", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        is_waiting = True
         try:
             self._reader = self.replica.client().do_get(flight.Ticket(self._ticket), self.replica.options())
-            self.replica.count_stuck(-1)
-            is_waiting = False
             while not self._is_over:
                 message = self._reader.read_chunk().data
                 self._inbox.put((self, message))
@@ -63,8 +59,6 @@ class _Call:
         except BaseException as error:
             self._inbox.put((self, error))
         finally:
-            if is_waiting:
-                self.replica.count_stuck(-1)
             if self._is_over and self._reader is not None:
                 self._reader.cancel()
             self._reader = None
@@ -88,7 +82,7 @@ class StepStream:
         make_ticket: the ticket for steps from a first one on.
         read_message: the steps and batches in a message, or a refusal.
         successor: the step after a step; None at the end.
-        most_steps: of a stream.
+        most_steps: of a call.
     """
 
     def __init__(

@@ -18,12 +18,11 @@ from torch.utils.data import DataLoader
 
 from datapipe.errors import UserError
 from datapipe.loader.field_table import PER_TOKEN
-from datapipe.loader.prefetch import PrefetchCounts
+from datapipe.loader.prefetch import PrefetchCounts, SharedIterator
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
-from datapipe.loader.turns import SharedIterator
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage.root import Root
 

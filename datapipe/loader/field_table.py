@@ -8,7 +8,7 @@ A *piece* is the part of one document that lies in one row; a document that was 
     position_ids     (B, S)           from 0 in each piece
     segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
     cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
-                                      a run of its own, so that every token lies in a run; its labels are ignored
+                                      a separate run, so that every token lies in a run; its labels are ignored
     max_seqlen       int              the longest run between two borders. With `pad_cu_seqlens`, `cu_seqlens` has a fixed
                                       length, its last entries repeat the end, and `max_seqlen` is the longest run possible
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below

@@ -3,7 +3,7 @@
     with serve_metrics([loader], port=9400):
         for batch in loader: …
 
-The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over, say, [5m].
+The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over [5m], for example.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     addresses ── find_rows ──▶ rows of known blocks ────────────────────────────────────┬── gather ──▶ SequenceRows
                         └────▶ other rows: shard opened, block checked, or rows copied ─┘
 
-A mapped shard has a table of its blocks, which the kernels read. Python runs only when a shard is opened or a block is
-read for the first time. Blocks of Parquet files and of object stores are read one after another, and only the wanted rows
-of each are kept.
+A mapped shard has a table of its blocks, which the kernels read. Python runs only when a shard is
+opened or a block is read for the first time. Blocks of Parquet files and of object stores are read
+one after another, and only the wanted rows of each are kept.
 
 A call holds the shards that were open when it began, so none is unmapped during the call: opening a shard adds to the dict of
 open shards, closing one replaces the dict. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.

@@ -64,7 +64,6 @@ class TraceRow(BatchPiece):
         key: of the document, 32 hex digits.
         path: of the document's file, relative to its source; empty if the snapshot has no list of files.
         position: in its file: byte offset of the document's line, or its row number.
-        text: of the piece, if it was requested.
     """
 
     key: str

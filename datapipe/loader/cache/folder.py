@@ -3,13 +3,13 @@
     <folder>/8f3c….arrow     a shard, named by its checksum: any snapshot that has this shard may use it
     <folder>/8f3c….part      a shard in progress, owned by the process that holds its flock; allocated at its full size
 
-Every decision is made under a flock of the folder, so shards and `.part` files never exceed the budget together, for any
-number of processes. The operating system releases both locks when their holder dies. A process that meets an unlocked
-`.part` file takes it over or deletes it.
+Every decision is made under a flock of the folder, so shards and `.part` files never exceed the
+budget together, for any number of processes. The operating system releases both locks when their
+holder dies. A process that finds an unlocked `.part` file takes it over or deletes it.
 
-A process stamps the files that it still expects (by their modification time), and does not delete files that another
-process stamped in the last minute. A file that another process has mapped may be deleted: its bytes stay readable until
-they are unmapped.
+A process stamps the files that it still expects (by their modification time), and does not delete
+files that another process stamped in the last minute. A file that another process has mapped may be
+deleted: its bytes stay readable until they are unmapped.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     ordinal     0 ── generation 0 ── | generation 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
                                                       └ the run moves to a snapshot that has generation 1
 
-A run that moves to a snapshot with more generations finishes its epoch with unchanged samples, draws the new generations, and
-then begins epochs over all of them, so the later snapshot still gives all earlier batches. A source era is the range of samples
-between two moves.
+A run that moves to a snapshot with more generations finishes its epoch with unchanged samples,
+draws the new generations, and then begins epochs over all of them, so the later snapshot still
+gives all earlier batches. A source era is the range of samples between two moves.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -200,19 +201,11 @@ MOST_BYTES = 64 << 20
 """Of the windows in the tables; past it, the tables start over."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tables:
-    """Windows as kernels read them.
-
-    Attributes:
-        windows: (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64.
-        kept: by line of `windows`, the window that owns the memory.
-        num_bytes: of `kept`.
-    """
+class _Tables(NamedTuple):
+    """Windows as kernels read them, (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64; by line, the owner of the memory."""
 
     windows: np.ndarray
     kept: Mapping[int, Window]
-    num_bytes: int
 
 
 class AddressFinder:
@@ -257,8 +250,7 @@ class AddressFinder:
             (source, self._orders[source].window_at(ordinal))
             for source, ordinal in zip(of_missing.tolist(), ordinals[missing[first_of]].tolist())
         ]
-        num_bytes = sum(window.num_bytes for _, window in new)
-        if tables.num_bytes + num_bytes > MOST_BYTES:
+        if sum(window.num_bytes for window in [*tables.kept.values(), *(window for _, window in new)]) > MOST_BYTES:
             tables = self._empty()
         windows, kept = tables.windows.copy(), dict(tables.kept)
         for source, window in new:
@@ -266,11 +258,11 @@ class AddressFinder:
             if newer in kept:
                 windows[older], kept[older] = windows[newer], kept[newer]
             windows[newer], kept[newer] = _line(window, int(self._source_starts[source])), window
-        return _Tables(windows=windows, kept=kept, num_bytes=sum(window.num_bytes for window in kept.values()))
+        return _Tables(windows, kept)
 
     def _empty(self) -> _Tables:
         num_lines = len(self._orders) * kernels.WINDOWS_PER_SOURCE
-        return _Tables(windows=np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), kept={}, num_bytes=0)
+        return _Tables(np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), {})
 
 
 def _line(window: Window, source_start: int) -> list[int]:

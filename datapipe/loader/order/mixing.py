@@ -20,9 +20,9 @@ three samples of its exact share after every prefix of the run**, for any weight
 in a run of one phase (measured: 1.0 over 1,000 tiny weights). Block-wise integer counts would round small weights away, and
 random draws would deviate by the square root of n.
 
-The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. A cap counts rows:
-where the mixture redistributes, a source gives as many whole groups as its cap allows; otherwise the run ends at the row
-that would pass it.
+The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. A
+cap counts rows: where the mixture redistributes, a source gives as many whole groups as its cap
+allows; otherwise the run ends at the row that would pass it.
 """
 
 from __future__ import annotations

@@ -86,10 +86,9 @@ def state_at(step: int, run: RunSteps) -> LoaderState:
 def checked_mapping(state: object) -> Mapping[str, Any]:
     """`state`, if it is a dict with a version. Raises SnapshotError for anything else, such as a whole checkpoint."""
     if not isinstance(state, Mapping):
-        raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
+        raise _no_state(type(state).__name__)
     if "version" not in state:
-        keys = ", ".join(map(str, list(state)[:9])) or "nothing"
-        raise SnapshotError(f"not a loader state: a dict of {keys}. Give what `state_dict()` returned, unchanged.")
+        raise _no_state(f"a dict of {', '.join(map(str, list(state)[:9])) or 'nothing'}")
     return state
 
 
@@ -105,17 +104,17 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
         saved = LoaderState.model_validate(verified(state))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise SnapshotError(
-            f"not a loader state: {first['loc'][0]}: {first['msg']}. Give what `state_dict()` returned, unchanged."
-        ) from None
+        raise _no_state(f"{first['loc'][0]}: {first['msg']}") from None
     try:
         lineage = read_lineage(saved.lineage)
         _check_agrees(saved, lineage)
     except ValueError as error:
-        raise SnapshotError(
-            f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
-        ) from error
+        raise _no_state(f"its lineage cannot be read ({error})") from error
     return saved, lineage
+
+
+def _no_state(what: str) -> SnapshotError:
+    return SnapshotError(f"not a loader state: {what}. Give what `state_dict()` returned, unchanged.")
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:

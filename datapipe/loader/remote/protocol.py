@@ -28,7 +28,7 @@ MOST_REQUEST_BYTES = 2 << 20
 
 MOST_STEPS_OF_STREAM = 1 << 16
 MESSAGE_BYTES = 4 << 20
-"""Of the batches in a message, about. A batch that is larger has a message of its own."""
+"""Of the batches in a message, about. A larger batch has its own message."""
 
 MOST_ROWS = 1 << 20
 """Of a global batch."""

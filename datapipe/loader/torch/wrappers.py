@@ -1,9 +1,9 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
-Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches,
-and the trainer of one rank would then get wrong batches in silence. In a worker process, the stack has only the classes
-of the DataLoader. Accelerate calls `set_epoch` of a dataset in the main process before each iteration, and is recognised
-there.
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split
+or hold its batches, and the trainer of one rank would then get wrong batches in silence. In a
+worker process, the stack has only the classes of the DataLoader. Accelerate calls `set_epoch` of a
+dataset in the main process before each iteration, and is recognised there.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class Wrappers:
 
     Attributes:
         makes_batches: a DataLoader collates several items of the dataset into one.
-        splits: the class, of Accelerate, that gives each process a part of what a rank reads; "" if there is none.
-        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early; "" if there is
-            none.
+        splits: the class, of Accelerate, that gives each process a part of what a rank reads.
+        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
         resumed_at: the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself; else 0.
     """

@@ -102,7 +102,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
         skip_documents: documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
-        skip_shards: paths of shards, with or without the digest in their name, whose rows are replaced by others of their source.
+        skip_shards: paths of shards, with or without the digest in the name, whose rows are replaced by others of their source.
         migrate: accept states of another mixture, or of other sources. Each source continues after the samples drawn so far.
         restart: with `migrate`, sources that hold other rows than before and start over.
         on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,

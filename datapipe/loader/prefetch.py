@@ -258,7 +258,7 @@ def _stop_threads(work: _Work, threads: list[threading.Thread], interrupt: Calla
 
 
 class Turns:
-    """A lock that is free in a forked child, whichever thread of the parent held it."""
+    """The lock of a loader's position, so that each batch is handed out once. It is free in a forked child."""
 
     def __init__(self) -> None:
         self.lock = RLock()

@@ -3,7 +3,7 @@
     with serve_metrics([loader], port=9400):
         for batch in loader: …
 
-The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over [5m], for example.
+The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over [5m].
 """
 
 from __future__ import annotations

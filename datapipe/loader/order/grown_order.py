@@ -202,14 +202,18 @@ MOST_BYTES = 64 << 20
 
 
 class _Tables(NamedTuple):
-    """Windows as kernels read them, (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64; by line, the owner of the memory."""
+    """Windows as kernels read them, (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64; by line, the memory's owner."""
 
     windows: np.ndarray
     kept: Mapping[int, Window]
 
 
 class AddressFinder:
-    """Addresses of the samples of each source. Several threads may call `find` at once."""
+    """Addresses of the samples of each source, by one kernel call for all. Several threads may call `find` at once.
+
+    The tables hold the two windows that each source used last. They are replaced, never changed: a call works with the tables
+    that it took, so the memory that a kernel reads lives until it returns.
+    """
 
     def __init__(self, orders: Sequence[GrownOrder], source_starts: np.ndarray) -> None:
         self._orders, self._source_starts = tuple(orders), source_starts

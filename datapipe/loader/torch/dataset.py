@@ -205,7 +205,7 @@ class StreamingDataset(IterableDataset):
             self.loader.seek(0)
             step = self.loader.next_step(worker)
         elif self._is_owned:
-            self.loader.seek(self._passes.first_step or 0)
+            self.loader.seek(self._passes.first_step)
             step = self.loader.next_step(worker)
         else:
             step = self.loader.next_step(worker) if is_first else self.loader.step
@@ -283,50 +283,45 @@ SECOND_PASS_OF_OWNED = (
 
 
 class Passes:
-    """The number of the permitted pass, its first step, and the last pass that each worker began.
+    """The passes of a DataLoader, which its main process permits and its workers claim, in shared memory.
 
-    The tensor is shared with forked and with spawned workers. A copy by `pickle` or `deepcopy` is independent. The n-th
-    iteration in a worker is the n-th pass since its start, so a worker that starts late takes no later pass for its own.
+    A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass
+    over the copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
+
+    A copy by `pickle` or `deepcopy` is independent. The n-th iteration in a worker is the n-th pass since its start, so a
+    worker that starts late takes no later pass for its own.
     """
 
     def __init__(self) -> None:
-        self._tensor = torch.zeros(2 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
+        # the number of the permitted pass, its first step (-1: that of each process), and the last pass that each worker began
+        self._numbers = torch.zeros(2 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
         self._next = 0  # the pass that this copy claims next
-        self._view()
 
-    def permit(self, first_step: int | None = None) -> None:
+    def permit(self, first_step: int = -1) -> None:
         """Permits one pass, from `first_step` or else from the position that each process knows."""
-        self._head[1] = -1 if first_step is None else first_step
-        self._head[0] += 1
-        self._next = int(self._head[0])
+        self._numbers[1] = first_step
+        self._numbers[0] += 1
+        self._next = int(self._numbers[0])
 
     def claim(self, worker: int) -> bool:
         """Begins the next pass in `worker`, of this process. False if it is not permitted, or such a worker began it before."""
         if worker >= MOST_WORKERS:
             raise UserError(f"DataLoader worker {worker}: at most {MOST_WORKERS} workers are supported. Set fewer num_workers.")
-        if not self._begun[worker] < self._next <= self._head[0]:
+        if not int(self._numbers[2 + worker]) < self._next <= int(self._numbers[0]):
             return False
-        self._begun[worker] = self._next
+        self._numbers[2 + worker] = self._next
         self._next += 1
         return True
 
     @property
     def is_begun(self) -> bool:
-        return bool((self._begun >= self._head[0]).any())
+        return bool((self._numbers[2:] >= self._numbers[0]).any())
 
     @property
-    def first_step(self) -> int | None:
-        """The first step of the permitted pass, if the main process set it."""
-        return None if self._head[1] < 0 else int(self._head[1])
-
-    def _view(self) -> None:
-        numbers = self._tensor.numpy()
-        self._head, self._begun = numbers[:2], numbers[2:]  # (2,) int64: number and first step; (MOST_WORKERS,) int64
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"tensor": self._tensor, "next": self._next}
+    def first_step(self) -> int:
+        return max(0, int(self._numbers[1]))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        tensor = state["tensor"]
-        self._tensor, self._next = tensor if tensor.is_shared() else tensor.clone().share_memory_(), state["next"]
-        self._view()
+        self.__dict__ |= state
+        if not self._numbers.is_shared():
+            self._numbers = self._numbers.clone().share_memory_()

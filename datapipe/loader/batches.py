@@ -171,11 +171,7 @@ class BatchBuilder:
         return np.stack([rows, starts, stops], axis=1).astype(np.int64)
 
     def left_out(self, step: int, keys: np.ndarray) -> np.ndarray:
-        """Which documents are padding at a step, because the run leaves them out or they were taken down: (n,) bool.
-
-        Args:
-            keys: (n, 16) uint8.
-        """
+        """Which documents are padding at a step, because the run leaves them out or they were taken down: (n,) bool."""
         left_out = self._removed.at(step).holds(keys)
         if skipped := self.batch_order.left_out_documents(step):
             left_out |= np.array([key.tobytes() in skipped for key in keys], np.bool_)

@@ -3,9 +3,10 @@
     source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a second stream ─▶ queue of `depth` ─▶ the trainer's stream
                                                           an event after it             oldest first      waits for the event
 
-No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that at most `depth` copies are
-pending, beside the batch that the trainer holds. An error of the source is raised in the position of the batch that failed.
-Without CUDA it is a plain copy, with the same order and the same states, which count the batches handed out here.
+No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that
+at most `depth` copies are pending, beside the batch that the trainer holds. An error of the source
+is raised in the position of the batch that failed. Without CUDA it is a plain copy, with the same
+order and the same states, which count the batches handed out here.
 """
 
 from __future__ import annotations
@@ -36,8 +37,6 @@ def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch
     """Batches as tensors on `device`, copied while the trainer computes.
 
     Args:
-        batches: dicts of NumPy arrays or tensors; other values pass unchanged.
-        device: "cuda", "cuda:1", "cpu", …
         depth: pending copies beside the batch handed out, in pinned memory and on the device.
     """
     if depth < 1:
@@ -75,11 +74,7 @@ class DevicePrefetcher(Iterator[Batch]):
         return self._hand_over(oldest)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state of the source after the batch handed out last.
-
-        Args:
-            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
-        """
+        """The state of the source after the batch handed out last."""
         if self._states is None:
             raise UserError(
                 f"{type(self._source).__name__} has no state that counts batches. Count the steps of the run and save "

@@ -56,7 +56,6 @@ class Chunk:
         read: the columns of the rows that the fields need; tokens in the requested dtype.
         addresses: (num_rows,) int64.
         hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
-        mesh: the rank that the batches are for.
         columns: the tokens of each row that it gets; None for all.
         num_runs: the runs of a batch that `cu_seqlens` has room for; None for as many as there are.
         global_targets: labels that count in the global batch of each step; empty where no field needs them.
@@ -82,7 +81,6 @@ class Chunk:
 
         Args:
             filler: of the padding of documents that are split.
-            hidden: the value of left-out documents.
         """
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
@@ -173,9 +171,7 @@ def count_targets(read: SequenceRows, hidden: np.ndarray, borders: Sequence[int]
     targets with shifted labels, and 6 with unshifted ones, where the last token of a piece predicts the first of the next.
 
     Args:
-        read: the rows of all batches, with the lengths of their pieces.
         hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
-        borders: batch b has the rows borders[b]:borders[b + 1].
     """
     # used, untaught: (num_rows,) tokens of documents, and those of them that no token predicts
     used = tokens_of_rows(read)
@@ -233,7 +229,6 @@ class Field:
 
     Attributes:
         make: a chunk -> the value of the field for each of its batches.
-        columns: of the rows, that `make` needs.
         counts_targets: whether `make` needs `Chunk.global_targets`.
     """
 

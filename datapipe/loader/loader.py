@@ -1,7 +1,7 @@
 """The loader of one rank: an iterator over batches whose only state is its next step.
 
-Opening a loader reads the manifest. A shard is opened when its first row is read, and threads start at the first batch, so a
-loader may be opened before a fork.
+Opening a loader reads the manifest. A shard is opened when its first row is read, and threads start
+at the first batch, so a loader may be opened before a fork.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 class Loader:
     """Streams the batches of one rank; see `field_table.py` for the fields, and `datapipe/loader/README.md` for states.
 
-    A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
-    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, unless a
-    state or `seek` has just set its position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same run,
-    and opens its own files. Several threads may take batches: each batch is handed out once.
+    A loader keeps its position: every `for` over it continues where the last one stopped, after a
+    break or an exception too, and so does `next(loader)`. A training loader stays at its end. A
+    validation loader starts over with each `for`, unless a state or `seek` has just set its
+    position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same run, and
+    opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow.
@@ -49,7 +50,6 @@ class Loader:
     Args:
         output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
             servers build the batches (`datapipe serve`).
-        options: see `datapipe.loader.options.LoaderOptions`.
     """
 
     @taking(LoaderOptions)

@@ -8,8 +8,8 @@ The first chunk has one step, so the first batch is not delayed. Chunks then gro
 or half of the depth, so that one is used while the next is built. A chunk is handed over by one
 lock: 3 us a batch that is ready, and 30 us a chunk where both threads take turns on one core.
 
-Threads refer to the work queue and not to the owner. An owner without references is collected, which stops the threads; so does
-the end of the interpreter.
+Threads refer to the work queue and not to the owner. An owner without references is collected,
+which stops the threads; so does the end of the interpreter.
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ class RowReader:
 
         Args:
             dtype: of the tokens: int32, int64, or None for the stored type.
-            allocate: creates the array of the tokens.
         """
         addresses = np.ascontiguousarray(addresses, np.int64)
         shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))

@@ -41,12 +41,7 @@ class FileSource:
     """Batches that this process builds from the files of an output.
 
     Args:
-        output: a path or URL.
         options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-
-    Attributes:
-        run: the steps and the history of the run.
-        num_threads: threads that build at the same time.
     """
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
@@ -80,11 +75,7 @@ class FileSource:
         return Prefetcher(build_many, depth, successor=successor, num_threads=self.num_threads)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
-        """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order.
-
-        Args:
-            is_exact: the history in the state is kept unchanged, as for a copy of a loader.
-        """
+        """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order."""
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:

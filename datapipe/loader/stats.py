@@ -35,9 +35,7 @@ class LoaderStats:
     """The figures of a loader over all its iterations so far. `print` shows them in a few lines.
 
     Attributes:
-        steps: batches handed out.
         tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
-        first_wait_s: seconds waited for the first batch of each iteration.
         wait_s, longest_wait_s: seconds waited for all other batches.
         compute_s: seconds between taking a batch and asking for the next.
         num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
@@ -150,10 +148,6 @@ class LoaderStats:
 
 class StepClock:
     """Reads the time around every take. One thread takes batches; others may read the figures.
-
-    Args:
-        token_field: a field with one number per token, from which tokens are counted; None if there is none.
-        now: seconds of a monotonic clock.
 
     Attributes:
         counts: of all iterations, into which prefetchers count.

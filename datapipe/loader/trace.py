@@ -114,7 +114,6 @@ def trace_step(
 
     Args:
         text: whether to decode the tokens of each piece.
-        run: as for `open_run`.
     """
     traced = open_run(output, **run)
     traced.batch_order.check_step(step)
@@ -135,7 +134,6 @@ def trace_document(
     Args:
         key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
-        run: as for `open_run`.
 
     Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
@@ -159,7 +157,6 @@ def open_run(
     Args:
         global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
-        snapshot: by default that of the state, or the newest.
         sequence_length: by default that of the state, or the first.
     """
     root, length = output_of(Root(str(output)))

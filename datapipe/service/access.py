@@ -7,8 +7,8 @@
         bytes_per_s: 500MB                 by default without a limit
         streams: 64                        at once; by default the server's --client-streams
 
-Without a file, a client is an address. The file is read again when it changes; a file that cannot be read leaves the tokens
-unchanged.
+Without a file, a client is an address. The file is read again when it changes; a file that cannot
+be read leaves the tokens unchanged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class Client(BaseModel, frozen=True, extra="forbid"):
         sha256: of its token; empty without one.
         outputs: that it may read; None for all.
         bytes_per_s: over all its streams; None without a limit.
-        streams: at once, at most.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -88,7 +87,6 @@ class Access:
     """The clients.
 
     Args:
-        token_file: None: any client may read every output.
         most_streams: of a client without a limit in its token.
         warn: gets the reason, once, when the file cannot be reloaded.
     """
@@ -105,12 +103,7 @@ class Access:
             self._clients, self._seen = self._read(token_file), _stamp(token_file)
 
     def client(self, authorization: str, host: str) -> Client:
-        """The client of a request. Raises RefusedError.
-
-        Args:
-            authorization: the header; empty if there is none.
-            host: the address of the peer.
-        """
+        """The client of a request. Raises RefusedError."""
         if self._token_file is None:
             return Client.at(host, self._most_streams)
         self._reload(self._token_file)

@@ -56,8 +56,6 @@ class ServedOutput:
     """One output.
 
     Args:
-        name: by which clients ask for it.
-        url: a path or URL.
         options: of the cache for an output on an object store.
     """
 

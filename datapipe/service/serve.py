@@ -129,11 +129,7 @@ def _end_connections(port: int) -> None:
 
 
 def serve(outputs: Sequence[str], options: ServeOptions, print_line: Callable[[str], None], emit: Emit) -> None:
-    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once.
-
-    Args:
-        print_line: gets a line for each output, once the server is ready.
-    """
+    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once."""
     stop = threading.Event()
     with _signals(stop):
         running = Running(outputs, options, emit)
@@ -225,11 +221,7 @@ def _warm(output: ServedOutput) -> None:
 
 
 class StatusServer(MetricsServer):
-    """GET /healthz: 200 while the process answers. /readyz: 200 while requests are answered; else 503 and the reason. /metrics.
-
-    Args:
-        why_not_ready: a sentence; empty while the server is ready.
-    """
+    """GET /healthz: 200 while the process answers. /readyz: 200 while requests are answered; else 503, and why. /metrics."""
 
     def __init__(self, host: str, port: int, collector: Collector, why_not_ready: Callable[[], str]) -> None:
         super().__init__(host, port, f"--status-port {port}", collector)

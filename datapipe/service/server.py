@@ -46,11 +46,7 @@ _KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "faile
 
 
 class ServiceFigures(CollectorRegistry):
-    """Counts since the server began. Any thread may count.
-
-    Args:
-        running: by client, the streams that run.
-    """
+    """Counts since the server began. Any thread may count."""
 
     def __init__(self, running: Callable[[], Counts[str]]) -> None:
         super().__init__(auto_describe=False)
@@ -170,7 +166,6 @@ class Service(flight.FlightServerBase):
 
     Args:
         location: such as grpc://127.0.0.1:0.
-        outputs: by name.
         emit: gets an event and facts, for the log. Threads call it in turn.
         tls: certificates and keys, in PEM.
     """

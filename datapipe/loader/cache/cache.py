@@ -48,7 +48,6 @@ class ShardCache:
 
     Args:
         budget_bytes: of all files in the folder.
-        num_threads: shards fetched at the same time.
         most_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 

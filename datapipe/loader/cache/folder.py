@@ -47,7 +47,6 @@ class Reservation:
 
     Attributes:
         descriptor: of the `.part` file, allocated at the size of the shard.
-        name: of the finished file.
     """
 
     descriptor: int
@@ -79,8 +78,8 @@ class CacheFolder:
     def reserve(self, entry: ShardEntry, rank: Rank) -> Reservation | Literal["present", "busy", "no room"]:
         """Makes room for a shard, by deleting the files that are needed last.
 
-        "present": the shard is in the folder. "busy": another process is fetching it. "no room": all files in the folder are
-        needed earlier, or by another process.
+        "present": the shard is in the folder. "busy": another process is fetching it. "no room":
+        all files in the folder are needed earlier, or by another process.
         """
         final = self.file(entry)
         own_rank = rank(final.name)  # None if the shard is not expected any more

@@ -41,12 +41,7 @@ class Generations:
     epochs: int = 0
 
     def grown(self, count: int, size: int, num_drawn: int) -> Generations:
-        """The generations after a move to a snapshot with `count` of them.
-
-        Args:
-            size: samples of an epoch before the move.
-            num_drawn: samples drawn before the move.
-        """
+        """The generations after a move to a snapshot with `count` of them."""
         whole = max(0, -(-(num_drawn - self.origin) // size) - 1) if size else 0
         return Generations(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
 
@@ -91,7 +86,6 @@ def source_eras(moves: Sequence[tuple[int, Generations]], sizes: Sequence[int]) 
 
     Args:
         moves: for each era, the samples drawn before it, and its generations.
-        sizes: samples of one epoch of each generation.
 
     Raises SnapshotError for moves that no run makes: they are read from states.
     """

@@ -31,8 +31,6 @@ class MixtureEra:
         num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
         data: by source, a digest of its rows, as `short_digest` writes it.
         sizes: by source, samples of one epoch.
-        generations: by source; `Generations()` if absent.
-        snapshot: fingerprint of the snapshot.
     """
 
     step: int
@@ -53,7 +51,6 @@ class Skips:
     """What a run leaves out.
 
     Attributes:
-        steps: ranges (start, stop) of steps that are not handed out.
         documents: key in hex -> the first step at which its tokens are padding.
         shards: path -> the first step at which its rows are replaced by other rows of the source.
     """

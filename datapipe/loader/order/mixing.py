@@ -3,8 +3,8 @@
     sample g  ->  group g // R  ->  segment  ->  down a tree of two-way splits  ->  (source, ordinal of the group)
                                                                                 ->  ordinal: samples of that source before g
 
-Rows come in groups of R = `group_rows` rows of one source, counted from the first sample of the mixture: 1 unless the loader
-asks for more. To what follows, a group is a sample.
+Rows come in groups of R = `group_rows` rows of one source, counted from the first sample of the
+mixture: 1 unless the loader asks for more. To what follows, a group is a sample.
 
 A run is a sequence of segments with constant weights (`segments.py`). Each finite segment gives every source a whole number of
 samples, so that at each border every source is within one sample of its exact share of all samples so far. Within a segment
@@ -134,7 +134,6 @@ class SegmentQuotas:
     """The quota of each source in one segment. Groups count as samples, from the first one of the mixture.
 
     Attributes:
-        start: first sample of the segment.
         stop: first sample of the next segment; None for the last.
         weights: by source, above 0: sample counts that add up to the length of the segment; in an endless one its weights.
         num_drawn: (num_sources,) samples of each source before `start`.
@@ -176,7 +175,6 @@ class Mixture:
 
     Args:
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
-        num_drawn: (num_sources,) samples of each source before `start`; 0 each by default.
         generations: of the sources that have several.
 
     Attributes:

@@ -22,11 +22,9 @@ class Recipe:
     """All options that decide which source a sample comes from.
 
     Attributes:
-        sequence_length: tokens of a row; a sample is a row.
         phases: exact integer weights until a token position of the run; the last phase has no end.
         max_epochs: by source, for the sources with a cap.
         exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
-        total_tokens: tokens of the run; None for a run without end.
         group_rows: samples that come one after another from one source, see `mixing.py`; 1: sources are mixed row by row.
     """
 

@@ -30,7 +30,6 @@ class OrderKey:
     """What decides the order of each source, but for its rows.
 
     Attributes:
-        snapshot: on a client of a service, without its shards.
         window_shards: shards of a source that are mixed at a time; 0 for all.
         shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
     """
@@ -50,7 +49,6 @@ class Inventory(OrderKey):
         data: by source, a digest of all its rows.
         generations: by source, of a new run; only of the sources that have several.
         orders: of each source in a new run, in the order of `layout.sources`.
-        sizes: by source, samples of one epoch.
         removed: digest of the list of documents that were taken down; "" where there are none.
     """
 
@@ -118,7 +116,6 @@ class SampleOrder:
     """The order of one split. Raises SnapshotError for a source with weight and no sequences.
 
     Args:
-        inventory: the rows of the split.
         eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must fit the inventory.
     """
 

@@ -44,7 +44,6 @@ def plan_segments(
     A group of rows counts as a sample, and samples count from the first one of the mixture.
 
     Args:
-        start: the row of the run with which the mixture begins.
         caps: source number -> the most samples of that source. Past its cap, the other sources share its samples.
     """
     segments: list[Segment] = []
@@ -103,8 +102,6 @@ class Job:
     """A sample that may be drawn in any of several segments.
 
     Attributes:
-        source: number of its source.
-        window: numbers of the segments, ascending.
         due: whether it must be drawn in one of them. The last, unfinished sample of a source is not due.
     """
 

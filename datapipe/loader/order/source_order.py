@@ -5,10 +5,11 @@
     epoch      s3 s0 s6 | s1 s5 s4 | s2        the shards of the source, in an order derived from the epoch's key
     windows    ~~~~~~~~ | ~~~~~~~~ | ~~        `window_shards` at a time (3 here), their rows mixed with each other
 
-Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any shard, so one row from an
-object store costs one block of about 4 MiB. With windows of W shards, W shards are in use at a time and each is fetched once
-an epoch. Every shard is a random sample of its source when it is built, so the only cost of a window is that neighbours in one
-epoch are more likely to be near each other in the next.
+Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any
+shard, so one row from an object store costs one block of about 4 MiB. With windows of W shards, W
+shards are in use at a time and each is fetched once an epoch. Every shard is a random sample of its
+source when it is built, so the only cost of a window is that neighbours in one epoch are more
+likely to be near each other in the next.
 
 Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the
 other as a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every
@@ -38,7 +39,6 @@ class Section:
     Attributes:
         names: parts of the names of its seeds, beside the epoch.
         shards: (n,) int64, within the source; repeated shards occur several times.
-        sizes: (n,) int64, rows of each.
     """
 
     names: tuple[str | int, ...]
@@ -99,10 +99,8 @@ class SourceOrder:
     """The samples of one source in a split. `AddressFinder` maps ordinals to rows.
 
     Args:
-        names: parts of the names of all seeds of this order.
         sizes: (num_shards,) int64, rows of each shard of the source, sorted by path.
         stratum_of: (num_shards,) int64, the stratum of each, where the source has strata.
-        window_shards: shards mixed at a time; 0 for all.
     """
 
     def __init__(

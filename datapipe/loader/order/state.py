@@ -45,8 +45,6 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     Attributes:
         global_batch_size: rows of the next step over all ranks.
-        tokenizer, snapshot: fingerprints.
-        lineage: its JSON.
         order: "shuffled"; or "stored", for the rows of each source in the order of its shards.
     """
 

@@ -38,8 +38,6 @@ class Steps:
     Args:
         eras: at least one, ascending, the first from step 0.
         skip: ranges (start, stop) of steps that are not handed out, in any order; they may overlap.
-        num_samples: samples of the run; None for a run without end.
-        drop_last: whether a last batch of fewer rows is dropped.
     """
 
     def __init__(

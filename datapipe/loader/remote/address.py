@@ -30,7 +30,6 @@ class Address:
     """An output on a service.
 
     Attributes:
-        locations: URLs of the servers, any of which answers.
         ca: PEM of the certificates that are trusted; None for those of the system.
         wait_s: seconds without an answer of any server after which a loader gives up.
     """

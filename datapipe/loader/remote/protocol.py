@@ -77,8 +77,6 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader; those of skips have no effect.
 
     Attributes:
-        lineage: its JSON.
-        first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
     """
@@ -101,7 +99,6 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
     """The arguments of a `Loader`, and a state to continue from.
 
     Attributes:
-        state: of a loader; None for a new run.
         is_exact: whether the history in the state is kept unchanged, as for a copy of a loader.
     """
 
@@ -131,7 +128,6 @@ class Where(_Record, frozen=True):
     """The answer to the action "where", whose body is the name of an output.
 
     Attributes:
-        snapshot: fingerprint of the newest.
         files: the folder of the output, for clients on the server's own machine; empty for others.
     """
 

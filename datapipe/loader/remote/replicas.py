@@ -1,7 +1,7 @@
 """Connections to the servers of a service, and the health of each.
 
-A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first answer, so a call to a server
-that hangs keeps a thread until the connection breaks.
+A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first
+answer, so a call to a server that hangs keeps a thread until the connection breaks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Replica:
 
     Attributes:
         failures: in a row.
-        error: the last one, in words.
         not_before: end of its pause.
     """
 

@@ -1,12 +1,12 @@
 """Steps from a service, one after another, whichever of its servers answers.
 
     read(steps) ─▶ a call: DoGet of the next `most_steps` steps ─▶ messages ─▶ batches
-                     │ no message for long (by past waits): the same steps from a second server; the first answer wins
-                     │ the server fails, drains or is busy: the next step from another server
-                     └ the stream has sent its steps: a new one
+                     │ no message for long (by past waits): the same steps from a second server; the
+                     first answer wins │ the server fails, drains or is busy: the next step from
+                     another server └ the stream has sent its steps: a new one
 
-All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread, which waits for messages and
-keeps two at most; so a client that pauses makes the server wait.
+All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread,
+which waits for messages and keeps two at most; so a client that pauses makes the server wait.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class StepStream:
     Args:
         make_ticket: the ticket for steps from a first one on.
         read_message: the steps and batches in a message, or a refusal.
-        successor: the step after a step; None at the end.
-        most_steps: of a call.
     """
 
     def __init__(

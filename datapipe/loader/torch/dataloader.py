@@ -47,7 +47,6 @@ def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
     Workers start by "spawn" for object stores and services, whose clients do not survive a fork.
 
     Args:
-        output: the output of a run, a path or URL.
         options: arguments of `StreamingDataLoader`: num_workers, collate_fn, pin_memory, …; all others are those of
             `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
     """
@@ -67,8 +66,6 @@ class StreamingDataLoader(DataLoader):
     """A DataLoader of whole batches whose position counts the batches handed out.
 
     Args:
-        dataset: a dataset of whole batches, which from now on only this loader iterates.
-        collate_fn: applied to each batch, in the workers.
         options: num_workers (0 by default), pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout,
             worker_init_fn, as for `DataLoader`. Workers send each batch through shared memory, which takes 25 to 30 times as
             long as threads: they pay where `collate_fn` computes for long.
@@ -124,11 +121,7 @@ class StreamingDataLoader(DataLoader):
         return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_batches=held)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers.
-
-        Args:
-            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
-        """
+        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
         if self._holder and not is_called_by("datapipe.loader.device"):
             raise UserError(f"{HELD} Save the state of prefetch_to_device: batches.state_dict().")
         return self.dataset.loader.state_dict(step)

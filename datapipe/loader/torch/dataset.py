@@ -48,7 +48,6 @@ class StreamingDataset(IterableDataset):
     """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
-        output, options: as for `Loader`; `prefetch` applies to each worker.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
@@ -288,8 +287,8 @@ class Passes:
     A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass
     over the copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
 
-    A copy by `pickle` or `deepcopy` is independent. The n-th iteration in a worker is the n-th pass since its start, so a
-    worker that starts late takes no later pass for its own.
+    A copy by `pickle` or `deepcopy` is independent. The n-th iteration in a worker is the n-th pass
+    since its start, so a worker that starts late takes no later pass for its own.
     """
 
     def __init__(self) -> None:

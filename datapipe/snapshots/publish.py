@@ -24,10 +24,10 @@ from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOK
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import FurtherLength, Snapshot, has_snapshot, read_snapshot, snapshot_folder
-from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings

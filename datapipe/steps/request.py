@@ -173,7 +173,7 @@ class Request:
         tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
         tokenizer_notes: lines about its special tokens.
         limit: at most so many documents of each source; None for all.
-        deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
+        deciding: by source, the kept fields that a stage or the source decides by, each with what asks for it.
         warnings: about the mixture and its inputs, for the user.
         reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
         taken: the sources without input files.

@@ -10,7 +10,7 @@ more often than its `max_epochs`: the smallest source comes first, and the large
 Roots have 60 decimal digits, rounded as the standard of decimal arithmetic defines; `float` powers differ between machines.
 UniMax computes with fractions. Both return integers with a sum below 2^62, as the loader requires.
 
-Tokens are those of an epoch as the loader counts it: rows times their length, strata as often as they repeat. Before sources
+Tokens are those of an epoch as the loader counts it: rows times their length, as often as an epoch has them. Before sources
 are packed, bytes of text stand in for tokens, four to a token.
 
 The text that the tokenizer is trained on is shared out in the same proportions, as far as each source has text:
@@ -31,8 +31,8 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
 
 BYTES_PER_TOKEN = 4
@@ -124,13 +124,11 @@ def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
-    """Tokens of one epoch of each source: its training rows times their length, strata as often as they repeat."""
+    """Tokens of one epoch of each source: its training rows times their length, as often as an epoch has them."""
     tokens = dict.fromkeys(sources, 0)
     for entry in shards:
         if entry.split == "train":
-            strata = sources[entry.source].strata
-            repeat = 1 if strata is None or entry.stratum is None else strata.repeats[entry.stratum]
-            tokens[entry.source] += repeat * entry.sequences * sequence_length
+            tokens[entry.source] += sources[entry.source].repeats_of(entry.group) * entry.sequences * sequence_length
     return tokens
 
 

@@ -20,8 +20,8 @@ from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.export.export import ExportRequest
 from datapipe.snapshots.export.folder import MARK, RECORD
 from datapipe.snapshots.export.parts import Part, joined_schema, parts_of_documents, parts_of_rows

@@ -99,20 +99,16 @@ class Chunk:
 
     @property
     def eos_id(self) -> int:
-        """The end-of-text id, which is the padding."""
         return self.batch_order.inventory.snapshot.tokenizer.eos_id
 
     def per_row(self, values: np.ndarray) -> list[Any]:
-        """`values` (num_rows, …) cut into batches: views."""
         return [values[start:stop] for start, stop in zip(self.borders, self.borders[1:])]
 
     def per_piece(self, values: np.ndarray) -> list[Any]:
-        """`values` (num_pieces, …) cut into batches: views."""
         offsets = self.read.piece_offsets
         return [values[offsets[start] : offsets[stop]] for start, stop in zip(self.borders, self.borders[1:])]
 
     def per_token(self) -> np.ndarray:
-        """An uninitialised array for a field: (num_rows, S)."""
         return self.pool.empty((self.borders[-1], self.sequence_length), self.dtype)
 
     @cached_property
@@ -127,7 +123,6 @@ class Chunk:
 
     @cached_property
     def context_slices(self) -> list[ContextSlice]:
-        """This rank's tokens of each batch, where documents are split."""
         return [slice_documents(borders, self.mesh, self.sequence_length, self.num_runs) for borders in self._borders]
 
     @property

@@ -126,7 +126,6 @@ class Loader:
 
     @property
     def step(self) -> int:
-        """The next step to hand out."""
         return self._step
 
     def batch(self, step: int) -> Batch:
@@ -271,7 +270,6 @@ class Loader:
             self.seek(saved.step)
 
     def _with_way_out(self, error: SnapshotError, fingerprint: str) -> SnapshotError:
-        """`error` about a state, with the call that opens the snapshot which the state was saved with."""
         if fingerprint == self.snapshot.fingerprint:
             return error
         shown = json.dumps(masked(self._source.output), ensure_ascii=False)

@@ -170,7 +170,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def own_mesh(self) -> Mesh:
-        """The mesh, or that of rank and world size, by default from the environment."""
         if self.mesh is None:
             rank, world_size = rank_and_world_size(self.rank, self.world_size)
             return Mesh(data_rank=rank, data_size=world_size)
@@ -193,7 +192,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number of the fields with one number per token."""
         return np.dtype(self.dtype).itemsize
 
 

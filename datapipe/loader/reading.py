@@ -133,7 +133,6 @@ class RowReader:
             self._replace({number: opened for number, opened in self._open.items() if number != shard})
 
     def close(self) -> None:
-        """Closes every shard. The next read opens the shards it needs."""
         with self._lock:
             self._replace({})
 

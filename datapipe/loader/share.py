@@ -77,7 +77,6 @@ class Mesh:
 
     @property
     def num_parts(self) -> int:
-        """Parts that a row, or each run of a row, is cut into."""
         if self.context_size == 1:
             return 1
         return self.context_size * (2 if self.layout.endswith("zigzag") else 1)
@@ -96,7 +95,6 @@ class Mesh:
 
 
 def warn_of_ragged_ranks(mesh: Mesh, global_batch_size: int) -> None:
-    """Warns of ranks with different numbers of rows, on one rank of the mesh."""
     size = mesh.data_size
     if global_batch_size % size == 0 or (mesh.data_rank, mesh.context_rank) != (0, 0):
         return

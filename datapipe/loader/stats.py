@@ -72,18 +72,15 @@ class LoaderStats:
 
     @property
     def lost_share(self) -> float:
-        """Share of the time that the trainer waited for data."""
         total = self.wait_s + self.compute_s
         return self.wait_s / total if total else 0.0
 
     @property
     def compute_rate(self) -> float:
-        """R_compute: batches/s that the trainer would take."""
         return self.num_waits / self.compute_s if self.compute_s else 0.0
 
     @property
     def pipeline_rate(self) -> float:
-        """R_pipeline: batches/s that the loader builds."""
         return self.built / self.build_s * self.num_threads if self.build_s else 0.0
 
     @property

@@ -73,7 +73,6 @@ class TraceRow(BatchPiece):
 
     @property
     def document(self) -> str:
-        """SOURCE/PATH:POSITION; the key where the snapshot has no list of files."""
         return document_name(self.source, self.path, self.position) if self.path else self.key
 
 

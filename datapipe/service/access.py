@@ -116,7 +116,6 @@ class Access:
         return known
 
     def still_allows(self, client: Client, output: str) -> bool:
-        """Whether a client may still read an output: the token file may have changed."""
         if self._token_file is None:
             return True
         self._reload(self._token_file)

@@ -120,7 +120,6 @@ class RowStream:
 
 
 def _end_stream(slots: Slots, client_name: str, held_bytes: int, leave: Callable[[], None] | None) -> None:
-    """Gives the slot of a stream back, and its shards to the cache."""
     slots.give_back(client_name, held_bytes)
     if leave is not None:
         leave()
@@ -265,7 +264,6 @@ class Service(flight.FlightServerBase):
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns every error into a Flight error with a refusal."""
         try:
             yield
         except Exception as error:

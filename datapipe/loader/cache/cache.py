@@ -199,7 +199,6 @@ class DownloadScheduler:
             self._changed.notify_all()
 
     def next_task(self) -> Callable[[], None] | None:
-        """Waits for the next task; None once the scheduler is stopped."""
         with self._changed:
             while not self._stopped:
                 task, wait_s = self._choose(time.monotonic())
@@ -301,7 +300,6 @@ class DownloadScheduler:
                 self._changed.notify_all()
 
     def _reuse_copy(self, shard: int, entry: ShardEntry) -> None:
-        """Takes an earlier copy if its checksum is right; else deletes it, so that the shard is fetched."""
         path = self._folder.file(entry)
         try:
             is_reusable = is_sound(path, entry)

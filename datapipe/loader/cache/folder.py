@@ -164,7 +164,6 @@ class CacheFolder:
         return stamp != self._stamps.get(name) and time.time_ns() - stamp < CLAIM_S * 1e9
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of each file, by name; folders are not counted."""
         sizes = {}
         with os.scandir(self.path) as items:
             for item in items:

@@ -90,7 +90,6 @@ class BatchOrder(RunSteps):
         return self.sample_order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
     def left_out_documents(self, step: int) -> frozenset[bytes]:
-        """Keys of the documents that the run itself leaves out at `step`: their tokens are padding."""
         return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
 
 

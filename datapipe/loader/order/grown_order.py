@@ -66,7 +66,6 @@ class SourceEra:
 
     @property
     def size(self) -> int:
-        """Samples of an epoch."""
         return self.starts[-1]
 
     @property

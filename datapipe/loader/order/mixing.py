@@ -58,7 +58,6 @@ class Node:
     right: int
 
     def left_count(self, count: int) -> int:
-        """Samples that go left, of the first `count` at this node."""
         return (count * self.left_weight + self.total // 2) // self.total
 
     def nth_left(self, ordinal: int) -> int:

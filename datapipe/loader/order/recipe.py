@@ -37,7 +37,6 @@ class Recipe:
 
     @property
     def num_samples(self) -> int | None:
-        """Whole rows of the run; None for a run without end."""
         return None if self.total_tokens is None else self.total_tokens // self.sequence_length
 
     @property

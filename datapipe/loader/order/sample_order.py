@@ -224,7 +224,6 @@ class SampleOrder:
 
     @cached_property
     def num_samples(self) -> int | None:
-        """Samples of the run, before they are cut into batches; None for a run without end."""
         if self.split == "validation":
             return self.layout.num_sequences
         return _first_end(self._eras[-1], self.mixture)
@@ -278,7 +277,6 @@ class SampleOrder:
 
 
 def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
-    """The mixture of an era over the sources `first`, followed by the era's other sources."""
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]

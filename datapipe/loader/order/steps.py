@@ -54,7 +54,6 @@ class Steps:
 
     @property
     def num_batches(self) -> int | None:
-        """Steps that are not skipped; None for a run without end."""
         if self.num_steps is None:
             return None
         return self.num_steps - sum(max(0, min(stop, self.num_steps) - start) for start, stop in self._skip)

@@ -126,7 +126,6 @@ class StepStream:
         self._next = step
 
     def _wanted(self) -> int:
-        """The step that the next message must begin with."""
         step = self._successor(self._ready[-1][0]) if self._ready else self._next
         if step is None:
             raise DatapipeError("a step past the end of the run was asked for.")

@@ -168,7 +168,6 @@ class StreamingDataLoader(DataLoader):
                 self._end_pass(keep_workers=False)
 
     def _refuse(self, wrappers: Wrappers) -> None:
-        """Raises UserError if batches would be left out, or the run would start over."""
         if wrappers.runs_ahead not in ("", "DevicePrefetcher"):
             raise UserError(
                 f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "

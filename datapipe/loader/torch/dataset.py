@@ -86,7 +86,6 @@ class StreamingDataset(IterableDataset):
         return self.loader.step
 
     def stats(self) -> LoaderStats:
-        """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
         return self.loader.stats()
 
     def __len__(self) -> int:

@@ -97,10 +97,6 @@ class Chunk:
             values = np.take(values, self.columns, axis=1, out=part, mode="clip")  # without a mode, `out` is written twice
         return self.per_row(values)
 
-    @property
-    def eos_id(self) -> int:
-        return self.batch_order.inventory.snapshot.tokenizer.eos_id
-
     def per_row(self, values: np.ndarray) -> list[Any]:
         return [values[start:stop] for start, stop in zip(self.borders, self.borders[1:])]
 
@@ -190,6 +186,10 @@ PIECES = frozenset({OFFSETS, LENGTHS})
 _LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
 
 
+def _input_ids(chunk: Chunk) -> list[Any]:
+    return chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.batch_order.inventory.snapshot.tokenizer.eos_id)
+
+
 def _labels(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
     _LABELS[chunk.labels](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
@@ -233,9 +233,7 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {
-    "input_ids": Field(
-        make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.eos_id), columns=frozenset({TOKENS})
-    ),
+    "input_ids": Field(make=_input_ids, columns=frozenset({TOKENS})),
     "labels": Field(make=_labels, columns=PIECES | {TOKENS}),
     "position_ids": Field(make=_position_ids, columns=PIECES),
     "segment_ids": Field(make=_segment_ids, columns=PIECES),

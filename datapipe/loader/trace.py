@@ -198,6 +198,7 @@ class TracedRun:
             for piece in range(*read.piece_offsets[row : row + 2].tolist()):
                 key = read.keys[piece].tobytes()
                 start_token, stop_token = stop_token, stop_token + int(read.piece_lengths[piece])
+                ids = read.tokens[row, start_token:stop_token]
                 if left_out[piece]:
                     continue
                 yield TraceRow(
@@ -206,7 +207,7 @@ class TracedRun:
                     key=key.hex(),
                     path=self.files.get(int.from_bytes(key[:8], "big"), ("", ""))[1],
                     position=int.from_bytes(key[8:], "big"),
-                    text=self._decode(read.tokens[row, start_token:stop_token]) if text else "",
+                    text=self._tokenizer.decode(ids.tolist(), skip_special_tokens=False) if text else "",
                     **self._stored(read, row, piece, address),
                 )
 
@@ -301,9 +302,6 @@ class TracedRun:
             for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
             if known is None or known[0] == source
         )
-
-    def _decode(self, ids: np.ndarray) -> str:
-        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -203,14 +203,6 @@ class Service(flight.FlightServerBase):
                 return [self._where(client, content, context)]
             raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with self._refusing():
-            raise UserError("nothing can be written here.")
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with self._refusing():
-            raise UserError("nothing can be exchanged here.")
-
     def _client(self, context: flight.ServerCallContext) -> Client:
         headers = context.get_middleware(_MIDDLEWARE)
         return self.access.client(headers.authorization if headers is not None else "", host_of(context.peer()))

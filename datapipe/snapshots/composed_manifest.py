@@ -17,6 +17,8 @@ from datapipe.shards.manifest import (
     Phase,
     RemovedEntry,
     Snapshot,
+    SourceEntry,
+    Strata,
     TokenizerEntry,
     read_snapshot,
     snapshot_folder,

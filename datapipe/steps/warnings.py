@@ -216,7 +216,6 @@ def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
 
 
 def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
-    """Warnings about what a source lost: of too few documents that are left, or else of each stage that took most of them."""
     documents, stages = counts.document_counts, request.sources[source].stages
     if not counts.is_complete or not documents.read:
         return

@@ -84,7 +84,7 @@ class StreamingDataLoader(DataLoader):
 
     def __init__(self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any) -> None:
         if unknown := options.keys() - _OF_WORKERS:
-            raise UserError(f"a StreamingDataLoader has no argument '{min(unknown)}'. Expected {', '.join(sorted(_OF_WORKERS))}.")
+            raise UserError(f"a StreamingDataLoader has no argument '{min(unknown)}', only {', '.join(sorted(_OF_WORKERS))}.")
         dataset.belong_to_loader()
         own = torch.Generator()  # a DataLoader draws a seed for each pass, and must not disturb that of the model
         super().__init__(dataset, batch_size=None, collate_fn=collate_fn or _as_it_is, generator=own, **options)

@@ -60,13 +60,6 @@ class Node:
     def left_count(self, count: int) -> int:
         return (count * self.left_weight + self.total // 2) // self.total
 
-    def nth_left(self, ordinal: int) -> int:
-        """The number at this node of sample `ordinal` of the left child: the least n with left_count(n + 1) > ordinal."""
-        return -(((ordinal + 1) * self.total - self.total // 2) // -self.left_weight) - 1
-
-    def nth_right(self, ordinal: int) -> int:
-        return (ordinal * self.total + self.total // 2) // (self.total - self.left_weight)
-
 
 class SplitTree:
     """The leaves 0..n-1 of positive integer `weights`, drawn in exact proportion. Node 0 is the root."""
@@ -90,25 +83,23 @@ class SplitTree:
 
     def counts(self, count: int) -> list[int]:
         """Samples of each leaf, of the first `count`."""
-        if not self.nodes:
-            return [count]
-        of_leaf, pending = [0] * self.num_leaves, [(0, count)]
-        while pending:
-            number, num_samples = pending.pop()
-            if number < 0:
-                of_leaf[~number] = num_samples
-                continue
-            node = self.nodes[number]
-            num_left = node.left_count(num_samples)
-            pending += [(node.left, num_left), (node.right, num_samples - num_left)]
-        return of_leaf
+        at = {0 if self.nodes else ~0: count}
+        for number, node in enumerate(self.nodes):  # a parent comes before its children
+            at[node.left] = node.left_count(at[number])
+            at[node.right] = at[number] - at[node.left]
+        return [at[~leaf] for leaf in range(self.num_leaves)]
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
         child = ~leaf
         while child in self._parents:
             child, is_left = self._parents[child]
-            ordinal = self.nodes[child].nth_left(ordinal) if is_left else self.nodes[child].nth_right(ordinal)
+            node = self.nodes[child]
+            half = node.total // 2
+            if is_left:  # the least n with left_count(n + 1) > ordinal
+                ordinal = -(((ordinal + 1) * node.total - half) // -node.left_weight) - 1
+            else:
+                ordinal = (ordinal * node.total + half) // (node.total - node.left_weight)
         return ordinal
 
 

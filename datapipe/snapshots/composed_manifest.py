@@ -17,8 +17,6 @@ from datapipe.shards.manifest import (
     Phase,
     RemovedEntry,
     Snapshot,
-    SourceEntry,
-    Strata,
     TokenizerEntry,
     read_snapshot,
     snapshot_folder,

@@ -80,11 +80,11 @@ class FileSource:
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
         """The source of the same run in another snapshot, by default the newest; this source if it reads that snapshot."""
-        fingerprint = read_tokens(self._root, snapshot).fingerprint
+        fingerprint = read_tokens(output_of(Root(self.output))[0], snapshot).fingerprint
         if fingerprint == self.snapshot.fingerprint:
             return self
         options = self._options.model_copy(update={"snapshot": fingerprint, "migrate": True})
-        moved = type(self)(self._root.url, options)
+        moved = type(self)(self.output, options)
         moved.resume(saved, lineage)
         moved._options = options.model_copy(update={"migrate": self._options.migrate})
         return moved

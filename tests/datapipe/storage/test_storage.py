@@ -52,7 +52,7 @@ def test_local_files_of_many_folders_are_all_there_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folder", "expected"), [("", [("a", 1)]), ("not there", []), ("a", [])])
 def test_local_files_directly_in_a_folder(tmp_path: Path, folder: str, expected: list[tuple[str, int]]) -> None:
     _write(tmp_path, "a", "below/b")
-    assert local_files(tmp_path / folder, "", recursive=False) == expected
+    assert list(local_files(tmp_path / folder, "", recursive=False)) == expected
 
 
 def test_list_files_leaves_out_what_is_no_file_and_sorts_by_path(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from time import sleep
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Entry, Notes, entry_at
+from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.quantities import counted
 from datapipe.stage.decoding import BOM, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.reader import InputFile
@@ -42,8 +43,8 @@ _STORES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
 """Schemes that a list which is read from a store may name: others, as file:// and fsspec+local://, reach this machine."""
 
 _THREADS = 16
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Between attempts to ask an object store. Each has attempts of its own (`storage/s3.py`); those of web servers are enough."""
+_RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
+"""Of requests to an object store. The clients of stores also retry (`storage/s3.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,13 @@ def listed_files(
 
 def _entry(line: ListedPath, where: str) -> Entry | None:
     """The entry at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            return entry_at(line.url, line.query, line.folder)
-        except OSError as error:
-            if pause_s is None or is_http(line.url) or outage_of(error, line.url) is None:
-                raise input_error(error, where, "cannot read", masked(line.url)) from error
-            sleep(pause_s)
-    raise AssertionError("the last attempt returns or raises")
+
+    def pause_after(error: OSError, number: int) -> float:
+        if number >= _RETRIES.most_attempts or is_http(line.url) or outage_of(error, line.url) is None:
+            raise input_error(error, where, "cannot read", masked(line.url)) from error
+        return _RETRIES.pause_s(number)
+
+    return retry_io(lambda: entry_at(line.url, line.query, line.folder), pause_after, sleep)
 
 
 def _content(location: str, compression: str | None, where: str, shown: str) -> bytes:

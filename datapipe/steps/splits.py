@@ -1,6 +1,6 @@
 """Cuts input files into the splits that tasks read. Pure.
 
-    large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
+    large files  ─▶ cut by their reader (byte ranges, row groups), each split its own group
     small files  ─▶ grouped with their neighbours, at boundaries chosen by the hash of a path
 
 Groups are in path order, and a group ends where a large file begins, so the documents of all groups

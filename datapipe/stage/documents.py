@@ -41,8 +41,8 @@ Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that are
-    left; `offsets`: (num_docs + 1,) int64, of its texts."""
+    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that
+    are left; `offsets`: (num_docs + 1,) int64, of its texts."""
 
     value: Any
     keep: np.ndarray

@@ -183,8 +183,8 @@ def number_type(text: str) -> pa.DataType:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundType:
-    """The type of a field, the first file with values of it, and whether one of its files has a schema. `mixed`: where JSON values are
-    kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl"."""
+    """The type of a field, the first file with values of it, and whether one of its files has a schema. `mixed`: where JSON
+    values are kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl"."""
 
     kind: pa.DataType
     path: str

@@ -99,8 +99,8 @@ def single_licenses(license: str) -> list[str]:
 
 
 def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
-    """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,) text, lists
-    of text, or values that Arrow writes as text; `name`: of the column, for errors."""
+    """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,)
+    text, lists of text, or values that Arrow writes as text; `name`: of the column, for errors."""
     import numpy as np
     import pyarrow as pa
 

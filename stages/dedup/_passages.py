@@ -96,9 +96,9 @@ def emit_rows(batch: DocumentBatch, windowing: Windowing, keep: str, rank: np.ui
 
 
 def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
-    """Chunks (num_chunks, 4) int64: document, number, start and stop byte. Selected grams (num_selected, 5) int64: document, number of
-    the chunk, start byte, bytes, partial bytes; (num_selected, 2) uint64: hash of the gram, of the span. Self-repeats
-    (num_repeats, 3) int64: document, start and stop byte."""
+    """Chunks (num_chunks, 4) int64: document, number, start and stop byte. Selected grams (num_selected, 5) int64: document,
+    number of the chunk, start byte, bytes, partial bytes; (num_selected, 2) uint64: hash of the gram, of the span.
+    Self-repeats (num_repeats, 3) int64: document, start and stop byte."""
     parts, (_, data) = batch.parts, batch.buffers
     room = substring.SelectionOut(
         np.empty((_ROOM_CHUNKS, substring.CHUNK_COLUMNS), np.int64),

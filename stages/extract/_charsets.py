@@ -75,8 +75,8 @@ Detector = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset. `has_bad_bytes`:
-    whether U+FFFD stands for bytes that the charset does not have."""
+    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset.
+    `has_bad_bytes`: whether U+FFFD stands for bytes that the charset does not have."""
 
     text: str
     codec: str

@@ -10,11 +10,12 @@ finds little.
 An engine finds "" on a page without main text, and None where its parser gave up. libxml2 gives up below 256 nested elements
 and beyond 10 MB in one text, without an error.
 
-`auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Classes, ids
-and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half of
-the text of a page lose them, and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura follows, in
-its mode that favors recall, where at least 300 words outside of links would still be lost. Where resiliparse has found some
-words, the later tries do not see hidden elements, dialogs, notices of cookies, advertisements, comments, sidebars and footers.
+`auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Classes,
+ids and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half
+of the text of a page lose them, and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura
+follows, in its mode that favors recall, where at least 300 words outside of links would still be lost. Where resiliparse has
+found some words, the later tries do not see hidden elements, dialogs, notices of cookies, advertisements, comments, sidebars
+and footers.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ r"""Formulas as LaTeX between dollar signs, written into the tree of a page befo
 | `<span data-mathml="<math>…">`, MathJax's pictures | the MathML, converted |
 
 The text stands in place of the outermost element that shows the formula. Text of a formula outside of its tokens, such as the
-rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Comments of TeX are left out, since lines are joined.
+rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Comments of TeX are left out, since lines are
+joined.
 """
 
 from __future__ import annotations

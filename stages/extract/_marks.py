@@ -22,8 +22,8 @@ class Marks(NamedTuple):
 
     Attributes:
         html_lang: the attribute `lang` of `<html>`, as written.
-        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX names
-            in lower case; others by their address. Several with ", ".
+        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX
+            names in lower case; others by their address. Several with ", ".
         robots: the directives of `<meta name=robots>` in lower case, with ", ": "noindex, noai".
     """
 

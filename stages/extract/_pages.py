@@ -49,8 +49,8 @@ class Measures(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the page
-    shows, NaN without a parser; the counts that the page adds to."""
+    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the
+    page shows, NaN without a parser; the counts that the page adds to."""
 
     text: str = ""
     marks: Marks = Marks()

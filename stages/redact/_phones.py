@@ -66,8 +66,8 @@ def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -
 
 @lru_cache(maxsize=1 << 14)
 def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -> int:
-    """The length of the valid number in a candidate, or else of a possible one; 0: no number. `regions`: None for an international
-    number; `must_be_valid`: whether its shape alone makes it a candidate."""
+    """The length of the valid number in a candidate, or else of a possible one; 0: no number. `regions`: None for an
+    international number; `must_be_valid`: whether its shape alone makes it a candidate."""
     if regions is None:
         return _length(written, (), phonenumbers.is_valid_number) or _length(written, (), _is_possible)
     if _DATE.match(written):

@@ -10,8 +10,9 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                                         ───▶        range 2 reads g
 
 A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, is read whole, and positions are those in its UTF-8
-text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first newline
-of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being held.
+text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first
+newline of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being
+held.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _BLOCK_MEMBERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member that
-    begins behind it."""
+    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member
+    that begins behind it."""
 
     byte_offset: int
     content: bytes
@@ -64,9 +65,10 @@ class Block:
 def line_blocks(
     split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES
 ) -> Iterator[Block | Rejected]:
-    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too long to
-    hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to no line. A block
-    may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length again.
+    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is
+    too long to hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to
+    no line. A block may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length
+    again.
 
     Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split."""
     lines, compression = _Lines(), split.file.compression
@@ -235,7 +237,8 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
 
 
 def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for UTF-16 and UTF-32."""
+    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for UTF-16 and
+    UTF-32."""
     file = split.file
     if file.compression is None:
         found = _range(split, open_input)
@@ -282,7 +285,8 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
-    """Whether a plain file is an archive. The range at its beginning raises BrokenStreamError, so that the damage is reported once."""
+    """Whether a plain file is an archive. The range at its beginning raises BrokenStreamError, so that the damage is reported
+    once."""
     if offset == 0:
         check_format(content, None)
         return False
@@ -306,8 +310,8 @@ def is_json_text(beginning: bytes) -> bool:
 
 
 def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterator[tuple[int, bytes]]:
-    """The content, in chunks with their offsets, as JSON lines. Raises UnsplittableInputError for the beginning of a file that must be
-    read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
+    """The content, in chunks with their offsets, as JSON lines. Raises UnsplittableInputError for the beginning of a file that
+    must be read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
     flat: FlatValues | None = None
     for number, (offset, chunk) in enumerate(content):
         if number == 0 and split.start == 0 and is_json_text(chunk):

@@ -12,10 +12,11 @@ A file of `HAVE_MEMBERS` is read in ranges by several tasks:
                                 ─────────────────▶            reads the members from D on, which a search finds
                                  a search of [stop, D) finds no member: the ranges meet
 
-A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a search
-finds another one before it, bytes like a member stand inside of a member, and the range raises `UnsplittableInputError`. If no
-range raises, the ranges read the members that one reading of the file has, by induction: whether a search finds a member depends
-on the stored bytes from its first one on alone. A search never leaves the bytes that its range reads anyway.
+A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a
+search finds another one before it, bytes like a member stand inside of a member, and the range raises
+`UnsplittableInputError`. If no range raises, the ranges read the members that one reading of the file has, by induction:
+whether a search finds a member depends on the stored bytes from its first one on alone. A search never leaves the bytes that
+its range reads anyway.
 
 Memory is a block of stored bytes, a chunk of content, and the state of the decompressor.
 """
@@ -105,8 +106,9 @@ class Member:
 
     Attributes:
         offset: of its first byte in the stored file.
-        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise, as a
-            stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4 bytes.
+        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise,
+            as a stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4
+            bytes.
         is_behind: whether it belongs to the next range.
         chunks: the content. It is read once.
         damage: what is wrong behind the content that can be read, once that is read; empty for nothing.
@@ -190,8 +192,8 @@ def _problem(error: Exception) -> str:
 
 
 class Members:
-    """The members of a file, of which one is read at a time. `first`: offset of the first frame that has content; bytes before it
-    belong to it."""
+    """The members of a file, of which one is read at a time. `first`: offset of the first frame that has content; bytes before
+    it belong to it."""
 
     def __init__(self, stored: StoredBytes, compression: str | None, beginning: Beginning, max_window_bytes: int) -> None:
         self.stored, self.compression = stored, compression
@@ -275,8 +277,9 @@ class Members:
         return self._beginning.fits(content)
 
     def _behind_padding(self, offset: int) -> int:
-        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape or device, to the end
-        of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a hole in the file."""
+        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape or
+        device, to the end of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other
+        zeros are a hole in the file."""
         offset = end = self._behind_skippable(offset)
         if not offset or self.compression is None or self.stored.header(offset, 1) != b"\0":
             return offset

@@ -193,8 +193,9 @@ class LinearModel:
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts, one column for each label: (num_docs, num_labels) float32. A text without a known feature has a score too.
-        Scores follow from the text and the model alone. `starts, stops`: (num_docs,) int64, where each text lies in `data`."""
+        """The scores of texts, one column for each label: (num_docs, num_labels) float32. A text without a known feature has a
+        score too. Scores follow from the text and the model alone. `starts, stops`: (num_docs,) int64, where each text lies in
+        `data`."""
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

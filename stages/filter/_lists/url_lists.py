@@ -29,7 +29,8 @@ _MOST_WORD_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entries:
-    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture; `origin` is that, for error messages."""
+    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture; `origin` is that, for error
+    messages."""
 
     origin: str
     starts: np.ndarray

@@ -48,8 +48,8 @@ class Message:
 
 @dataclass(kw_only=True, slots=True)
 class Layout:
-    """The messages of a file: record batches in order, None for one whose head is damaged; dictionary batches in order, with the number
-    of the record batch that each stands before. `damage`: why there may be more record batches; empty for none."""
+    """The messages of a file: record batches in order, None for one whose head is damaged; dictionary batches in order, with
+    the number of the record batch that each stands before. `damage`: why there may be more record batches; empty for none."""
 
     schema: Message
     batches: list[Message | None] = field(default_factory=list)

@@ -72,8 +72,7 @@ class Stage(BaseModel):
     """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
-    """Options outside the stage's fingerprint: they only decide whether a run continues, or they reach the fingerprints of
-    tasks by another way."""
+    """Options outside the stage's fingerprint: they only decide whether a run continues, or have another one."""
 
     writes: ClassVar[tuple[str, ...] | None] = None
     """Columns beside `text` and `counts` that the stage may add to documents; None: not known before it runs. Stages after it
@@ -133,8 +132,7 @@ OTHER_KIND, OF_KIND = "other_kind", "of_kind"
 """Counts of a filter that reads a field as numbers or dates: values that are none, and those that are. The run warns where most
 are none."""
 PHONE_REGIONS = ("phone_regions_by_url", "phone_regions_by_language", "phone_regions_by_default")
-"""Counts of a filter that looks for phone numbers: documents with a candidate, by what their regions were chosen by. The run
-warns where it was mostly the default."""
+"""Counts of documents with a candidate for a phone number, by what their regions were chosen by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,8 +262,7 @@ class Filter(Stage):
         raise NotImplementedError
 
     def searched_lists(self) -> Sequence[SearchedList]:
-        """The lists whose entries the filter searches for, such as benchmarks. `FilterResult.findings` says
-        which were found."""
+        """The lists whose entries the filter searches for, such as benchmarks; see `FilterResult.findings`."""
         return ()
 
     def at_least(self, name: str, option: str) -> Rule:
@@ -277,10 +274,9 @@ class Filter(Stage):
         return Rule(name=name, limit=getattr(self, option), side="max", option=option)
 
     def kept_share(self) -> KeptShare | None:
-        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone.
-
-        The last of its `rules()` is then `self.below_share(option)`, which `process` measures and never
-        fails. The engine finds the cut over all documents that pass the other rules."""
+        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone. The last of its
+        `rules()` is then `self.below_share(option)`, which `process` measures and never fails: the engine finds the cut over
+        all documents."""
         return None
 
     def below_share(self, option: str) -> Rule:

@@ -88,8 +88,7 @@ def reduce_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
 
 
 def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
-    """Joins the neighbours greater than each document to the least of the document and its neighbours.
-    Writes `narrow`, and a row of `open` if any document has both a lesser and another neighbour."""
+    """Joins the neighbours greater than each document to the least of the document and its neighbours."""
     nodes, others = _ends(wide)
     firsts = first_of_group(*nodes)
     least_neighbours = _take(others, firsts)

@@ -186,8 +186,7 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. A new `text` drops the segmentations of all documents, and
-        the cut points of documents whose text changes."""
+        """A batch with columns added or replaced. A new `text` drops segmentations, and cut points where it differs."""
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)

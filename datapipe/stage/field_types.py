@@ -50,8 +50,7 @@ _DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 
 
 def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """The type of a field: a column of this name, or a member that dots reach in structs; None without
-    one. Raises ValueError for a name that occurs twice."""
+    """The type of a field, whose dots reach in structs; None without one. Raises ValueError for a name that occurs twice."""
     if schema.names.count(name):
         first, rest = name, []
     else:
@@ -89,8 +88,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def written(kind: pa.DataType) -> pa.DataType:
-    """The type of the column: text for mixed values, for nulls alone, and for objects without members,
-    which Parquet lacks."""
+    """The type of the column: text for mixed values, nulls, and objects without members, which Parquet lacks."""
     if kind == MIXED or pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
         return pa.large_string()
     if pa.types.is_struct(kind):

@@ -97,8 +97,7 @@ class Global(Stage):
     """Raise it when `emit` changes its rows for the same text: rows of different versions are not compared."""
 
     apply_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the stage that `emit` does not read. A change of them changes the decisions but not the rows, so no document
-    is read again."""
+    """Options that `emit` does not read: a change of them reads no document again."""
 
     rule: ClassVar[str] = "duplicate"
     """The second half of a drop's reason, STAGE:RULE."""
@@ -124,8 +123,7 @@ class Global(Stage):
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that
-        `emit` reads except `keep`, which ranks the documents of each run separately; and `seed`, that of the mixture, where
-        rows depend on it."""
+        `emit` reads except `keep`, which ranks the documents of each run separately."""
         stage_options = {name for name in type(self).model_fields if name not in Global.model_fields}
         options = self.model_dump(mode="json", include={"scope", *stage_options} - {"keep", *self.apply_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}

@@ -64,8 +64,7 @@ _LENGTH_BITS = 58
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """One criterion of a survivor policy: its name, the column that it compares, the sources of
-    `source_order` as listed (empty for the mixture's order)."""
+    """One criterion: its name, the column that it compares, the sources of `source_order` as listed."""
 
     by: str
     column: str = ""
@@ -168,8 +167,7 @@ class KeepingOne(Global):
 
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
-    """The rank of each document of this run, (num_docs,) uint64: the lowest survives. Raises UserError if
-    a column is missing or has another type."""
+    """The rank of each document of this run, (num_docs,) uint64: the lowest survives. Raises UserError."""
     sharing = sum(criterion.by not in ("first", "source_order") for criterion in keep)
     left = _BITS - _SOURCE_BITS * any(criterion.by == "source_order" for criterion in keep)
     ranks = np.zeros(batch.num_docs, np.uint64)

@@ -38,8 +38,7 @@ BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA = "by_resiliparse", "by_resiliparse_
 TRIED_FEW_WORDS, TRIED_SMALL_SHARE = "tried_again_few_words", "tried_again_small_share"
 TRIED = (TRIED_FEW_WORDS, TRIED_SMALL_SHARE)
 COUNTED = (BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA, *TRIED)
-"""Counts of the report: kept pages by the engine whose text they have, and pages that `auto` tried
-again, by the reason, those that are dropped all the same included."""
+"""Counts of the report: kept pages by the engine of their text, and pages that `auto` tried again, by the reason."""
 FULL_COST = 500_000
 """The cost of a page above which trafilatura's full mode gives way to the fast one: it compares
 paragraphs with each other, and takes 2 s for 5,000, 100 s for 33,000."""
@@ -58,14 +57,8 @@ LOST_WORDS = 300
 """Words that a page shows beyond its main text, below which trafilatura is not asked. With words of links among them, F1 on
 pages of seven kinds would be 0.002 better, and crawl pages would take a quarter more time."""
 
-_MARKS = (
-    "class",
-    "id",
-    "role",
-    "style",
-    "hidden",
-    *("aria-hidden", "aria-expanded", "data-ad", "data-advertisement", "data-text-ad"),
-)
+_ADVERTISED = ("data-ad", "data-advertisement", "data-text-ad")
+_MARKS = ("class", "id", "role", "style", "hidden", "aria-hidden", "aria-expanded", *_ADVERTISED)
 """Attributes by which resiliparse takes an element for a menu, an advertisement, or hidden."""
 
 _NOTICES = ("cookie", "consent", "gdpr", "advert")

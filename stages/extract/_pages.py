@@ -101,8 +101,7 @@ class PageReader:
         self._too_deep = ">".join("*" * (options.max_depth + 1))
 
     def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
-        """The text of a page, or the rule that drops it. The bytes `raw` of a page that is too
-        large are not copied; `header`: the charset of the HTTP header, "" for none."""
+        """The text of a page, or the rule that drops it. `header`: the charset of the HTTP header, "" for none."""
         if not _NOT_BLANK.search(raw.data):
             return Read(rule=EMPTY, value=len(raw))
         if measures[0] > self.options.max_bytes and self.options.beyond == "drop":

@@ -90,7 +90,6 @@ class Url(Filter):
 
     libraries = ("pyarrow",)
     writes = ()
-    """`_given` looks up options."""
 
     def check_options(self) -> None:
         if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
@@ -106,8 +105,7 @@ class Url(Filter):
         return {self.field: "field"}
 
     def rules(self) -> Sequence[Rule]:
-        """The rules whose list has entries. All but `soft_words` drop at the first hit;
-        `not_allowed`: not in `allow_domains`."""
+        """The rules whose list has entries. All but `soft_words` drop at the first hit."""
         single_hit = [Rule(name=rule, limit=0, side="max") for rule, name in _LIST_OF_RULE.items() if any(self._given(name))]
         missing = [Rule(name="missing", limit=0, side="max")] if self.missing == "drop" else []
         soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []

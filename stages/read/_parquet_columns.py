@@ -36,8 +36,7 @@ def has_field(schema: pa.Schema, name: str) -> bool:
 
 
 def field_names(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """The names of all columns and members of structs that a mixture can name: a member with a dot
-    in its name is out of reach."""
+    """The names of all columns and members of structs that a mixture can name: those without a dot in a member."""
     for field in fields:
         if above and "." in field.name:
             continue

@@ -62,8 +62,8 @@ class Rows:
 def row_blocks(
     content: Iterable[tuple[int, bytes]], delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
 ) -> Iterator[Rows | Rejected]:
-    """The rows of chunks, which have their offsets, in the order of the file. `Rejected` stands for a row that is too long, and
-    for the rest of a file that is broken, as with `refuses_escapes` one is in which a backslash seems to escape quotes."""
+    """The rows of chunks with their offsets. `Rejected` stands for a row that is too long, and for the rest of a broken
+    file."""
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(content):
@@ -84,8 +84,7 @@ def too_long(max_row_bytes: int) -> str:
 
 
 class _OpenRow:
-    """The row that goes on into the next chunk: its bytes so far, or, if it is skipped, its reject, which waits for its end:
-    at the end of the file it is damage."""
+    """The row that goes on into the next chunk: its bytes so far, or, if it is skipped, its reject."""
 
     def __init__(self, delimited: Delimited, max_row_bytes: int) -> None:
         self._delimited, self._max_row_bytes = delimited, max_row_bytes

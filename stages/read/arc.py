@@ -67,8 +67,7 @@ class Arc(PageReader):
 
 
 def _next_header(content: ByteStream) -> tuple[int, int, re.Match[bytes] | None]:
-    """The next line that is a header line, None at the end of the content; and the bytes before it
-    that belong to no record, line ends apart: where they begin, and how many they are."""
+    """The next header line, None at the end; before it the begin and number of bytes that belong to no record."""
     first = num_bytes = 0
     while ahead := content.peek(_MOST_LINE_BYTES):
         line = content.read(ahead.find(b"\n") + 1 or len(ahead))

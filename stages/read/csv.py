@@ -92,8 +92,7 @@ class Csv(ContentReader):
         return file.compression is None and self.quote == _NO_QUOTE and self._escape is None
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other
-        file is one split: whether a byte lies within quotes depends on all before it."""
+        """Byte ranges of a plain file without quotes and escapes, whose rows are lines; any other file is one split."""
         is_cut = self._has_line_rows(file) and not file.is_one_text
         return byte_ranges(file, target_bytes) if is_cut else [Split(file=file)]
 

@@ -49,8 +49,7 @@ class Jsonl(ContentReader):
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks whether the file has lines, and for a second member at the beginning of a
-        compressed file: at most in a 64th of it, and in 256 MiB."""
+        """Whether the file has lines, and a compressed one a second member: in at most a 64th of it, and 256 MiB."""
         if is_one_text(file, open_input):
             return replace(file, is_one_text=True)
         if file.compression not in HAVE_MEMBERS:
@@ -58,8 +57,7 @@ class Jsonl(ContentReader):
         return replace(file, has_members=has_members(file, open_input))
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file; ranges of stored bytes of a file of many members. Which lines belong to a range:
-        `datapipe/stage/decoding/lines.py`. Any other compressed file is one split."""
+        """Byte ranges of a plain file; ranges of stored bytes of a file of many members; else the file."""
         if file.is_one_text:
             return [Split(file=file)]
         if file.compression is None:
@@ -67,8 +65,8 @@ class Jsonl(ContentReader):
         return byte_ranges(file, max(1, target_bytes // _TEXT_PER_STORED_BYTE)) if file.has_members else [Split(file=file)]
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
-        """Of a plain file the line. Of one of many members ranges that end with the member of the line and begin ever farther
-        before it, since its first line belongs to the range before. Then the whole file, which may have no lines."""
+        """Of a plain file the line. Of many members ranges that begin ever farther before the member of the line, since its
+        first line belongs to the range before. Then the whole file."""
         if file.compression is None and position > len(BOM):
             yield Split(file=file, start=position, stop=position + 1)
         member = position >> OFFSET_BITS

@@ -18,8 +18,7 @@ MAGIC = {
     "bzip2": b"BZh",
     "zip": b"PK\x03\x04",
 }
-"""The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions. No JSON begins like one of them, and no
-text that people write."""
+"""The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions. No text begins so."""
 
 _BEGINNINGS = {name: (magic,) for name, magic in MAGIC.items()} | {
     "bzip2": tuple(b"BZh%d%b" % (level, block) for level in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"))

@@ -165,8 +165,7 @@ class _Lines:
         self.skipping = False
 
     def add(self, position: int, chunk: bytes, max_line_bytes: int) -> Iterator[Block | Rejected]:
-        """Adds a chunk. Gives a block where enough lines are complete, and rejects a line that is too long and fills an
-        excerpt; the reader rejects shorter ones."""
+        """Adds a chunk. Gives a block where enough lines are complete, and rejects a line that is too long."""
         self._add(position, chunk)
         if self.tail_bytes > max(max_line_bytes, EXCERPT_BYTES):
             yield from self.take()
@@ -237,8 +236,7 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
 
 
 def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for UTF-16 and
-    UTF-32."""
+    """The bytes of the split's lines as UTF-8, with their offsets. Raises UnsplittableInputError for UTF-16."""
     file = split.file
     if file.compression is None:
         found = _range(split, open_input)
@@ -285,8 +283,7 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
-    """Whether a plain file is an archive. The range at its beginning raises BrokenStreamError, so that the damage is reported
-    once."""
+    """Whether a plain file is an archive, which only the range at its beginning reports."""
     if offset == 0:
         check_format(content, None)
         return False

@@ -97,9 +97,8 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
-    """The content of a model file: `data` is the mapped file, uint8, into which the dictionary holds offsets; labels are
-    without fastText's prefix; rows of `matrix` are those of words, then of buckets, of `output` those of labels, or of inner
-    nodes."""
+    """The content of a model file: `data` is the mapped file, into which the dictionary holds offsets; rows of `matrix` are
+    those of words, then of buckets, of `output` those of labels, or of inner nodes."""
 
     path: Path
     data: np.ndarray

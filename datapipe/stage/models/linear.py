@@ -193,9 +193,8 @@ class LinearModel:
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts, one column for each label: (num_docs, num_labels) float32. A text without a known feature has a
-        score too. Scores follow from the text and the model alone. `starts, stops`: (num_docs,) int64, where each text lies in
-        `data`."""
+        """The scores of texts `data[starts[i] : stops[i]]`, one column for each label: (num_docs, num_labels) float32. They
+        follow from the text and the model alone."""
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

@@ -29,8 +29,7 @@ _MOST_WORD_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entries:
-    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture; `origin` is that, for error
-    messages."""
+    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture (`origin`)."""
 
     origin: str
     starts: np.ndarray

@@ -45,8 +45,7 @@ _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A record that is a document: its text or page, values by the names that sources use for them,
-    and the headers of the response; those of the record win."""
+    """A record that is a document, values by the names that sources use for them, and the headers of the response."""
 
     record: Record
     content: bytes

@@ -78,6 +78,9 @@ class Stage(BaseModel):
     """Columns beside `text` and `counts` that the stage may add to documents; None: not known before it runs. Stages after it
     may read them. A stage that declares them may return no other."""
 
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Names of returned integer columns that are summed into the report and not stored with the documents."""
+
     before_text: ClassVar[bool] = False
     """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
 
@@ -244,9 +247,6 @@ class Filter(Stage):
         "`datapipe inspect --sweep` reads them.",
     )
 
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Names of returned integer columns that are summed into the report and not stored with the documents."""
-
     extracts: ClassVar[bool] = False
     """Whether the filter makes texts of pages: it takes `DocumentBatch.html` and returns the column `text`. Its rules drop the
     pages that have none. The pages end with it."""
@@ -280,7 +280,7 @@ class Filter(Stage):
         return None
 
     def below_share(self, option: str) -> Rule:
-        """The rule of documents below the cut of a kept share. `option`: its value is a least score."""
+        """The rule of documents below the cut of a kept share; `option` is a least score."""
         return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
@@ -289,9 +289,6 @@ class Filter(Stage):
 
 class Map(Stage):
     """Computes columns for each document. A returned column `text` replaces the text."""
-
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
         raise NotImplementedError

@@ -101,7 +101,7 @@ class DocumentBatch:
 
     @property
     def html(self) -> pa.Array:
-        """The pages, (num_docs,) large_binary, without nulls. Raises StageError after extraction."""
+        """The pages, (num_docs,) large_binary without nulls. Raises StageError after extraction."""
         if self.has_text:
             raise StageError(
                 "documents have a text here, and no pages. A stage that takes pages stands where they have none yet"

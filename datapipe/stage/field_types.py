@@ -26,7 +26,7 @@ import pyarrow as pa
 from datapipe.errors import UserError
 
 MIXED = pa.string()
-"""Text of JSON values of several types. Strings alone are large strings, as every text of a batch."""
+"""Text of JSON values of several types. Strings alone are large strings."""
 
 DECLARED: Mapping[str, pa.DataType] = {
     "string": pa.large_string(),

@@ -103,7 +103,7 @@ class Global(Stage):
     """The second half of a drop's reason, STAGE:RULE."""
 
     by_key: ClassVar[tuple[str, ...]] = ()
-    """Emitted tables whose hash is `tables.key_hash` of the key: rows that are looked up by document."""
+    """Emitted tables whose hash is `tables.key_hash` of the key, for rows by document."""
 
     def removed_share_limit(self) -> float:
         """A document that loses more than this share of its bytes is dropped, with the reason STAGE:too_much_removed."""
@@ -137,7 +137,7 @@ class Global(Stage):
         raise NotImplementedError
 
     def exchanges(self) -> Sequence[Exchange]:
-        """The exchanges, in order: a function of the options alone. Planning calls it before `open`."""
+        """The exchanges, in order, by the options alone. Planning calls it before `open`."""
         raise NotImplementedError
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:

@@ -64,7 +64,7 @@ _LENGTH_BITS = 58
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """One criterion: its name, the column that it compares, the sources of `source_order` as listed."""
+    """A criterion: its name, the column that it compares, the listed sources of `source_order`."""
 
     by: str
     column: str = ""
@@ -210,7 +210,7 @@ def _code(criterion: Criterion, batch: DocumentBatch, context: StageContext, bit
 
 
 def _length_code(lengths: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers from 0, ascending: exact if `bits` is at least 40, else by their leading bits."""
+    """Whole numbers from 0, ascending: exact from 40 bits on, else by their leading bits."""
     if bits >= 40:
         return np.minimum(lengths.astype(np.uint64), np.uint64((1 << bits) - 1))
     floats = (lengths + 1).astype(np.float64).view(np.uint64) - np.float64(1).view(np.uint64)

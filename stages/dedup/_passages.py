@@ -38,12 +38,12 @@ characters that cross the ends of the span, those at the start plus 16 times tho
 PASSAGES = full_schema(
     hash=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, piece=pa.uint32(), start=pa.int64(), text=pa.large_binary()
 )
-"""The text of a chunk, which begins at byte `start` of its document. Rows are exchanged by document."""
+"""The text of a chunk from byte `start` of its document. Rows are exchanged by document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
-    """The sizes of windows, grams and chunks. `length`: tokens of a window, which are bytes or words."""
+    """The sizes of windows, grams and chunks. `length`: bytes or words of a window."""
 
     by_bytes: bool
     length: int

@@ -80,7 +80,7 @@ _MOST_READ = 20
 """How often the text of a page is read at most for boilerplate: elements inside each other are read once for each."""
 
 _MOST_WRAPPERS = 100
-"""Elements inside each other that `remove_marks` goes through: their texts are read once for each."""
+"""Nested elements that `remove_marks` goes through: their texts are read once for each."""
 
 
 class EngineOptions(BaseModel):

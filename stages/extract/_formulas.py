@@ -115,7 +115,7 @@ def _authored(math: Any) -> str:
 
 
 def _remove_previews(script: Any) -> None:
-    """Removes what MathJax has put before its script: the preview, and the formula as it is shown."""
+    """Removes the preview and the shown formula that MathJax has put before its script."""
     before = script.previous_element_sibling
     while before is not None and _PREVIEW.search(before.class_name or ""):
         before, preview = before.previous_element_sibling, before

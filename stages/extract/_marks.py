@@ -1,4 +1,4 @@
-"""What a page says of itself: its title, its language, its licence, and what robots may do with it."""
+"""The title, language and licence of a page, and its directives for robots."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _TIDIED = (
     (re.compile(r" \n ?|\n "), "\n"),
     (re.compile(r"\n{3,}"), "\n\n"),
 )
-"""What is replaced in a text without tags, in turn. Single spaces, which are most, match nothing."""
+"""Replacements in a text without tags, in turn. Single spaces, which are most, match nothing."""
 
 
 class Measures(NamedTuple):

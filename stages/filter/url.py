@@ -155,7 +155,7 @@ class Url(Filter):
         return hits
 
     def _word_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-        """By rule on words, the number of distinct words of its list in each URL: (num_docs,) int64."""
+        """By rule on words, the number of distinct listed words in each URL: (num_docs,) int64."""
         strict, words = np.zeros((len(offsets) - 1, 2), np.int64), np.zeros((len(offsets) - 1, 2), np.int64)
         if "strict_substrings" in self._tables:
             automaton = self._tables["strict_substrings"]

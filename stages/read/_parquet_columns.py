@@ -111,7 +111,7 @@ def _texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, str]:
 
 
 def _strings(column: Any, num_rows: int) -> pa.Array:
-    """Ids of any type as strings, null where a row has none. An id depends on its own value alone."""
+    """Ids of any type as strings, or null. An id depends on its own value alone."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
     if isinstance(column.type, pa.UuidType):

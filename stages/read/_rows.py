@@ -84,7 +84,7 @@ def too_long(max_row_bytes: int) -> str:
 
 
 class _OpenRow:
-    """The row that goes on into the next chunk: its bytes so far, or, if it is skipped, its reject."""
+    """The row that goes on into the next chunk: its bytes so far, or its reject."""
 
     def __init__(self, delimited: Delimited, max_row_bytes: int) -> None:
         self._delimited, self._max_row_bytes = delimited, max_row_bytes

@@ -98,5 +98,5 @@ def _record(content: ByteStream, header: re.Match[bytes], position: int, max_byt
 
 
 def _date(digits: bytes) -> bytes:
-    """20080509190241 as 2008-05-09T19:02:41Z, as WARC has dates; other numbers of digits as they are."""
+    """20080509190241 as 2008-05-09T19:02:41Z, as in WARC; other dates as they are."""
     return re.sub(rb"(....)(..)(..)(..)(..)(..)", rb"\1-\2-\3T\4:\5:\6Z", digits) if len(digits) == 14 else digits

@@ -104,7 +104,7 @@ class _Opened(OpenedFile):
 def _parquet_file(
     watched: WatchedStream, as_dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
-    """Opens the file. A local column chunk is read in parts, one of an object store in one request."""
+    """A local column chunk is read in parts, one of an object store in one request."""
     source: Any = pa.PythonFile(watched, mode="r")
     buffer_bytes = _LOCAL_READ_BYTES if isinstance(watched.stream, pa.OSFile) else 0
     options: Any = {"metadata": metadata, "buffer_size": buffer_bytes, "read_dictionary": as_dictionaries}

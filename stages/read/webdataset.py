@@ -34,7 +34,7 @@ _SAMPLE = {
     "last_dot": re.compile(r"((?:.*/)?[^/]+)\.([^./]+)", re.DOTALL),
 }
 _MOST_NAMES = 1 << 20
-"""Base names of an archive that are remembered. Archives of WebDataset have some thousand samples."""
+"""Base names of an archive that are remembered. Archives have some thousand samples."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 

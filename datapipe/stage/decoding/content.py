@@ -100,7 +100,7 @@ def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes
 
 
 def head_of(members: Members) -> bytes:
-    """The first `HEAD_BYTES` of the content of members or more, fewer of a shorter or damaged file."""
+    """The first `HEAD_BYTES` of content or more, fewer of a shorter or damaged file."""
     try:
         return next(_with_whole_head(_content(members)), b"")
     except BrokenStreamError:

@@ -23,7 +23,7 @@ MAGIC = {
 _BEGINNINGS = {name: (magic,) for name, magic in MAGIC.items()} | {
     "bzip2": tuple(b"BZh%d%b" % (level, block) for level in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"))
 }
-"""Also of bzip2 at its nine levels, followed by its first block, or by the end of an empty stream."""
+"""Also of bzip2 at its nine levels, with its first block, or the end of an empty stream."""
 
 HEAD_BYTES = 1024
 _LFS_POINTER = re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\r?\n(?:ext-[^\n]*\n)*oid ")

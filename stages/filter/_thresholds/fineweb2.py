@@ -50,7 +50,7 @@ _ENGLISH = ("en", "eng", "eng_Latn")
 
 
 def language_settings(language: str) -> Mapping[str, Any]:
-    """The options that a language decides, by its code: "deu_Latn", "deu" or "de". Raises UserError."""
+    """The options that a language ("deu_Latn", "deu" or "de") decides. Raises UserError."""
     known = _codes()
     if language not in known:
         raise UserError(

@@ -50,7 +50,7 @@ class BodyError(DatapipeError):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response: its body as stored, its headers, those of one name joined by ", ", and its status."""
+    """A response: its stored body, its headers, those of one name joined by ", ", its status."""
 
     body: bytes
     status: int | None = None
@@ -102,7 +102,7 @@ def _odd_headers(head: bytes) -> dict[bytes, bytes]:
 
 
 def media_type(content_type: str | None) -> str | None:
-    """The type of a Content-Type without its parameters, in lower case; None where there is none."""
+    """The type of a Content-Type without its parameters, in lower case; None without one."""
     return (content_type or "").partition(";")[0].partition(",")[0].strip().lower() or None
 
 
@@ -187,7 +187,7 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def _frames(coding: str, feed_bytes: int, body: bytes) -> Iterator[bytes]:
-    """The content of all members or frames; bytes behind the last one are ignored, as browsers do."""
+    """The content of all members; bytes behind the last one are ignored, as browsers do."""
     magic = MAGIC[coding]
     if not body.startswith(magic):
         yield body

@@ -141,7 +141,7 @@ def _schema_at(stream: pa.NativeFile, offset: int, stop: int) -> Message:
 
 
 def _message_at(stream: pa.NativeFile, offset: int, stop: int) -> Message | None:
-    """The message that begins at a byte; None for an end marker. Raises ValueError for anything else."""
+    """The message at a byte; None for an end marker. Raises ValueError for anything else."""
     if not 0 <= offset <= stop - 4:
         raise ValueError(f"a message at byte {offset} of {stop}, so the file is damaged or cut off")
     content = stream.read_at(min(_HEAD_READ_BYTES, stop - offset), offset)

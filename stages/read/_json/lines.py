@@ -227,7 +227,7 @@ def _is_open_object(line: bytes) -> bool:
 
 
 def undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray, nul_error: str) -> dict[int, str]:
-    """The errors of lines that are not UTF-8 or have NULs, by line: Arrow's JSON parser accepts both."""
+    """The errors of lines that are not UTF-8 or have NULs, by line: Arrow accepts both."""
     data = np.frombuffer(content, np.uint8)
     try:
         texts_from(np.array([0, len(data)]), data).validate(full=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError
+from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError, too_long
 
 _IS_OPEN = (
     "the file ends within a quoted value of this row: it is cut off, or a quote is never closed. For values that are written "
@@ -78,11 +78,6 @@ def row_blocks(
     yield from collected.end()
 
 
-def too_long(max_row_bytes: int) -> str:
-    """The error of a row that is too long."""
-    return f"a row of more than {max_row_bytes} bytes, the most this reader takes (max_row_bytes)"
-
-
 class _OpenRow:
     """The row that goes on into the next chunk: its bytes so far, or its reject."""
 
@@ -112,7 +107,7 @@ class _OpenRow:
             )
         self._go_on(offset, chunk, open_bytes)
         if self._num_bytes > self._max_row_bytes:
-            self._skipped = self._rejected(too_long(self._max_row_bytes))
+            self._skipped = self._rejected(too_long(self._max_row_bytes, "row"))
             self._chunks, self._num_bytes = [], 0
 
     def _go_on(self, offset: int, chunk: bytes, open_bytes: int) -> None:

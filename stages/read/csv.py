@@ -25,10 +25,10 @@ from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import byte_ranges, chunks, is_one_text
+from datapipe.stage.decoding import byte_ranges, chunks, is_one_text, too_long
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import undecodable
-from stages.read._rows import Rows, row_blocks, too_long
+from stages.read._rows import Rows, row_blocks
 
 _NO_QUOTE = "none"
 _EXPECTED_OTHER = "Expected another character, or another `delimiter`: the default is a tab for .tsv files, else a comma"
@@ -157,7 +157,7 @@ class Csv(ContentReader):
             return beginning
         row = beginning.part(0, 1)
         is_long = row.stops[0] - row.starts[0] > self.max_row_bytes
-        error = too_long(self.max_row_bytes) if is_long else _not_text(row).get(0)
+        error = too_long(self.max_row_bytes, "row") if is_long else _not_text(row).get(0)
         if error is not None:
             error = f"the header: {error}"
             return Rejected(position=row.byte_offset, error=error, excerpt=row.excerpt(0), is_file_damage=True)
@@ -238,7 +238,7 @@ class _Table:
             errors[last] = f"the file is cut off: it ends within its last row, which has {errors[last]}"
         errors |= _not_text(rows)
         long = np.flatnonzero(rows.stops - rows.starts > self.max_row_bytes).tolist()
-        return errors | dict.fromkeys(long, too_long(self.max_row_bytes))
+        return errors | dict.fromkeys(long, too_long(self.max_row_bytes, "row"))
 
 
 def _without_empty(ids: pa.Array) -> pa.Array:

@@ -109,19 +109,18 @@ _MOST_NAMES = 1000
 
 def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
     """The fields of the first lines that are JSON objects."""
-    missing = {fields.text, *fields.keep}
+    wanted = {fields.text, *fields.keep}
     found: set[str] = set()
     names: dict[str, None] = {}
     types: dict[str, pa.DataType] = {}
     num_records = 0
     for record in _records(content):
         num_records += 1
-        found |= {name for name in missing if _has(record, name)}
-        missing -= found
+        own = dict.fromkeys(_names(record))
+        found |= wanted & own.keys()
+        names |= own if len(names) < _MOST_NAMES else {}
         for name in fields.keep:
             types[name] = json_joined(types.get(name, pa.null()), json_type(json_value(record, name)))
-        for name in _names(record) if len(names) < _MOST_NAMES else ():
-            names[name] = None
     return FieldsSeen(num_records=num_records, found=frozenset(found), names=tuple(names), types=types)
 
 
@@ -140,23 +139,11 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
             yield record
 
 
-def _has(record: Mapping[str, Any], name: str) -> bool:
-    """Whether an object has a field: one that dots reach in objects, or a key of this name."""
-    if name in record:
-        return True
-    value: Any = record
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True
-
-
 def _names(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The names of all fields that a mixture can name: a key inside an object is out of reach if it has a dot itself."""
+    """The names of all fields that a mixture can name: keys inside an object, and below a key, have no dots."""
     for name, value in record.items():
         if above and "." in name:
             continue
         yield f"{above}{name}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "." not in name:
             yield from _names(value, f"{above}{name}.")

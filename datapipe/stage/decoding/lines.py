@@ -139,9 +139,9 @@ def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:
     return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
 
 
-def too_long(max_line_bytes: int) -> str:
-    """The error of a line that is too long."""
-    return f"a line of more than {max_line_bytes} bytes, the most this reader takes (max_line_bytes)"
+def too_long(most_bytes: int, what: str = "line") -> str:
+    """The error of a line, or a row, that is too long."""
+    return f"a {what} of more than {most_bytes} bytes, the most this reader takes (max_{what}_bytes)"
 
 
 class _Lines:

@@ -26,8 +26,7 @@ from datapipe.errors import DatapipeError
 from datapipe.records.names import TOKENIZER
 from datapipe.report.card.provenance import provenance
 from datapipe.report.card.write import write_card
-from datapipe.report.contamination import list_counts
-from datapipe.report.distributions import distributions
+from datapipe.report.distributions import distributions, list_counts
 from datapipe.report.html.page import write_page
 from datapipe.report.report import Command, Report, write_report
 from datapipe.report.summary import summarize, tokenizer_figures

@@ -4,7 +4,7 @@ snapshot.json                     the newest snapshot
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
   additions.json                  the folders of the additions that it is made of
 additions/NUMBER/                 each an output of its own, of new files
-additions/work/                   the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
+additions/work/                   the lock of the process that follows, and follow.json: its state, for `datapipe status`
 shards/SOURCE/part-….arrow        the shards of all of them
 lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
@@ -18,11 +18,11 @@ work/                             what runs need to resume, and `inspect` to loo
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that a takedown changed
   run.json   inputs.parquet       the last run and its inputs
-  begun                           while a run is at work, and after it was killed: run.json is then of the run before
+  begun                           of a run that is active or was killed: run.json is then of the run before
   cluster.json                    hours that nodes of a Ray cluster were used for
   published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
-  lock   lock.json                held by the run at work: locally, on an object store
+  lock   lock.json                held by the active run: locally, on an object store
   deleting-ID.json                what a run on an object store is deleting
   status.json                     how far the run is, for `datapipe status`
   failure.txt                     the traceback of the task that failed the last run

@@ -84,7 +84,7 @@ class Phase(_Record):
 
 
 ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
-"""A `ShardTable`. Lists beside the manifest have it (`shard_lists.py`)."""
+"""A `ShardTable`, which is in the lists beside the manifest."""
 
 
 class TokenizerEntry(_Record):
@@ -111,15 +111,11 @@ class FileEntry(_Record):
 
 
 class FurtherLength(_Record):
-    """The shards of a further sequence length, and what else differs from the snapshot.
-
-    Attributes:
-        weights: of all sources; 0 where a source has no rows of this length.
-        phases, lists, shards: as those of `Snapshot`.
-    """
+    """The shards of a further sequence length, and what else differs from the snapshot."""
 
     sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
-    weights: dict[SourceName, Count]
+    weights: dict[SourceName, Count]  # of all sources; 0 where a source has no rows of this length
+    # phases, lists, shards: as those of `Snapshot`
     phases: tuple[Phase, ...]
     lists: tuple[FileEntry, ...] = ()
     shards: ShardList = ()
@@ -138,30 +134,14 @@ class FurtherLength(_Record):
 
 
 class RemovedEntry(FileEntry):
-    """The list of documents that were taken down (`removed.py`).
+    """The list of documents that were taken down (`removed.py`)."""
 
-    Attributes:
-        documents: in the list.
-        takedowns: a digest of the list after each takedown.
-    """
-
-    documents: Count
-    takedowns: tuple[ShortText, ...]
+    documents: Count  # in the list
+    takedowns: tuple[ShortText, ...]  # a digest of the list after each takedown
 
 
 class Snapshot(_Record):
-    """The manifest. Construct with `fingerprint=""` and call `sealed()`.
-
-    Attributes:
-        sequence_length: of the rows; 0 for shards of text.
-        further: the other sequence lengths; see `of_length`. A manifest without any lacks the key.
-        tokenizer_entry: absent for shards of text; see `tokenizer`.
-        exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
-            continues with the other sources.
-        window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
-        lists: the files that list its shards; empty until it is sealed.
-        removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
-    """
+    """The manifest. Construct with `fingerprint=""` and call `sealed()`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
@@ -169,18 +149,23 @@ class Snapshot(_Record):
     version: Literal[3] = 3
     name: ShortText
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
-    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0  # of the rows; 0 for shards of text
     shard_format: Literal["arrow", "parquet", "jsonl.zst"]
+    # absent for shards of text; see `tokenizer`
     tokenizer_entry: TokenizerEntry | None = Field(default=None, alias="tokenizer", exclude_if=lambda entry: entry is None)
     sources: dict[SourceName, SourceEntry]
     phases: tuple[Phase, ...] = ()
     total_tokens: Count | None = None
+    # what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
+    # continues with the other sources
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
-    window_shards: Count = 0
+    window_shards: Count = 0  # shards of a source that the loader's order mixes at a time; 0 for all
     files: FileEntry | None = None
+    # documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     removed: RemovedEntry | None = absent()
-    lists: tuple[FileEntry, ...] = ()
+    lists: tuple[FileEntry, ...] = ()  # the files that list its shards; empty until it is sealed
     shards: ShardList = ()
+    # the other sequence lengths; see `of_length`. A manifest without any lacks the key.
     further: tuple[FurtherLength, ...] = Field(default=(), exclude_if=lambda lengths: not lengths)
     fingerprint: str = ""
 
@@ -286,7 +271,6 @@ def _lists_of(rows: Snapshot | FurtherLength) -> tuple[FileEntry, ...]:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of every field but the fingerprint."""
     named = {name: value for name, value in content.items() if name != "fingerprint"}
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
@@ -333,12 +317,8 @@ def find_snapshot(root: Root, name: str) -> str:
 
 def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
     """The rows of tokens that a snapshot has of one sequence length. Raises SnapshotError as `read_snapshot`, for shards of
-    text, and for another length.
-
-    Args:
-        name: its fingerprint, or the first digits of it; by default the newest snapshot.
-        sequence_length: by default the first.
-    """
+    text, and for another length. `name`: its fingerprint, or the first digits of it; by default the newest snapshot.
+    `sequence_length`: by default the first."""
     snapshot = read_snapshot(root, name)
     if not snapshot.has_tokens:
         raise SnapshotError(
@@ -351,10 +331,7 @@ def read_tokens(root: Root, name: str | None = None, sequence_length: int | None
 
 def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
-
-    Args:
-        name: its fingerprint, or the first digits of it; by default the newest snapshot.
-    """
+    `name`: its fingerprint, or the first digits of it; by default the newest snapshot."""
     path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:
         content = root.read_bytes(path)
@@ -398,7 +375,8 @@ def noted_lengths(root: Root, fingerprint: str) -> dict[str, str]:
     publication.json; none for the snapshots of this version."""
 
     def made(noted: Any) -> dict[str, str]:
-        return {str(folder): min(map(str, names)) for folder, names in noted.get("lengths", {}).items() if names}
+        lengths = noted.get("lengths", {}).items()
+        return {folder: min(map(str, names)) for folder, names in lengths if names and re.fullmatch(r"length-\d+", folder)}
 
     remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
     return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or {}
@@ -455,7 +433,6 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
 
 
 def _with_lists(root: Root, snapshot: Snapshot) -> Snapshot:
-    """The manifest with the shards of its lists. Raises SnapshotError."""
     listed = _listed(root, snapshot)
     listed = listed.model_copy(update={"further": tuple(_listed(root, rows) for rows in snapshot.further)})
     try:

@@ -49,11 +49,7 @@ def identity(sequence_length: int, tokenizer_fingerprint: str, group: ShardGroup
 
 def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
     """Opens a shard and checks everything but its rows. Raises SnapshotError for other data, CorruptionError for damage.
-
-    Args:
-        form: of the snapshot.
-        local: a complete copy of the file to open instead.
-    """
+    `form`: of the snapshot. `local`: a complete copy of the file to open instead."""
     size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
         found = "no such file" if size is None else f"{size} bytes"
@@ -86,11 +82,8 @@ class Shard:
 
     @classmethod
     def open(cls, root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
-        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged one.
-
-        Args:
-            local: a complete copy of the file to open instead.
-        """
+        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged
+        one. `local`: a complete copy of the file to open instead."""
         stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
         shard = cls(entry, form, stream, is_local=root.local is not None or local is not None)
         try:
@@ -125,7 +118,6 @@ class Shard:
         return self.schema.field("tokens").type.value_type
 
     def _check_footer(self) -> None:
-        """Compares the metadata of the file with the manifest."""
         metadata, path, form = self.schema.metadata or {}, self.entry.path, self._form
         expected = identity(form.sequence_length, form.tokenizer, self.entry.group)
         for name, value in expected.items():

@@ -36,8 +36,7 @@ PIECE_KEY = b"datapipe.piece_length"
 _ABSENT = -1
 _NUMBERED = "numbered_path"
 _ENTRIES_AT_ONCE = 4096
-_HASH = pa.decimal128(20)
-"""A range of hashes may stop at 2^64, which no integer of Arrow holds."""
+_HASH = pa.decimal128(20)  # a range of hashes may stop at 2^64, which no integer of Arrow holds
 
 SCHEMA = pa.schema(
     [
@@ -52,9 +51,6 @@ _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
 first "/" is an empty part."""
 
 _REQUIRED = ("path", "source", "split", "checksum", "sequences", "tokens", "documents", "bytes", "text_bytes")
-_SPLITS = ("train", "validation")
-_MOST_COUNT = 1 << 62
-_MOST_HASH = 1 << 64
 
 MOST_CHARACTERS = 1000
 """Of a name, path or checksum in a manifest, which may be another party's."""
@@ -86,14 +82,12 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardGroup(NamedTuple):
-    """What the rows of a shard have in common where not all rows of its source and split do; they have shards of their own.
+    """What the rows of a shard have in common where not all rows of its source and split do; they have shards
+    of their own."""
 
-    Attributes:
-        piece_length: tokens of every piece, where packing put pieces of one length together; else None.
-        stratum: number of its stratum, from 0, where the source is cut into strata; else None.
-    """
-
+    # tokens of every piece, where packing put pieces of one length together; else None
     piece_length: int | None = None
+    # number of its stratum, from 0, where the source is cut into strata; else None
     stratum: int | None = None
 
     def metadata(self) -> dict[bytes, bytes]:
@@ -110,33 +104,30 @@ class ShardGroup(NamedTuple):
 
 
 class ShardEntry(BaseModel):
-    """One shard file: rows of tokens, or documents with their text.
-
-    Attributes:
-        path, source: `Snapshot` checks them.
-        sequences, tokens: rows, and tokens of documents without padding; 0 for text.
-        documents: documents that start in the shard.
-        text_bytes: UTF-8 bytes of the texts; 0, and absent in the file, for tokens.
-        piece_length, stratum: as in `ShardGroup`; absent where they are None.
-        part: number of the addition to its source that it was packed with; absent for the rows that the source began with.
-        hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
-            up in few shards; absent if unknown.
-    """
+    """One shard file: rows of tokens, or documents with their text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # path, source: `Snapshot` checks them
     path: ShortText
     source: ShortText
     split: Literal["train", "validation"]
+    # sequences, tokens: rows, and tokens of documents without padding; 0 for text
     sequences: Count
     tokens: Count
-    documents: Count
+    documents: Count  # documents that start in the shard
     bytes: Count
     checksum: ShortText
+    # UTF-8 bytes of the texts; 0, and absent in the file, for tokens
     text_bytes: Count = Field(default=0, exclude_if=lambda count: not count)
+    # piece_length, stratum: as in `ShardGroup`; absent where they are None
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
+    # number of the addition to its source that it was packed with; absent for the rows that the source began
+    # with
     part: Count | None = absent()
+    # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
+    # looked up in few shards; absent if unknown
     hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
 
     @classmethod
@@ -171,36 +162,25 @@ def numbered_path(path: str) -> str:
 
 
 def with_digest(path: str, checksum: str) -> str:
-    """The path of a shard with the digest of its content: "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow".
-
-    Args:
-        path: without the digest.
-        checksum: of the shard.
-    """
+    """The path of a shard with the digest of its content:
+    "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of the
+    shard."""
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
 
 
 class RowForm(NamedTuple):
-    """What the shards of a snapshot have in common.
-
-    Attributes:
-        tokenizer: its fingerprint.
-        vocab_size: that ids stay below; None where any id may stand.
-    """
+    """What the shards of a snapshot have in common."""
 
     sequence_length: int
-    tokenizer: str
-    vocab_size: int | None = None
+    tokenizer: str  # its fingerprint
+    vocab_size: int | None = None  # that ids stay below; None where any id may stand
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
-
-    Args:
-        table: columns of `SCHEMA`.
-    """
+    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for. `table`: columns
+    of `SCHEMA`."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
@@ -238,7 +218,8 @@ class ShardTable(Sequence[ShardEntry]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (ShardTable, tuple)):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other))
+        mine, theirs = (each._table.select(SCHEMA.names) for each in (self, ShardTable.of(other)))
+        return mine.equals(theirs)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -371,15 +352,14 @@ def read_list(content: bytes) -> pa.Table:
 
 
 def _check_values(name: str, values: pa.Array) -> None:
-    """Raises ValueError for values that are out of range."""
-    most = _MOST_COUNT - 1
-    if name == "split" and not compute.all(compute.is_in(values, pa.array(_SPLITS)), min_count=0).as_py():
+    most = (1 << 62) - 1
+    if name == "split" and not compute.all(compute.is_in(values, pa.array(["train", "validation"])), min_count=0).as_py():
         raise ValueError("a split that is neither train nor validation")
     if name == "hashes":
         sizes = compute.list_value_length(values)
         if not compute.all(compute.equal(sizes, 2), min_count=0).as_py() or values.flatten().null_count:
             raise ValueError("a range of hashes that is no pair")
-        values, most = values.flatten(), _MOST_HASH
+        values, most = values.flatten(), 1 << 64
     elif pa.types.is_string(values.type):
         values, most = compute.utf8_length(values), MOST_CHARACTERS
     bounds = compute.min_max(values).as_py()

@@ -9,8 +9,6 @@ A snapshot is never changed. One that is published again keeps the time of its f
 whatever is published after it, until it is unpinned.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -82,15 +80,10 @@ def newest_manifest(root: Root) -> Snapshot | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A snapshot of an output, as it was published.
+    """A snapshot of an output, as it was published."""
 
-    Attributes:
-        snapshot: its manifest.
-        published_at: seconds since the epoch; None for an export, which notes no time.
-    """
-
-    snapshot: Snapshot
-    published_at: float | None
+    snapshot: Snapshot  # its manifest
+    published_at: float | None  # seconds since the epoch; None for an export, which notes no time
 
     @property
     def fingerprint(self) -> str:
@@ -129,16 +122,11 @@ def data_files(root: Root) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A snapshot that no cleaning deletes.
-
-    Attributes:
-        pinned_at: seconds since the epoch.
-        why: what needs it, in the words of who pinned it; may be empty.
-    """
+    """A snapshot that no cleaning deletes."""
 
     fingerprint: str
-    pinned_at: float
-    why: str
+    pinned_at: float  # seconds since the epoch
+    why: str  # what needs it, in the words of who pinned it; may be empty
 
 
 def pins(root: Root) -> list[Pin]:
@@ -148,11 +136,7 @@ def pins(root: Root) -> list[Pin]:
 
 def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
     """Pins a snapshot; one that is pinned gets the new reason. Raises SnapshotError where none is there, or no longer.
-
-    Args:
-        name: its fingerprint, or the first digits of it.
-        pinned_at: seconds since the epoch.
-    """
+    `name`: its fingerprint, or the first digits of it. `pinned_at`: seconds since the epoch."""
     fingerprint = find_snapshot(root, name)
     content = {"pinned_at": pinned_at, "why": why}
     path = f"{snapshot_folder(fingerprint)}/{PIN}"

@@ -8,8 +8,6 @@ tokens past `target_bytes`. The bytes depend neither on the batches in which row
 one record batch of about 4 MiB of tokens beside the appended one.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -122,7 +120,6 @@ class ShardWriter:
         self._written.append(opened.written())
 
     def _take(self, num_rows: int) -> pa.RecordBatch:
-        """The first `num_rows` pending rows as one batch."""
         taken: list[pa.RecordBatch] = []
         self._pending_rows -= num_rows
         while num_rows:

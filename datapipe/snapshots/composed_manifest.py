@@ -22,6 +22,7 @@ from datapipe.shards.manifest import (
     snapshot_folder,
 )
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry, Strata
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock

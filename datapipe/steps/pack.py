@@ -52,12 +52,7 @@ class PackMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackTask(Task):
-    """Packs one hash range of a source's token rows, of one split and stratum, into shards.
-
-    Attributes:
-        bucket: number of the range among those of its split and stratum; part of the names of its shards.
-        max_padding: share of padding above which best_fit splits documents.
-    """
+    """Packs one hash range of a source's token rows, of one split and stratum, into shards."""
 
     kind, version, of_tokens = "pack", 1, True
     mb_per_s = 150.0
@@ -69,7 +64,7 @@ class PackTask(Task):
     files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
     start: int
     stop: int
-    bucket: int
+    bucket: int  # number of the range among those of its split and stratum; part of the names of its shards
     split: Literal["train", "validation"]
     stratum: int | None
     tokenizer_fingerprint: str
@@ -78,7 +73,7 @@ class PackTask(Task):
     sequence_length: int
     method: Literal["best_fit", "concat", "buckets"]
     pool_documents: int
-    max_padding: float
+    max_padding: float  # share of padding above which best_fit splits documents
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
@@ -86,6 +81,10 @@ class PackTask(Task):
     @property
     def input_bytes(self) -> float:
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
+
+    @property
+    def part(self) -> _Part:
+        return self.split, self.stratum
 
     @property
     def of_shards(self) -> dict[str, Any]:
@@ -159,17 +158,11 @@ def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pool:
-    """Documents that are packed together.
+    """Documents that are packed together."""
 
-    Attributes:
-        offsets: (num_docs + 1,) int64 into the ids.
-        ids: (num_tokens,) uint16 or uint32.
-        keys: (num_docs, 16) uint8.
-    """
-
-    offsets: np.ndarray
-    ids: np.ndarray
-    keys: np.ndarray
+    offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
+    ids: np.ndarray  # (num_tokens,) uint16 or uint32
+    keys: np.ndarray  # (num_docs, 16) uint8
 
     @property
     def num_docs(self) -> int:
@@ -252,10 +245,7 @@ def _keyed(rows: np.ndarray, seed: int) -> np.ndarray:
 
 class _Writers:
     """The shard writers of one task: one for each length of packed documents with `buckets`, else one.
-
-    Attributes:
-        facts: which documents are in which rows.
-    """
+    `facts`: which documents are in which rows."""
 
     def __init__(self, task: PackTask, root: Root, folder: str) -> None:
         self._task, self._root, self._folder = task, root, folder

@@ -4,10 +4,8 @@ What differs is marked, and coloured on a terminal: words of the surviving text 
 text alone in {+marks+}, so that a log can be read and searched.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -34,11 +32,7 @@ in common: counted here from the two texts as they were read, before any stage c
 
 
 def print_clusters(clusters: Iterable[Mapping[str, Any]], console: Console, full: bool = False) -> None:
-    """Prints clusters as they come, and a summary at the end.
-
-    Args:
-        clusters: as `find_clusters` returns them.
-    """
+    """Prints clusters of `find_clusters` as they come, and a summary at the end."""
     num_clusters = num_removals = 0
     in_common: list[float] = []
     for cluster in clusters:
@@ -58,8 +52,7 @@ def print_clusters(clusters: Iterable[Mapping[str, Any]], console: Console, full
 
 
 def _print_head(cluster: Mapping[str, Any], console: Console, full: bool) -> None:
-    survivor, similarity = cluster["survivor"], cluster["similarity"]
-    measured = _measured(*(None, None) if similarity is None else similarity.values())
+    survivor, measured = cluster["survivor"], _measured(**(cluster["similarity"] or {}))
     title = f"{cluster['stage']}: {counted(cluster['dropped'], 'document')} dropped in favour of one, {measured}"
     if cell_len(title) < console.width or not console.is_terminal:
         console.print(Rule(harmless_text(title), align="left"))
@@ -107,10 +100,10 @@ def _print_beginning(text: str, console: Console, full: bool = False) -> None:
         print_text(" " * _INDENT + _shortened(text), console, "dim", hanging=0)
 
 
-def _measured(least: float | None, greatest: float | None) -> str:
-    if least is None:
+def _measured(min: float | None = None, max: float | None = None) -> str:
+    if min is None:
         return "not measured"
-    return f"measured {least:.4g}" if least == greatest else f"measured {least:.4g} to {greatest:.4g}"
+    return f"measured {min:.4g}" if min == max else f"measured {min:.4g} to {max:.4g}"
 
 
 def _document(document: Mapping[str, Any]) -> str:
@@ -119,26 +112,21 @@ def _document(document: Mapping[str, Any]) -> str:
     return f"{document['document']}{run}{size}"
 
 
-def _figures(compared: Difference, ngrams: str) -> list[str]:
-    """Lines with the counts of a comparison."""
+def _figures(compared: Difference, ngrams: str) -> Iterator[str]:
     grams = f"{ngrams} in common {compared.in_common:.4g}"
     if compared.is_equal:
-        return ["the same text"]
-    if not compared.passages:
-        lines = [f"the same words; white space, punctuation or case differ; {grams}"]
+        yield "the same text"
+    elif not compared.passages:
+        yield f"the same words; white space, punctuation or case differ; {grams}"
     else:
-        lines = [
+        yield (
             f"{grams}; only in the surviving text {compared.only[0]:,} of {counted(compared.words[0], 'word')}, "
             f"only in the dropped text {compared.only[1]:,} of {counted(compared.words[1], 'word')}"
-        ]
+        )
     if not compared.is_whole:
-        lines.append(f"(compared: the first {COMPARED_CHARS:,} characters of each text)")
+        yield f"(compared: the first {COMPARED_CHARS:,} characters of each text)"
     if not compared.is_aligned:
-        lines.append("(the texts differ too much to align to the end: the passages begin at the first difference)")
-    return lines
-
-
-# ------------------------------------------------------------------------------------------------ texts
+        yield "(the texts differ too much to align to the end: the passages begin at the first difference)"
 
 
 def _passages(passages: Sequence[Passage], full: bool) -> Table:
@@ -152,7 +140,6 @@ def _passages(passages: Sequence[Passage], full: bool) -> Table:
 
 
 def _marked(passage: Passage, segments: Sequence[Segment], full: bool, style: str, opening: str, closing: str) -> Text:
-    """The segments of one text, with marks around those that differ."""
     text = Text("" if passage.begins else "… ")
     for segment in segments:
         plain = _plain(segment.text) if full else _shortened(segment.text)
@@ -164,7 +151,7 @@ def _marked(passage: Passage, segments: Sequence[Segment], full: bool, style: st
 
 
 def _plain(text: str) -> str:
-    """The text without control characters, which could control the terminal; white space within a line as one space."""
+    """The text without control characters; white space within a line as one space."""
     return harmless(_CONTROLS.sub(" ", text))
 
 

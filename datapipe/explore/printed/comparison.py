@@ -4,8 +4,6 @@ options that differ  ─▶  documents and tokens by source  ─▶  documents t
                                                                                                         something else
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -19,11 +17,7 @@ _SHOWN_REASONS, _SHOWN_RULES = 6, 12
 
 
 def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
-    """Prints a comparison.
-
-    Args:
-        full: whether to print all reasons and rules.
-    """
+    """Prints a comparison, with `full` all its reasons and rules."""
     width = min(console.width, MOST_COLUMNS)
     print_wrapped((f"{letter}  {output}" for letter, output in zip("AB", comparison.outputs)), console, "bold")
     print_wrapped(_not_done(comparison.runs), console, "red")
@@ -40,7 +34,6 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
 
 
 def _not_done(runs: Sequence[OutputStatus]) -> Iterator[str]:
-    """A line for each run that failed or was stopped, with the reason."""
     for letter, run in zip("AB", runs):
         if run.status != "done":
             reason = f": {run.problem}" if run.problem else ""

@@ -1,7 +1,5 @@
 """`datapipe inspect`: documents with the decision of the run, thresholds, and items of evaluation sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +14,17 @@ from datapipe.report.sections import evaluation_table
 from datapipe.report.terminal import number_table
 
 _SHOWN_CHARS = 600
-_KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
+_KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
 _COLUMN_CHARS = 200
 _SHOWN_FINDINGS = 5
 _SHOWN_NAMES = 10
+_SWEEP_LEGEND = """The counts cover the documents that the run kept.
+alone: documents that pass this threshold.
+with the others: documents that also pass the other rules of the stage."""
 
 
 def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, full: bool, if_none: str) -> None:
-    """Prints documents as `Inspector.find` returns them, or a line where there are none."""
+    """Prints documents of `Inspector.find`, or a line where there are none."""
     for document in documents:
         _print_document(document, console, full)
     if not documents:
@@ -31,7 +32,6 @@ def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, fu
 
 
 def _print_document(document: Mapping[str, Any], console: Console, full: bool) -> None:
-    """Prints a document below its name, the decision and the measured value."""
     title = harmless_text(document["document"] + (f"  id {document['own_id']}" if document["own_id"] else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
     print_text(_decision(document), console, "bold")
@@ -49,7 +49,7 @@ def _print_document(document: Mapping[str, Any], console: Console, full: bool) -
 
 def _decision(document: Mapping[str, Any]) -> str:
     decision = f"{document['outcome']} {document['reason'] or ''}".strip()
-    decision += _KEPT_TEXT if document["outcome"] == "kept" else _JUDGED_TEXT if document["is_as_judged"] else _READ_TEXT
+    decision += _KEPT_TEXT if document["outcome"] == "kept" else _EXTRACTED_TEXT if document["is_as_judged"] else _READ_TEXT
     if document["value"] is not None:
         decision += f"  measured{NO_BREAK}{document['value']:.4g}"
     if document["threshold"] is not None:
@@ -61,32 +61,21 @@ def _decision(document: Mapping[str, Any]) -> str:
     return decision
 
 
-# ------------------------------------------------------------------------------------------------ thresholds
-
-
 def print_sweep(sweep: Mapping[str, Any], console: Console) -> None:
-    """Prints a table for each source, and for their sum where there are several.
-
-    Args:
-        sweep: as `sweep.sweep` returns it.
-    """
+    """Prints a table for each source of a `sweep.sweep`, and for their sum where there are several."""
     passes = "this value or more" if sweep["side"] == "min" else "this value or less"
     named = f"{sweep['stage']}, {sweep['option'] or sweep['rule']}"
     print_text(f"{named}: {passes} passes the rule '{sweep['rule']}'", console, "bold")
     for source in [*sweep["sources"], *([sweep["total"]] if len(sweep["sources"]) > 1 else [])]:
         console.print(_table(source))
-    print_text("The counts cover the documents that the run kept.", console)
-    print_text("alone: documents that pass this threshold.", console)
-    print_text("with the others: documents that also pass the other rules of the stage.", console)
+    print_text(_SWEEP_LEGEND, console)
     if sweep["dropping"]:
         dropping = ", ".join(sweep["dropping"])
         print_text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}", console)
     if unsure := sweep["total"]["unsure"]:
-        text = (
-            f"{counted(unsure, 'document')} failed a rule before another one whose value is not stored. They count "
-            f"as passing the other one, so 'with the others' may be too high by as many."
-        )
-        print_text(text, console)
+        failed = f"{counted(unsure, 'document')} failed a rule before another one whose value is not stored."
+        counts = "They count as passing the other one, so 'with the others' may be too high by as many."
+        print_text(f"{failed} {counts}", console)
 
 
 def _table(source: Mapping[str, Any]) -> NumberTable:
@@ -110,15 +99,8 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
-# ------------------------------------------------------------------------------------------------ evaluation sets
-
-
 def print_contamination(found: Contamination, console: Console, full: bool = False) -> None:
-    """Prints the contaminated, clean and undetectable items of evaluation sets, and a sample of documents.
-
-    Args:
-        full: whether all items and findings are printed.
-    """
+    """Prints the items of evaluation sets, all of them with `full`, and a sample of documents."""
     console.print(number_table(evaluation_table(found.lists)))
     for document in found.documents:
         print_text(f"{document.document}  {document.outcome} by {document.stage}", console, "bold")
@@ -138,7 +120,6 @@ def print_contamination(found: Contamination, console: Console, full: bool = Fal
 
 
 def _print_names(kind: str, names: Sequence[str], console: Console, full: bool) -> None:
-    """Prints names of items, all or the first of them."""
     shown = names if full else names[:_SHOWN_NAMES]
     more = f" and {len(names) - len(shown):,} more, with --full" if len(shown) < len(names) else ""
     if names:

@@ -5,8 +5,6 @@ run of datapipe. Data files are a FileSet below the folder of this file. Their c
 fingerprint covers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -16,15 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.report.card.data_files import Configuration, DataFiles
-from datapipe.report.card.escaping import plain
+from datapipe.report.card.markdown import plain
 from datapipe.report.report import Report
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.licenses import UNKNOWN, named, single_licenses
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
-
-_CONTEXT = "croissant_context.json"
-"""The context that version 1.1 recommends, and PROV-O."""
 
 _MEDIA_TYPES = {
     "parquet": "application/x-parquet",
@@ -34,34 +29,26 @@ _MEDIA_TYPES = {
 
 
 def croissant(report: Report, manifest: Snapshot, data: DataFiles, front: Mapping[str, Any]) -> bytes:
-    """The content of croissant.json.
-
-    Args:
-        front: the front matter of the card, for what both tell.
-    """
+    """The content of croissant.json, of which the languages and tags are in the front matter of the card, too."""
     documents = report.total.documents
     described = {
-        "@context": json.loads(files("datapipe.report.card").joinpath(_CONTEXT).read_bytes()),
+        # the context that version 1.1 recommends, and PROV-O
+        "@context": json.loads(files("datapipe.report.card").joinpath("croissant_context.json").read_bytes()),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": plain(manifest.name),
-        "description": f"{documents.kept:,} of {documents.read:,} documents. README.md tells what was removed, and why.",
+        "description": f"{documents.kept:,} of {documents.read:,} documents. README.md lists what was removed, and why.",
         **_license(report),
         **({"inLanguage": front["language"]} if "language" in front else {}),
         "keywords": front["tags"],
         "version": f"1.0.0+{manifest.fingerprint[:12]}",
         "isLiveDataset": False,
-        "prov:wasDerivedFrom": [_entity(name, report) for name in _sources(report)],
+        "prov:wasDerivedFrom": [_entity(name, report) for name in (*report.sources, *report.taken)],
         "prov:wasGeneratedBy": _activity(report, manifest),
         "distribution": [_file_set(each, data) for each in data.configurations],
         "recordSet": [_record_set(each, data) for each in data.configurations if each.schema is not None],
     }
     return (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _sources(report: Report) -> list[str]:
-    """All sources, those whose rows are those of another snapshot last."""
-    return [*report.sources, *report.taken]
 
 
 def license_url(license: str) -> str:
@@ -77,7 +64,6 @@ def _license(report: Report) -> dict[str, Any]:
 
 
 def _entity(name: str, report: Report) -> dict[str, Any]:
-    """A source as what the data set was derived from."""
     origin = report.provenance.sources[name]
     license, collected, synthetic = origin.license, origin.collected, origin.synthetic
     entity: dict[str, Any] = {"@type": "prov:Entity", "@id": f"source/{name}", "name": plain(name)}
@@ -95,18 +81,13 @@ def _entity(name: str, report: Report) -> dict[str, Any]:
 
 
 def _activity(report: Report, manifest: Snapshot) -> dict[str, Any]:
-    """The run that made the data set."""
     assert report.run is not None
     return {
         "@type": "prov:Activity",
         "@id": f"run/{manifest.fingerprint}",
         "name": "datapipe run",
-        "prov:used": [{"@id": f"source/{name}"} for name in _sources(report)],
-        "prov:wasAssociatedWith": {
-            "@type": "prov:SoftwareAgent",
-            "name": "datapipe",
-            "version": plain(report.run.datapipe),
-        },
+        "prov:used": [{"@id": f"source/{name}"} for name in (*report.sources, *report.taken)],
+        "prov:wasAssociatedWith": {"@type": "prov:SoftwareAgent", "name": "datapipe", "version": plain(report.run.datapipe)},
     }
 
 
@@ -143,14 +124,9 @@ def _field(field: pa.Field, configuration: str, of_json: bool) -> dict[str, Any]
         "@id": f"records/{configuration}/{name}",
         "name": name,
         "dataType": _data_type(field.type.value_type if is_list else field.type),
-        **({"isArray": True, "arrayShape": f"{_length(field.type)}"} if is_list else {}),
+        **({"isArray": True, "arrayShape": f"{getattr(field.type, 'list_size', -1)}"} if is_list else {}),
         "source": {"fileSet": {"@id": f"files/{configuration}"}, "extract": extract},
     }
-
-
-def _length(kind: pa.DataType) -> int:
-    """The length of lists that all have the same, otherwise -1."""
-    return kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
 
 def _data_type(kind: pa.DataType) -> str:

@@ -96,8 +96,7 @@ def inspect(
     from datapipe.explore.contamination import contamination
     from datapipe.explore.document.replay import with_decided_columns
     from datapipe.explore.documents import Inspector
-    from datapipe.explore.printed.clusters import print_clusters
-    from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
+    from datapipe.explore.printed import print_clusters, print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
     from datapipe.report.terminal import wide_console
 

@@ -103,7 +103,7 @@ def _write_page(output: str, file: Path) -> None:
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
     from datapipe.explore.comparison import compare
-    from datapipe.explore.printed.comparison import print_comparison
+    from datapipe.explore.printed import print_comparison
     from datapipe.report.terminal import wide_console
 
     found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))

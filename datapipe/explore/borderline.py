@@ -3,8 +3,8 @@
     borderline tables of the map tasks  ─▶  the 50 just kept and the 50 just dropped, nearest first
     tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweep.py`)
 
-A document "just kept" is one that the run kept; those that a later stage dropped are only counted. With `mode: tag`, the sides
-are those that would be kept and dropped.
+A document "just kept" is one that the run kept; those that a later stage dropped are
+only counted. With `mode: tag`, the sides are those that would be kept and dropped.
 """
 
 import json

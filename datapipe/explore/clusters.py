@@ -2,8 +2,8 @@
 
     facts with a survivor  ─▶  grouped by stage, rule and survivor  ─▶  the first clusters of an order  ─▶  their members
 
-A cluster is what one rule of a stage dropped in favour of one document. Samples are keyed by the survivor. Texts are read one
-cluster at a time.
+A cluster is what one rule of a stage dropped in favour of one document. Samples are
+keyed by the survivor. Texts are read one cluster at a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -51,12 +51,8 @@ class Counts(Record):
 
 
 class OneSided(Record):
-    """The documents that one output alone keeps.
-
-    Attributes:
-        reasons: why the other does not, "stage:rule", "quarantined: stage" or `NOT_READ` → documents, most frequent first.
-        sample: names of documents by reason.
-    """
+    """The documents that one output alone keeps, with a keyed sample of names, by the reason of the
+    other: "stage:rule", "quarantined: stage" or `NOT_READ`, most frequent first."""
 
     documents: int
     reasons: dict[str, int]

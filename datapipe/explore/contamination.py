@@ -3,8 +3,8 @@
     findings of the map tasks  ─▶  entries by list  ─▶  contaminated, clean and undetectable entries
                                ─▶  keyed sample of documents, each with what was found in it
 
-With `against`, the kept documents go through the same stage, which writes nothing. Memory holds one batch, the entries that are
-found, and the sample.
+With `against`, the kept documents go through the same stage, which writes nothing.
+Memory holds one batch, the entries that are found, and the sample.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,8 +53,8 @@ class FoundEntry(Record):
 
 
 class Contamination(Record):
-    """What an output holds of evaluation sets: counts by list, a sample of documents, and by list the entries that cannot be
-    found; None where the evaluation files are gone or have changed."""
+    """What an output holds of evaluation sets: counts by list, a sample of documents, and by list
+    the entries that cannot be found; None where the evaluation files are gone or have changed."""
 
     lists: tuple[SearchedSet, ...]
     documents: tuple[FoundDocument, ...]
@@ -63,8 +63,8 @@ class Contamination(Record):
 
 
 def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
-    """What an output holds of evaluation sets, or of the evaluation files `against`. Raises UserError for an output whose run
-    searched for none."""
+    """What an output holds of evaluation sets, or of the evaluation files `against`.
+    Raises UserError for an output whose run searched for none."""
     sources = inspector.select_sources(source)
     if against:
         return _scanned(inspector, sources, count, against)

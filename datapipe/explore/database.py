@@ -69,8 +69,8 @@ _FETCHED_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What queries may take: memory of DuckDB, threads, and an existing folder for what does not fit into memory; empty for the
-    temporary folder of the machine."""
+    """What queries may take: memory of DuckDB, threads, and an existing folder for what
+    does not fit into memory; empty for the temporary folder of the machine."""
 
     memory: str = "1GiB"
     threads: int = 2
@@ -79,13 +79,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactFiles:
-    """The facts of one output.
-
-    Attributes:
-        files: by kind, in the order of sources and tasks.
-        inputs: path of each input file by its hash.
-        shards: the published path by what `shard_of_task` names it.
-    """
+    """The facts of one output: files by kind, in the order of sources and tasks, the path of each
+    input file by its hash, and the published path of each shard by what `shard_of_task` names
+    it."""
 
     root: Root
     files: Mapping[str, Sequence[TableFile]]
@@ -125,15 +121,9 @@ class Database:
             f"set enable_external_access = false; set lock_configuration = true"
         )
 
-    # ---------------------------------------------------------------------------------------------- queries
-
     def rows(self, query: str, options: Any = None, scanned: pa.Table | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of ours.
-
-        Args:
-            options: values of its parameters, a list or a dict.
-            scanned: a table in memory, which the query names `scanned`.
-        """
+        """The rows of a query of ours, with a list or a dict of options, and a table in memory that
+        it names `scanned`."""
         with self._cursor() as cursor:
             if scanned is not None:
                 cursor.register("scanned", scanned)
@@ -169,8 +159,6 @@ class Database:
             raise CorruptionError(f"A table under work/ cannot be read any more: {cause}. Start the command again.") from error
         finally:
             cursor.close()
-
-    # ---------------------------------------------------------------------------------------------- views
 
     def _attach(self, facts: FactFiles) -> None:
         execute = self._connection.execute
@@ -238,8 +226,8 @@ qualify row_number() over (
     filename, file_row_number
 ) > 1
 """
-"""Rows of documents that have another outcome: the step tokenize sets aside documents that the stages kept. A file that was
-read whole after a part of it leaves two rows of a damaged record."""
+"""Rows of documents that have another outcome: the step tokenize sets aside documents that the
+stages kept. A file that was read whole after a part of it leaves two rows of a damaged record."""
 
 _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 

@@ -39,12 +39,8 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """Words of two texts that differ, with some common words around them.
-
-    Attributes:
-        differing: number of differing words in both.
-        begins, ends: whether the passage contains the beginning, and the end, of both texts.
-    """
+    """Words of two texts that differ, with some common words around them: how many differ in both,
+    and whether the passage contains the beginning, and the end, of both texts."""
 
     first: tuple[Segment, ...]
     second: tuple[Segment, ...]
@@ -78,12 +74,8 @@ class Difference:
 def difference(
     first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
 ) -> Difference:
-    """Compares two texts.
-
-    Args:
-        shingles: size and unit of the n-grams.
-        context: common words around each difference; None for one passage with both whole texts.
-    """
+    """Compares two texts by n-grams of this size and unit. `context` is the number of common words
+    around each difference; None for one passage with both whole texts."""
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
     spans = word_spans(texts[0]), word_spans(texts[1])
     words = [[_folded(text[start:stop]) for start, stop in each] for text, each in zip(texts, spans)]
@@ -195,8 +187,8 @@ def _groups(opcodes: Sequence[Opcode], context: int) -> list[list[Opcode]]:
 
 
 def _passage(group: Sequence[Opcode], texts: tuple[str, str], starts: Sequence[Sequence[int]]) -> Passage:
-    """A passage. A word is written with what follows it, the first one of a text also with what precedes it. `starts` are those
-    of the words of both texts, with the ends of the texts."""
+    """A passage. A word is written with what follows it, the first one of a text also with what
+    precedes it. `starts` are those of the words of both texts, with the ends of the texts."""
     segments: tuple[list[Segment], list[Segment]] = ([], [])
     for tag, start, stop, second_start, second_stop in group:
         for text, own, out, (low, high) in zip(texts, starts, segments, ((start, stop), (second_start, second_stop))):

@@ -4,8 +4,8 @@
     mixture.yaml       ─▶  the stages of each source                                source or from the files of kept documents
     report.json        ─▶  counts by source, and what each rule measured
 
-Everything is read once. The next command sees what a run has done meanwhile. The sample is keyed: the same query returns the
-same documents each time, and a larger sample contains the smaller one.
+Everything is read once. The next command sees what a run has done meanwhile. The sample is keyed:
+the same query returns the same documents each time, and a larger sample contains the smaller one.
 """
 
 import math
@@ -48,13 +48,8 @@ OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
 
 @dataclass(frozen=True, kw_only=True)
 class Inspector:
-    """The committed work of an output, and queries about its documents.
-
-    Attributes:
-        steps: with the records that still exist.
-        mixture: as resolved when the run started.
-        lost: by step, files of committed tasks that are gone or cut.
-    """
+    """The committed work of an output, and queries about its documents. `steps` have the records
+    that still exist, `lost` the files of committed tasks that are gone or cut."""
 
     root: Root
     steps: tuple[Step, ...]
@@ -95,8 +90,8 @@ class Inspector:
 
     @cached_property
     def facts(self) -> FactFiles:
-        """The facts of the run. Raises UserError where a task has lost one of its files: without its documents, every count
-        is wrong."""
+        """The facts of the run. Raises UserError where a task has lost one of its
+        files: without its documents, every count is wrong."""
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
         lost = [path for step in steps for path in self.lost.get(step.id, ())]
         if lost:
@@ -187,8 +182,6 @@ class Inspector:
                 kept = counts.documents.kept
                 yield f"The files with the {kept:,} kept documents of '{source}' are gone from work/. Run the mixture again."
 
-    # ---------------------------------------------------------------------------------------------- documents
-
     @cached_property
     def removed(self) -> Removed:
         return read_removed(self.root, newest_manifest(self.root))
@@ -228,8 +221,8 @@ class Inspector:
         return [self._document(row) for row in rows]
 
     def find_document(self, text: str) -> dict[str, Any]:
-        """One document by a form that `InputFiles.key` takes or by its own id, as `find` returns it. Raises UserError where
-        the run has no such document."""
+        """One document by a form that `InputFiles.key` takes or by its own id, as
+        `find` returns it. Raises UserError where the run has no such document."""
         try:
             key, problem = self.named_key(text), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
         except UserError as error:
@@ -323,7 +316,7 @@ def stage_alias(reason: str) -> str:
 
 
 def matching(requested: str) -> str:
-    """In SQL, whether a parameter with "stage" or "stage:rule" names the reason of a row, by the stage's name in the run or in
-    the mixture; an empty text matches everything."""
+    """In SQL, whether a parameter with "stage" or "stage:rule" names the reason of a row,
+    by the stage's name in the run or in the mixture; an empty text matches everything."""
     alias = "split_part(stage, '@', 1)"
     return f"({requested} = '' or {requested} in (stage, {alias}, stage || ':' || rule, {alias} || ':' || rule))"

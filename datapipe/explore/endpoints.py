@@ -183,12 +183,8 @@ def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer
 
 
 def serve(url: str, port: int, *, opens: bool, emit: Callable[[str], None], limits: Limits | None = None) -> None:
-    """Serves the page until KeyboardInterrupt, which it raises.
-
-    Args:
-        opens: whether to open the page in a browser, if there is one.
-        emit: gets one line, the address, before anything is answered.
-    """
+    """Serves the page until KeyboardInterrupt, which it raises. `emit` gets the address before
+    anything is answered; `opens` opens it in a browser, if there is one."""
     with open_server(url, port, limits) as server:
         emit(server.url)
         server.start()

@@ -67,8 +67,8 @@ class LocatedDocument:
 
 
 class Original(NamedTuple):
-    """A document as it was read: a batch of it alone, or None and the note why it cannot be read. `refusal` is an error that
-    the user can resolve, such as missing credentials."""
+    """A document as it was read: a batch of it alone, or None and the note why it cannot be
+    read. `refusal` is an error that the user can resolve, such as missing credentials."""
 
     batch: DocumentBatch | None
     note: str = ""
@@ -89,11 +89,8 @@ class DocumentLocator:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
-        """The document with this key. Raises UserError where the file may not be read.
-
-        Args:
-            text: whether to read the text, which may take reading a whole archive.
-        """
+        """The document with this key; reading its text may take reading a whole archive. Raises
+        UserError where the file may not be read."""
         file_number, position = split_key(key)
         if file_number in self.files:
             source, file, _ = self.files[file_number]

@@ -7,9 +7,9 @@ The counts cover the documents that the run kept. A later stage that compares do
 might have kept other survivors if the filter had dropped some. A column `STAGE.RULE` holds the value that a rule measured,
 `STAGE.rule` the first rule that failed. A document without a value passes every threshold.
 
-The command sweeps quantiles, or the thresholds that it is given. The page sweeps up to `MOST_POINTS` numbers that the option
-takes. A bin holds the values from one bound to below the other, so the greatest threshold that drops the bin above is the
-number just below its bound.
+The command sweeps quantiles, or the thresholds that it is given. The page sweeps up to
+`MOST_POINTS` numbers that the option takes. A bin holds the values from one bound to below the
+other, so the greatest threshold that drops the bin above is the number just below its bound.
 """
 
 import json
@@ -47,12 +47,8 @@ Tags = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleOf:
-    """A rule of the filters of some sources.
-
-    Attributes:
-        of_sources: what the report knows of it, by source.
-        facts: the same of the first source; its threshold is None where those of the sources differ.
-    """
+    """A rule of the filters of some sources: what the report knows of it, by source, and the same
+    of the first source, with threshold None where those of the sources differ."""
 
     stage: str
     rule: str
@@ -111,8 +107,6 @@ def _readable(quantiles: Sequence[float]) -> set[float]:
     return rounded
 
 
-# ------------------------------------------------------------------------------------------------ tags in SQL
-
 _COUNTS = """
 with thresholds as (select unnest($grid::double[]) as threshold),
 measured as (
@@ -170,8 +164,8 @@ def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float])
 def tagged_values(
     database: Database, rule: RuleOf, sources: Sequence[str], most: int, ranks: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """The values of a rule, ascending, and whether these are all; where there are more than `most`, those at some ranks from
-    0 to 1."""
+    """The values of a rule, ascending, and whether these are all; where there are more
+    than `most`, those at some ranks from 0 to 1."""
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
     found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(found) <= most
@@ -184,15 +178,9 @@ def _column(stage: str, rule: str) -> str:
     return f"coalesce({quoted(f'{stage}.{rule}')}::double, 'nan'::double)"
 
 
-# ------------------------------------------------------------------------------------------------ rules
-
-
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
-    """A rule of one source, or of all for "". Raises UserError where none has measured it.
-
-    Args:
-        stage: by its name in the run or in the mixture.
-    """
+    """A rule of one source, or of all for "", by the name of its stage in the run or in the
+    mixture. Raises UserError where none has measured it."""
     found = [each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])]
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
@@ -203,8 +191,8 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
 
 
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
-    """The tags of a rule's stage, by source, and whether they decide which documents pass its other rules: where a filter
-    keeps a share, its cut moves with the threshold."""
+    """The tags of a rule's stage, by source, and whether they decide which documents pass
+    its other rules: where a filter keeps a share, its cut moves with the threshold."""
     if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
     measured = {
@@ -265,9 +253,6 @@ def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
         f"The stage then keeps every document and writes the value that each rule measured. Run it into another output: "
         f"datapipe run MIXTURE.yaml --output {quote(output.root.url + '-tagged')}"
     )
-
-
-# ------------------------------------------------------------------------------------------------ for the page
 
 
 class Accepted:

@@ -21,8 +21,6 @@ _POLL_S = 0.2
 
 
 class RequestError(Exception):
-    """A request that is refused: its status, and one sentence."""
-
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status

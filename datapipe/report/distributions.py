@@ -44,12 +44,9 @@ _PARTS = {"passed": 0, "failed": 1}
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums of a rule over the tasks of one source.
-
-    Attributes:
-        counts: (NUM_BINS, 4) int64: documents that pass and that fail, and their bytes.
-        nearest: by outcome, (distance, key, value, threshold), nearest first.
-    """
+    """Sums of a rule over the tasks of one source. counts: (NUM_BINS, 4) int64, documents that pass
+    and that fail, and their bytes; nearest: by outcome, (distance, key, value, threshold), nearest
+    first."""
 
     facts: dict[str, Any]
     counts: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, 4), np.int64))
@@ -193,8 +190,8 @@ FoundEntry = tuple[str, str, str]
 
 
 def list_counts(root: Root, steps: Iterable[Step]) -> list[SearchedSet]:
-    """The lists that filters of the map steps searched for. Entries are contaminated where some document holds them,
-    undetectable where they cannot be found, and clean otherwise."""
+    """The lists that filters of the map steps searched for. Entries are contaminated where
+    some document holds them, undetectable where they cannot be found, and clean otherwise."""
     known = [step for step in steps if step.kind == "map"]
     searched: dict[str, dict[str, list[int]]] = {}
     for own in (own for step in known for own in step.numbers(MapMetrics)):

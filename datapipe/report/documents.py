@@ -11,7 +11,7 @@ from datapipe.report.report import Documents, Entry, PackedRows, Report
 
 
 def documents(report: Report) -> Section:
-    """What became of the documents, and what they are packed into: a column for each source, and for all of several."""
+    """What became of the documents, and their rows: a column for each source, and for all."""
     section = Section(anchor="funnel", title="What became of every document", notes=[*taken_down(report)])
     if not report.sources:
         return section
@@ -48,7 +48,7 @@ def taken_down(report: Report) -> Iterator[str]:
 
 
 def _packing_rows(length: int, columns: Sequence[PackedRows | None]) -> Iterator[list[Cell]]:
-    """Rows about sequences of one length, without rows of zeros. A column is None for a source without sequences."""
+    """Rows about sequences of one length, but those of zeros. None: a source without sequences."""
     yield [f"rows of {length:,}", *(None if packing is None else packing.rows for packing in columns)]
     for name, key in (
         ("padding", "padding_tokens"),
@@ -65,8 +65,8 @@ def _packing_rows(length: int, columns: Sequence[PackedRows | None]) -> Iterator
 
 
 def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
-    """What became of every document, from "read" to "kept": a row for each stage with its reasons indented below it, and a
-    number for each entry. Rows of zeros are left out."""
+    """What became of every document, from "read" to "kept": a row for each stage with its
+    reasons indented below it, and a number for each entry. Rows of zeros are left out."""
     documents = [entry.documents for entry in entries]
 
     def lost(label: str, kind: str, reasons: Iterable[str]) -> list[Any]:
@@ -88,7 +88,7 @@ def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
 
 
 def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
-    """Documents dropped in all, by stage and reason ("stage:rule"), stages in the order in which they ran."""
+    """Documents dropped, by stage and reason ("stage:rule"), in the order of the stages."""
     dropped = report.total.documents.dropped
     by_stage: dict[str, dict[str, int]] = {}
     for reason in in_stage_order((reason for reason, count in dropped.items() if count), report):
@@ -97,7 +97,7 @@ def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
 
 
 def in_stage_order(names: Iterable[str], report: Report) -> list[str]:
-    """Names such as "stage:rule" in the order in which the stages ran. Names of one stage keep their order."""
+    """Names such as "stage:rule" in the order of the stages, of one stage as they are."""
     order: list[str] = []
     for entry in report.sources.values():
         index = 0

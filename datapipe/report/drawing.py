@@ -65,7 +65,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Histogram:
-    """Bars whose areas are proportional to counts, and a threshold. `bins` ascend; there is at least one."""
+    """Bars with areas proportional to counts, and a threshold. At least one bin, ascending."""
 
     kind: ClassVar[str] = "histogram"
     hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules decide."
@@ -136,7 +136,7 @@ def _spreads(bins: Sequence[Bin]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowStep:
-    """A stage that `left` documents leave, with the text beside them and the class of the part that leaves."""
+    """A stage that `left` documents leave, with a text and the class of the part that leaves."""
 
     label: str
     left: int
@@ -163,7 +163,7 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacked:
-    """Shares that change along an axis. Rows of the table are start, stop, and the share of each other heading."""
+    """Shares that change along an axis. Rows are start, stop, and the share of each heading."""
 
     kind: ClassVar[str] = "stacked"
     hint: ClassVar[str] = "Axis: tokens."

@@ -148,16 +148,9 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
 
 
 class NumberTable:
-    """A table of numbers by name, as wide as it may be: headings are folded, then names, then columns are left out, the last
-    one first. No number is cut.
-
-    Args:
-        headings: of all columns. Those that matter most come first.
-        rows: the cells of the first rows.
-        caption: a line below the table.
-        edges: whether lines separate the columns.
-        continues: whether columns that the width does not hold go into further tables.
-    """
+    """A table of numbers by name, as wide as it may be: headings are folded, then names, then
+    columns are left out, the last one first, or with `continues` put into further tables. No number
+    is cut. With `edges`, lines separate the columns."""
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import drawn_shares, epoch_tokens
 
 MOST_EPOCHS = 4
-"""Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
-arXiv 2305.16264)."""
+"""Repetitions of a text that are worth about as much as new text; beyond them the value
+of each falls (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
 

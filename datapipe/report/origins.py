@@ -42,8 +42,8 @@ class TakenSource(Origin, frozen=True):
 
 
 class Kept(BaseModel, frozen=True):
-    """The kept documents of one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and
-    bytes where rows of another snapshot are among them."""
+    """The kept documents of one licence. Tokens are None in a run without a tokenizer, drawn
+    tokens in one without an end, and bytes where rows of another snapshot are among them."""
 
     documents: int | None
     bytes: int | None

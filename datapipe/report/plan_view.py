@@ -35,8 +35,8 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons |
 
 
 def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
-    """What the run would write and how long it would take; empty where nothing would run. `free` are bytes that the disk of the
-    output has left; None where that is not known."""
+    """What the run would write and how long it would take; empty where nothing would run.
+    `free` are bytes that the disk of the output has left; None where that is not known."""
     if not expected.bytes and not expected.core_seconds:
         return ""
     room = "" if free is None else f" ({size(free)} free)"

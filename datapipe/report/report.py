@@ -39,9 +39,6 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-# ------------------------------------------------------------------------------------------------ counts of documents
-
-
 class Documents(Record):
     """read = kept + Σ dropped + quarantined, when every step is committed."""
 
@@ -121,9 +118,6 @@ class TaskCounts(Record):
 class SecondAttempts(Record):
     tasks: int
     won: int
-
-
-# ------------------------------------------------------------------------------------------------ decisions
 
 
 class Threshold(Record):
@@ -211,9 +205,6 @@ class Clusters(Record):
     sizes: tuple[SizeBin, ...]
 
 
-# ------------------------------------------------------------------------------------------------ the snapshot
-
-
 class Stratum(Record):
     documents: int
     tokens: int
@@ -276,9 +267,6 @@ class Addition(Record):
     part: int
     folder: str
     added_to: str
-
-
-# ------------------------------------------------------------------------------------------------ the report
 
 
 def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:

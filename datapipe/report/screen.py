@@ -35,13 +35,8 @@ _LEAST_NAME = 12
 
 
 def print_screen(report: Report, output: str, console: Console, news: Sequence[str] = (), *, has_next: bool = True) -> None:
-    """Prints the short screen of a report.
-
-    Args:
-        output: the URL or path to name in commands, without credentials.
-        news: paragraphs about the snapshot, from `snapshot_news`.
-        has_next: whether to name the next commands, and how to load the rows.
-    """
+    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_news`,
+    and with the next commands, which name `output`, a URL or path without credentials."""
     width = min(console.width, MOST_COLUMNS)
     if report.status != "done":
         print_wrapped([_committed(report, output)], console)
@@ -63,7 +58,7 @@ def print_full(report: Report, console: Console) -> None:
 
 
 def print_warnings(warnings: Sequence[RunWarning], console: Console, look: str) -> None:
-    """Prints the first warnings of each kind, and `look`: where the others are. All of them where that is empty."""
+    """Prints the first warnings of each kind, and `look`: where the others are; without it, all."""
     by_kind: dict[str, list[str]] = {}
     for warning in warnings:
         by_kind.setdefault(warning.kind, []).append(f"warning: {warning}")
@@ -81,7 +76,7 @@ def print_problem(report: Report, console: Console) -> None:
 
 
 def _taken(report: Report) -> Iterator[str]:
-    """What other snapshots gave: "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
+    """ "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
     taken = [f"{name} {counted(source.tokens, 'token')}" for name, source in report.taken.items()]
     more = [f"{len(taken) - _SHOWN_SOURCES} more"] if len(taken) > _SHOWN_SOURCES else []
     if taken:

@@ -14,7 +14,7 @@ from datapipe.report.report import Interval, MixtureShares, Report, SearchedSet
 from datapipe.token_counts import LanguageFertility, TokenCounts, TokenizerFigures
 
 _SHOWN_LANGUAGES = 12
-"""Languages of each source in the table of the tokenizer: those with most text. report.json has all of them."""
+"""Languages of each source in the table of the tokenizer: those with most text."""
 
 _LEAST_STARTING_S = 0.5
 _STACKED_SOURCES = 7
@@ -35,11 +35,8 @@ def _filled(table: Table) -> Table:
     return replace(table, headings=[table.headings[column] for column in filled], rows=rows)
 
 
-# ------------------------------------------------------------------------------------------------ documents
-
-
 def sources(report: Report) -> Section:
-    """What is kept of each source, and where it comes from. Sources whose rows are those of another snapshot come last."""
+    """What is kept of each source, and where it comes from; rows of other snapshots last."""
     epochs = {name: source.epochs for name, source in report.mixture.sources.items()} if report.mixture else {}
     has_tokens = bool(report.total.tokens)
     entries = {**report.sources, **({"total": report.total} if len(report.sources) > 1 else {})}
@@ -76,9 +73,6 @@ def _origin(origin: Origin | None) -> list[str | None]:
         return [license, dates, "yes", origin.homepage]
     prompt = f", prompt {synthetic.prompt}" if synthetic and synthetic.prompt else ""
     return [license, dates, f"{synthetic.model}{prompt}" if synthetic else None, origin.homepage]
-
-
-# ------------------------------------------------------------------------------------------------ filters
 
 
 def filters(report: Report) -> Section:
@@ -131,9 +125,6 @@ def evaluation_table(found: Sequence[SearchedSet]) -> Table:
         rows=[[each.name, each.entries, each.contaminated, each.clean, each.undetectable, each.stage] for each in found],
         note="An item that has too few words cannot be found." if any(each.undetectable for each in found) else "",
     )
-
-
-# ------------------------------------------------------------------------------------------------ text and tokens
 
 
 def language_counts(report: Report) -> dict[str, TokenCounts]:
@@ -222,7 +213,7 @@ def tokenizer(report: Report) -> Section:
 
 
 def fertility_table(figures: TokenizerFigures) -> Table:
-    """Bytes per token and tokens per word: of each source, of its languages with most text, and of all sources."""
+    """Bytes per token and tokens per word of sources, languages with most text, and all sources."""
     rows: list[list[Cell]] = []
     for name, source in figures.sources.items():
         rows.append(_fertility(name, source))
@@ -254,9 +245,6 @@ def tokenizer_notes(figures: TokenizerFigures) -> Iterator[str]:
         examples = ", ".join(f"{each.id} {each.token!r}" for each in figures.unused.examples)
         ids = f"{figures.unused.count:,} of {figures.vocab_size:,} ids never occur in these texts"
         yield f"{ids} (special tokens not counted){f': {examples}' if examples else ''}."
-
-
-# ------------------------------------------------------------------------------------------------ licences, cost, time
 
 
 def provenance(report: Report) -> Section:

@@ -25,13 +25,9 @@ def summarize(
     warnings: Sequence[RunWarning] = (),
     before: str | None = None,
 ) -> Report:
-    """The report of a run that is done. Entries that its plan does not give are empty.
-
-    Args:
-        snapshot: of the first sequence length; None before it is published.
-        warnings: of the run; those about the epochs of the snapshot are added.
-        before: fingerprint of the snapshot before this one.
-    """
+    """The report of a run that is done; entries that its plan does not give are empty. `snapshot`
+    is None before it is published, `warnings` are those of the run, and `before` is the fingerprint
+    of the snapshot before this one."""
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     records = [record for step in plan.steps for record in step.records]
     attempts = {step.id: [*filter(None, (record.metrics.second_attempt for record in step.records))] for step in plan.steps}

@@ -13,7 +13,7 @@ from datapipe.tokens.training import Trained
 
 
 def print_sections(sections: Iterable[Section], console: Console) -> None:
-    """Prints the tables of sections, and their notes below them. Columns that a line does not hold go into further tables."""
+    """Prints the tables of sections, with the notes below them."""
     for section in sections:
         print_tables(section.tables, section.notes, console)
 

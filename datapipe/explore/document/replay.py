@@ -35,14 +35,9 @@ MOST_WAIT_S = 30.0
 
 @dataclass(slots=True)
 class Replayed:
-    """What stages did with a document.
-
-    Attributes:
-        batch: the document after them; of a dropped one as the deciding stage got it, with what a filter would have written.
-        parts: of its text; None while it is a page.
-        path: an entry for each stage.
-        notes: sentences about what could not be done again.
-    """
+    """What stages did with a document: the batch after them, of a dropped one as the deciding stage
+    got it, with what a filter would have written; the parts of its text, None while it is a page;
+    an entry of the path for each stage; and notes about what could not be done again."""
 
     batch: DocumentBatch
     parts: list[Part] | None
@@ -62,12 +57,8 @@ class Replayer:
         self._decisions: dict[str, dict[str, KeyedRows]] = {}
 
     def run(self, row: Mapping[str, Any], batch: DocumentBatch) -> Replayed:
-        """Runs the stages of the document's source up to the one that decided about it.
-
-        Args:
-            row: of the document, as `rows.Rows` has it.
-            batch: the document as read.
-        """
+        """Runs the stages of the document's source up to the one that decided about it. `row` is
+        that of `rows.Rows`, `batch` the document as read."""
         parts = [Part(text=batch.texts[0].as_py())] if batch.has_text else None
         replayed = Replayed(batch=batch, parts=parts)
         with self._alone():

@@ -42,18 +42,17 @@ class DocumentView:
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
-        parts, sentences = self._parts(row, stored, replayed)
+        parts, more = self._parts(row, stored, replayed)
         truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
-        parts, columns, sentences = self._redacted(
-            row["source"], parts, self._columns(row, stored, replayed), [*notes, *sentences]
-        )
+        columns = self._columns(row, stored, replayed)
+        parts, columns, notes = self._redacted(row["source"], parts, columns, [*notes, *more])
         return {
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
             "parts": [asdict(part) for part in parts],
             "truncated": truncated,
-            "note": " ".join(sentences),
+            "note": " ".join(notes),
             "path": self._path(row, replayed),
             "cluster": self._cluster(facts),
             "shards": self.shards(key) if row["fate"] == "kept" else [],
@@ -98,8 +97,8 @@ class DocumentView:
         return self._excerpt(row, stored)
 
     def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
-        """What the quarantine holds of input that cannot be read. A cut one is not shown where it should be redacted: half of
-        what a redaction looks for may be cut off."""
+        """What the quarantine holds of input that cannot be read. A cut one is not shown
+        where it should be redacted: half of what a redaction looks for may be cut off."""
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []
@@ -120,10 +119,10 @@ class DocumentView:
         return columns
 
     def _redacted(
-        self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: Sequence[str]
+        self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: list[str]
     ) -> tuple[list[Part], dict[str, Any], list[str]]:
         """Parts and columns after every redaction of the source; without what it fails on."""
-        sentences, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
+        names = [name for name, value in columns.items() if isinstance(value, str)]
         num_chars = sum(len(part.text) for part in parts)
         parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
@@ -132,9 +131,9 @@ class DocumentView:
             display = self.redactor.one(source, display_of(parts))
             values = {name: self.redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
         except RedactionError as error:
-            return [], {}, [*sentences, str(error)]
+            return [], {}, [*notes, str(error)]
         after = joined(after_redaction(parts, display))
-        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, sentences
+        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, notes
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
         """What each step did, as far as the run has come."""

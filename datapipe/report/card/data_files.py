@@ -21,20 +21,14 @@ from datapipe.storage.root import Root
 DataFormat = Literal["parquet", "jsonl.zst", "arrow"]
 
 MOST_LISTED = 100
-"""Files of a split that are listed by name. A pattern stands for more, which also matches files of earlier snapshots that
-`datapipe clean` has not deleted."""
+"""Files of a split that are listed by name. A pattern stands for more, which also
+matches files of earlier snapshots that `datapipe clean` has not deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
-    """The files of one split.
-
-    Attributes:
-        split: "train" or "validation".
-        paths: of the files, or patterns of them.
-        rows: documents, or packed rows.
-        bytes: of the texts, or of the tokens; `file_bytes` are those of the files.
-    """
+    """The files of one split, or patterns of them: documents with the bytes of their texts, or
+    packed rows with those of their tokens."""
 
     split: str
     paths: tuple[str, ...]

@@ -27,7 +27,7 @@ from datapipe.storage.root import Root
 
 _URL = re.compile(r"hf://datasets/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?/?", re.ASCII)
 _DATA = re.compile(r"data/(train|validation)-\d{5}(-of-\d{5})?\.(parquet|jsonl\.zst)")
-"""Data files of exports in the hub's layout, also of earlier versions; `DATA_PATH` has those of shards."""
+"""Data files of exports in the hub's layout; `DATA_PATH` has those of shards."""
 
 MOST_FILES, MOST_BYTES = 50, 5 << 30
 """Of one commit. A commit that fails is repeated whole, and the hub advises at most 100 files."""
@@ -86,8 +86,8 @@ def staged(root: Root, target: HubTarget, request: Mapping[str, Any], write: Cal
 
 
 def upload(folder: Path, target: HubTarget, *, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
-    """Uploads a folder; `is_private` holds for a data set that this call creates. Raises UserError where the hub refuses it,
-    and DatapipeError where it fails."""
+    """Uploads a folder; `is_private` holds for a data set that this call creates.
+    Raises UserError where the hub refuses it, and DatapipeError where it fails."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:

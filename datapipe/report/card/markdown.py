@@ -1,7 +1,7 @@
 """Sections of a report in Markdown, for the card. Names, paths and messages of users are shown as they are, never as markup.
 
-Texts of cells are names of users, so they stand in code spans. A table with a column for each source would be too wide: it has
-its names and its last column, that of all sources.
+Texts of cells are names of users, so they stand in code spans. A table with a column for
+each source would be too wide: it has its names and its last column, that of all sources.
 """
 
 import re
@@ -46,7 +46,7 @@ def _entity(match: re.Match[str]) -> str:
 
 
 def code(text: str) -> Markdown:
-    """Text of a user in a code span. Bars would end the cell of a table, so a text with one is written in HTML."""
+    """Text of a user in a code span, with a bar in HTML: it would end the cell of a table."""
     shown = plain(text)
     if _PLAIN_CODE.fullmatch(shown):
         return Markdown(f"`{shown}`")
@@ -60,7 +60,7 @@ def link(url: str) -> Markdown:
 
 
 def shown(value: Cell) -> str:
-    """A value in the template: Markdown as it is, any other text escaped, numbers as everywhere in the report."""
+    """A value in the template: Markdown as it is, other text escaped, numbers as in the report."""
     if isinstance(value, Markdown):
         return value
     return prose(value) if isinstance(value, str) else cell(value)

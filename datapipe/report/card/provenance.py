@@ -35,12 +35,8 @@ UNCOUNTED = "not counted yet"
 
 
 def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float | None = None) -> ReportProvenance:
-    """The entry of a run.
-
-    Args:
-        report: the other entries.
-        node_hours: of the Ray cluster; None for another engine.
-    """
+    """The entry of a run, from the other entries of its report and the `node_hours` of its Ray
+    cluster; None for another engine."""
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report.sources[name]) for name, source in mixture.sources.items()}
     taken = report.taken
@@ -95,8 +91,8 @@ def _counted(plan: Plan, source: str) -> CountsByName:
 
 
 def _divided(counted: CountsByName, whole: Kept, default: str, around: int) -> dict[str, Kept]:
-    """The numbers of a source by the licences of its documents, with the `around` tokens that begin and end each of them.
-    Documents without a licence have that of the source."""
+    """The numbers of a source by the licences of its documents, with the `around` tokens
+    that begin and end each of them. Documents without a licence have that of the source."""
     parts: dict[str, np.ndarray] = {}  # licence -> documents, bytes, tokens with those around documents
     for name, counts in (counted.by_name or {}).items():
         numbers = np.array([counts.documents, counts.bytes, counts.tokens + around * counts.documents])

@@ -3,8 +3,8 @@
     snapshots/<fingerprint>/README.md, croissant.json      written once, as all files of a snapshot
     README.md, croissant.json                              of the newest snapshot
 
-A README.md that was edited, or that datapipe did not write, stays as it is: the last line of a card holds a digest of the
-lines above.
+A README.md that was edited, or that datapipe did not write, stays as it is: the last
+line of a card holds a digest of the lines above.
 """
 
 import json
@@ -91,13 +91,9 @@ def mixture_text(root: Root, manifest: Snapshot) -> str:
 def card_maker(
     root: Root, manifest: Snapshot, place: str, source: str | None = None
 ) -> Callable[[Snapshot, DataFiles], dict[str, bytes]]:
-    """A function that makes the card of an export, and the other files about it, from its manifest and data files.
-
-    Args:
-        root: the output that is exported.
-        place: where a reader loads the export from.
-        source: the only one that is exported; None: all.
-    """
+    """A function that makes the card of an export, and the other files about it, from its manifest
+    and data files. `root` is the output, `place` where a reader loads the export from, and `source`
+    the only one that is exported; None: all."""
     report, mixture = report_of(root, manifest), mixture_text(root, manifest)
     report = report if source is None else _of_source(report, source)
 
@@ -135,13 +131,9 @@ def _of_source(report: Report, name: str) -> Report:
 def card_files(
     report: Report, manifest: Snapshot, mixture: str, files: DataFiles, place: str | None = None
 ) -> dict[str, bytes]:
-    """The content of README.md and croissant.json, by name.
-
-    Args:
-        mixture: mixture.yaml of the snapshot; empty where there is none.
-        place: the name of a data set on the hub or a path that a reader loads an export from. None for an output, whose
-            mixture has its path.
-    """
+    """The content of README.md and croissant.json, by name. `place` is the data set on the hub or
+    the path that a reader loads an export from; None for an output, whose mixture.yaml has its
+    path."""
     front = front_matter(manifest.name, report, files)
     options: Mapping[str, Any] = {}
     with suppress(ValueError):
@@ -212,8 +204,8 @@ def whole_report(
 
 
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:
-    """`write_about` of the newest snapshot and of its additions, after a takedown, also a killed one. The report of a run that
-    failed since then stays. Returns what `write_about` does."""
+    """`write_about` of the newest snapshot and of its additions, after a takedown, also a killed
+    one. The report of a run that failed since then stays. Returns what `write_about` does."""
     problem: str | None = None
     for folder in (*published_additions(root, snapshot), ""):
         target = root.within(folder)

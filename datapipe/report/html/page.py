@@ -2,8 +2,8 @@
 
     Report  ─▶  `sections`, with as many rows and figures as fit  ─▶  templates/report.html  ─▶  at most 1 MB
 
-The file has no script and no links to other files. Where a run has so many sources and rules that the file would be larger, the
-sections show fewer of them and how many are only in report.json.
+The file has no script and no links to other files. Where a run has so many sources and rules that
+the file would be larger, the sections show fewer of them and how many are only in report.json.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def write_page(root: Root, report: Report) -> None:
 
 
 def _limited(section: Section, most: int) -> Section:
-    """A section with at most so many figures. A table with more columns than that is only in report.json."""
+    """A section with at most so many figures, and without tables of more columns."""
     figures = section.figures[:most]
     tables = [_limited_rows(table, most) for table in section.tables if len(table.headings) <= max(most, 12)]
     notes, more = list(section.notes), len(section.figures) - len(figures)
@@ -92,5 +92,5 @@ def coordinate(number: float) -> str:
 
 
 def visible(text: str) -> str:
-    """A text whose control characters, of bidirectional text too, are shown as their code points."""
+    """A text with control characters shown as their code points."""
     return HARMFUL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)

@@ -23,7 +23,7 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
 TARGET_BATCH_BYTES = 4 << 20
-"""The text bytes at which a reader closes a batch. A larger document is a batch of its own."""
+"""The text bytes at which a reader closes a batch. A larger document is a batch alone."""
 
 BASE_FIELDS = (
     pa.field("key", columns.KEY_TYPE, nullable=False),

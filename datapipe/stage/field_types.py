@@ -236,7 +236,7 @@ def in_words(kind: pa.DataType) -> str:
 def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """The rules of Arrow, but for three."""
     if pa.uint64() in (first, second) and pa.types.is_integer(first) and pa.types.is_integer(second):
-        return pa.uint64()  # a negative number is told when it is read
+        return pa.uint64()  # reading fails for a negative number
     if pa.float16() in (first, second) and {first, second} & {pa.int8(), pa.uint8()}:
         return pa.float32()
     if pa.types.is_timestamp(first) and pa.types.is_date(second):

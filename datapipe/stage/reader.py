@@ -109,7 +109,7 @@ class FieldNames:
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> list[Any]:
-        """What tells two of them apart, as JSON."""
+        """The identity of the names, as JSON."""
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
@@ -224,7 +224,7 @@ class Reader(Stage):
         return file
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file with what `cut` must know and only reading tells. Only files of more text than a split are read. Raises
+        """The file with what `cut` must know and only reading shows. Only files of more text than a split are read. Raises
         OSError."""
         return file
 

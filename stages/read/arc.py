@@ -32,7 +32,7 @@ class Arc(PageReader):
     """Reads the HTML pages of an ARC file, without transfer and content encodings.
 
     `keep: [url, date, mime, status, charset]` are as those of WARC files, with dates written as there; WARC-IP-Address is the
-    address of the server, and any other name is a header of the response. Records have no id of their own. Records that are not
+    address of the server, and any other name is a header of the response. Records have no id. Records that are not
     read are counted in the report: the file's own description, other media types and status codes.
     """
 

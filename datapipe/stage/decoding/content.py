@@ -2,7 +2,7 @@
 
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
 every time: this module yields all content before the damage and then raises `BrokenStreamError`. It raises the same for a file
-of another format than its name tells. Memory is bounded by a chunk and the state of the decompressor.
+of another format than that of its name. Memory is bounded by a chunk and the state of the decompressor.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ specification, "The Pointer")."""
 
 
 class BrokenStreamError(DatapipeError):
-    """The file is truncated or damaged, or of another format than its name tells."""
+    """The file is truncated or damaged, or of another format than that of its name."""
 
 
 def check_format(beginning: bytes, compression: str | None) -> None:

@@ -84,7 +84,7 @@ def line_blocks(
             yield from lines.add(offset, chunk, max_line_bytes)
         yield from lines.take(last=True)
     except BrokenStreamError as error:
-        if split.start == 0:  # the other ranges of the file need not tell it again
+        if split.start == 0:  # the other ranges of the file need not report it again
             yield from lines.take()
             yield replace(lines.give_up(str(error)), is_file_damage=True)
 

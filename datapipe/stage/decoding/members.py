@@ -153,7 +153,7 @@ class Member:
                 chunk = members.decompressed(decompressor, stored, members.content_bytes)
             except MemoryError:
                 raise
-            except Exception as error:  # each library has errors of its own
+            except Exception as error:  # each library has other errors
                 self.damage = f"the {self._name} {_problem(error)}"
                 if rest := self._rest(fed, num_bytes):
                     yield rest

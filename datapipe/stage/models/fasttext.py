@@ -120,7 +120,7 @@ class CompiledModel:
 
     def _check_numbers(self, values: np.ndarray) -> None:
         if not np.isfinite(values).all():
-            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
+            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file again.")
 
 
 def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:

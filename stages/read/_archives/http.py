@@ -179,7 +179,7 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
             content.append(chunk)
     except BodyError:
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library has other errors
         if _CONTROL.search(body[:_PLAIN_HEAD_BYTES]) is None:  # it begins as text does
             return body
         raise BodyError(f"the {coding} body is damaged: {error}", b"".join(content)) from None

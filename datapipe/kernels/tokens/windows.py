@@ -3,7 +3,7 @@
     (source, ordinal) ──▶ window that holds the ordinal ──▶ permuted position in it ──▶ shard of the position ──▶ address
 
 A source has room for `WINDOWS_PER_SOURCE` windows, each described by `WINDOW_WIDTH` int64, so one call serves the samples of
-any number of sources. A missing window is reported; `loader/order/address_finder.py` lays it out.
+any number of sources. A missing window is reported; `loader/order/grown_order.py` lays it out.
 
 Large windows go through the Feistel rounds of `permute.py` in lanes, each with the keys of its window. A sample by itself takes
 20 to 54 ns, in lanes 8 to 15, and 4 to 6 where all have the same keys (`permute.feistel`).

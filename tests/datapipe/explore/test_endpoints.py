@@ -164,7 +164,7 @@ def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(
     finished: Browsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = finished.listed(source="web", fate="kept")[0]
-    monkeypatch.setattr(finished.api.rows.redactor, "_of", finished.api.redactor._load)
+    monkeypatch.setattr(finished.api.rows.redactor, "_of", finished.api.rows.redactor._load)
     with monkeypatch.context() as patch:
         patch.setattr("datapipe.config.catalogue.stage_class", fails)
         document, listed = finished.get("document", row["key"]), finished.listed(source="web")

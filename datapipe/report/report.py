@@ -302,7 +302,7 @@ class Report(Record):
     peak_worker_bytes: int
     run: Command | None = None
     shards: Published | None
-    provenance: ReportProvenance = ReportProvenance()
+    provenance: ReportProvenance
     addition: Addition | None = absent()
 
     def with_(self, **changes: Any) -> Self:

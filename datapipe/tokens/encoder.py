@@ -26,8 +26,7 @@ from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
-from datapipe.tokens.special_tokens import added_around, is_in_brackets, unspellable
-from datapipe.tokens.vocabulary import unknown_id, what_it_lacks
+from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, what_it_lacks
 
 TOKENIZER = "tokenizer.json"
 

@@ -26,8 +26,7 @@ from datapipe.errors import EncodingError
 from datapipe.machine.cache import cache_home, cached
 from datapipe.machine.libraries import installed_version
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference
-from datapipe.tokens.special_tokens import is_in_brackets
-from datapipe.tokens.vocabulary import pieces_of
+from datapipe.tokens.vocabulary import is_in_brackets, pieces_of
 
 BATTERY = 4
 """Raise it when the texts change: results that are kept name it."""

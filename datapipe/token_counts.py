@@ -1,4 +1,4 @@
-"""Counts of texts and their tokens, by language and by licence: sums over documents, which no cut of the work changes."""
+"""Counts of texts and their tokens, by language or another property of documents: sums, which no cut of the work changes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
 from datapipe.machine.memory import peak_bytes
 from datapipe.quantities import counted, rate_mb_per_s
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import source_counts
 from datapipe.steps.kind import Plan, Task

@@ -50,8 +50,8 @@ def bench_loader(
         "batch_tokens": stats.tokens / stats.steps,
         "batch_bytes": stats.bytes / stats.steps,
         "buffer_mean": stats.buffer_mean,
-        "host_memory_bytes": stats.host_memory.bytes,
-        "host_memory": str(stats.host_memory),
+        "host_memory_bytes": stats.host_bytes,
+        "host_memory": stats.memory,
     }
 
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from datapipe.metrics import total_by_name
 from datapipe.quantities import rate_mb_per_s
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Plan, Step
 
 OTHER = "other"

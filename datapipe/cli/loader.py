@@ -210,8 +210,8 @@ def serve(
     a step, and their clients continue elsewhere.
     """
     from datapipe.machine.json_log import JsonLog
+    from datapipe.service.access import is_loopback
     from datapipe.service.serve import serve as serve_outputs
-    from datapipe.service.sockets import is_loopback
 
     if not outputs:
         raise UserError("give at least one OUTPUT.")

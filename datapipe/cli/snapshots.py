@@ -28,9 +28,8 @@ def status(
     \b
     datapipe status runs/trial --watch 10
     """
-    from datapipe.engine.watching.screen import status_lines
-    from datapipe.engine.watching.status_reader import read_status
-    from datapipe.engine.watching.status_watch import watch
+    from datapipe.engine.watching.screen import status_lines, watch
+    from datapipe.engine.watching.status import read_status
     from datapipe.report.layout import Screen
     from datapipe.storage.root import Root
 

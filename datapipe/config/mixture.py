@@ -32,8 +32,12 @@ from datapipe.config.mixture_schedule import (
     weight_phases,
 )
 from datapipe.config.problems import Problem
-from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
-from datapipe.config.sources.provenance import AllowedLicenses
+from datapipe.config.sources.provenance import (
+    AllowedLicenses,
+    licensed_stages,
+    licensing_problems,
+    synthetic_problems,
+)
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining

@@ -23,7 +23,7 @@ from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.inputs.planned_input import changed_inputs
 from datapipe.machine.memory import without_collection
 from datapipe.machine.retries import retry_io
@@ -31,8 +31,7 @@ from datapipe.metrics import quarantine_reason, total_counts
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import FAILURE
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record, TableFile
 from datapipe.steps.counts import (
     FirstTasks,
     SourceCounts,
@@ -44,7 +43,7 @@ from datapipe.steps.counts import (
     steps_of_documents,
     unreadable_text,
 )
-from datapipe.steps.estimate import KeptShares, step_costs
+from datapipe.steps.estimate import KeptText, step_costs
 from datapipe.steps.kind import Plan, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
@@ -53,7 +52,7 @@ from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 
 _TICK_S = 0.25
-_LOOK_EVERY_S = 0.1
+_UPDATE_EVERY_S = 0.1
 
 T = TypeVar("T")
 
@@ -62,19 +61,18 @@ class Driver:
     """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
 
     Args:
-        emit: gets its events.
         lock: of the output; a run that has lost it stops.
         kept_before: the share of text that each step kept in the run before, for estimates.
     """
 
     def __init__(
-        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptShares | None = None
+        self, request: Request, ledger: Ledger, emit: Observer, lock: OutputLock, kept_before: KeptText | None = None
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before = kept_before or {}
         self._pending = Pending()
-        self._next_look = 0.0
-        self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
+        self._next_update = 0.0
+        self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
         self.plan: Plan | None = None
         self._reading: dict[str, FirstTasks] = {}
         self._outage_wait = OutageWait(1 + request.mixture.execution.max_infrastructure_retries)
@@ -121,9 +119,9 @@ class Driver:
                 attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
-            self._look(engine, attempts, len(ready))
-            attempt = None if attempt is None else attempts.located(attempt)
-            if attempt is not None and not attempts.is_settled(attempt):
+            self._update(engine, attempts, len(ready))
+            attempt = None if attempt is None else attempts.with_node(attempt)
+            if attempt is not None and not attempts.ends_task(attempt):
                 if attempt.failure is not None:
                     text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
                     self.emit(Retried(attempt=attempt, text=text))
@@ -144,55 +142,46 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _look(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
-        """Emits what the engine says, and starts second attempts where slots are free. A few times a second: small
-        tasks end a thousand times as often.
-
-        Args:
-            num_ready: tasks that wait to be submitted.
-        """
-        if (now := time.monotonic()) < self._next_look:
+    def _update(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
+        """Emits the state of the engine, and starts second attempts where slots are free, a few times a
+        second."""
+        if (now := time.monotonic()) < self._next_update:
             return
-        self._next_look = now + _LOOK_EVERY_S
+        self._next_update = now + _UPDATE_EVERY_S
         messages = engine.messages()
-        for line in engine.take_news():
+        for line in engine.take_notices():
             self.emit(Said(line))
         queued = max(0, num_ready + len(attempts) - len(messages))
         self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
-        self._told_s = {each.attempt: self._tell_silent(each) for each in messages if each.silent_s >= SILENCE_S}
-        attempts.look(messages)
+        self._reported_s = {each.attempt: self._report_silent(each) for each in messages if each.silent_s >= SILENCE_S}
+        attempts.update(messages)
         if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
             self.emit(Said(line))
 
-    def _tell_silent(self, message: Message) -> float:
-        """Tells of an attempt that is silent, and again each time that its silence has doubled; the seconds it has told of."""
-        told_s = self._told_s.get(message.attempt, 0.0)
-        if message.silent_s < 2 * told_s:
-            return told_s
+    def _report_silent(self, message: Message) -> float:
+        """Reports a silent attempt, again each time that its silence has doubled; the seconds reported last."""
+        reported_s = self._reported_s.get(message.attempt, 0.0)
+        if message.silent_s < 2 * reported_s:
+            return reported_s
         computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        self.emit(Said(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
+        self.emit(Said(f"no report for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
         return message.silent_s
 
     def _commit(self, missing: Counter[str]) -> None:
-        """Commits the records that wait, and counts them in the tasks without a record by step."""
+        """Commits the records that wait, and subtracts them from the tasks without a record."""
         if not self._pending.attempts:
             return
-        records, seconds = self._retry_io(self._timed_commit)
+        began = time.monotonic()
+        records = self._retry_io(lambda: self.ledger.commit(self._pending.records))
         missing.subtract(self._pending.by_step)
         self._outage_wait.change()
-        self.emit(self._pending.take(records, seconds))
+        self.emit(self._pending.take(records, time.monotonic() - began))
         for record in records:
             if record.step in self._reading:
                 self._reading[record.step].add(record)
                 self._check_first_tasks(self._reading[record.step])
 
-    def _timed_commit(self) -> tuple[list[Record], float]:
-        """The records that stand, and the seconds that their commit took."""
-        began = time.monotonic()
-        return self.ledger.commit(self._pending.records), time.monotonic() - began
-
     def _take(self, attempt: Attempt, retries: Retries) -> None:
-        """Adds a record to the next commit, or queues the task for another attempt."""
         if attempt.record is not None:
             self._pending.add(attempt)
             return
@@ -213,7 +202,7 @@ class Driver:
             self.emit(Retried(attempt=attempt, text=text))
 
     def _kept_traceback(self, failure: Failure) -> str:
-        """Writes a failure with its traceback; a sentence that tells where they are."""
+        """Writes a failure with its traceback; a sentence that names the file."""
         root, content = self.ledger.root, f"{failure.message}\n\n{failure.details}"
         try:
             root.write_atomic(FAILURE, masked(content).encode("utf-8", "backslashreplace"))
@@ -222,7 +211,7 @@ class Driver:
         return f"The traceback is in {root.child_url(FAILURE)}"
 
     def _retry_io(self, action: Callable[[], T]) -> T:
-        """The result of reading or writing the ledger, which is tried again as long as the run waits for an outage."""
+        """The result of reading or writing the ledger, retried while the run waits for an outage."""
         return retry_io(action, self._pause_after, time.sleep)
 
     def _pause_after(self, error: OSError, number: int) -> float:
@@ -234,7 +223,7 @@ class Driver:
         return max(0.0, self._outage_wait.resumes_at - time.monotonic())
 
     def _wait(self, outage: Outage) -> str:
-        """Notes a failure that all tasks wait after; a line for the user, or an empty one."""
+        """Notes a failure that all tasks wait after; a line for the user, maybe empty."""
         line = self._outage_wait.wait(outage)
         self.emit(Blocked(by=outage.short))
         return line
@@ -242,8 +231,8 @@ class Driver:
     def _check_inputs(self, task: Task, failure: Failure) -> None:
         """Raises UserError where an input file of a failed task has changed since the plan.
 
-        If the next plan could not see the change, what other tasks have read of the file is forgotten, so that documents of
-        two contents are never mixed.
+        If the next plan could not see the change, the records of other tasks that read the file are forgotten, so that
+        documents of two contents are never mixed.
         """
         changed = changed_inputs(task.input_files.values())
         if not changed:
@@ -255,11 +244,9 @@ class Driver:
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 
     def _locate(self, task: Task, key: bytes) -> str:
-        """The name of a document of a task, by its key: "web/a.jsonl:120"."""
         return name_of_key(task.source, self.request.sources[task.source].files, key)
 
     def _check_dropped(self, plan: Plan) -> None:
-        """Raises DatapipeError where a global stage with `on_excess: fail` dropped more of a source than it may."""
         for excess in excess_drops(plan):
             if excess.on_excess == "fail":
                 raise DatapipeError(
@@ -269,7 +256,6 @@ class Driver:
                 )
 
     def _check_unreadable(self, counts_of_read: Mapping[str, SourceCounts]) -> None:
-        """Raises UserError for a source that is read and has more unreadable files than the mixture allows."""
         allowed = self.request.mixture.max_unreadable_files
         for source, counts in counts_of_read.items():
             if len(counts.unreadable_files) > allowed:
@@ -281,7 +267,6 @@ class Driver:
                 )
 
     def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, SourceCounts]) -> None:
-        """Raises DatapipeError for a source that is read and has more documents in quarantine than the mixture allows."""
         share = self.request.mixture.max_quarantined
         source = source_over_quarantine_limit(counts_of_read, share)
         if source is None:
@@ -302,7 +287,7 @@ class Driver:
         )
 
     def _check_first_tasks(self, first: FirstTasks) -> None:
-        """Raises DatapipeError where the first tasks of a source have quarantined all that they read: the others would too."""
+        """Raises DatapipeError where the first tasks of a source quarantined everything."""
         share = self.request.mixture.max_quarantined
         if first.num_left and first.is_hopeless(share):
             counts = total_counts(record.metrics.document_counts for record in first.records)
@@ -313,33 +298,32 @@ class Driver:
             )
 
     def _check_fields(self, plan: Plan) -> None:
-        """Raises UserError where a kept field that a stage decides by is null in every document, and every document is read."""
+        """Raises UserError where a kept field that a stage decides by is null in every document of a whole source."""
         for source in self.request.sources if self.request.limit is None else ():
+            asked_by = self.request.deciding.get(source, {})
             for name in fields_without_value(plan.of_kind("map", source)[0]):
-                place = self.request.mixture.where("sources", source, "keep")
-                asked_by = self.request.deciding.get(source, {}).get(name)
-                if asked_by is not None:
+                if name in asked_by:
+                    where = self.request.mixture.where("sources", source, "keep")
                     raise UserError(
-                        f"{place}: the field '{name}' is null in every document of the source. {asked_by} decides by it. "
+                        f"{where}: the field '{name}' is null in every document of the source. {asked_by[name]} decides by it. "
                         f"Correct the name, or leave that out."
                     )
 
     def _example(self, records: Iterable[Record]) -> str:
-        """The first document that is in quarantine for the most frequent reason, and its error."""
+        """The first document in quarantine for the most frequent reason, and its error."""
         records = list(records)
         reasons = total_counts(record.metrics.document_counts for record in records).quarantine_reasons
-        [reason, *_] = [reason for reason, _ in reasons.most_common(1)] or [""]
-        quarantined = ((record, output) for record in records for output in record.of("quarantine", TableFile))
-        for record, output in quarantined:
-            for batch in read_table(self.ledger.root, output, ["path", "place", "stage", "error"]):
-                for row in batch.to_pylist():
-                    if quarantine_reason(row["stage"], row["error"]) == reason:
-                        name = document_name(record.step.partition("/")[0], row["path"], row["place"])
-                        error = row["error"].strip().rpartition("\n")[2]
-                        return f"The first, by {row['stage']}: {name}: {error.rstrip('.')}."
+        reason = next((reason for reason, _ in reasons.most_common(1)), "")
+        for record in records:
+            for output in record.of("quarantine", TableFile):
+                for batch in read_table(self.ledger.root, output, ["path", "place", "stage", "error"]):
+                    for row in batch.to_pylist():
+                        if quarantine_reason(row["stage"], row["error"]) == reason:
+                            name = document_name(record.step.partition("/")[0], row["path"], row["place"])
+                            error = row["error"].strip().rpartition("\n")[2]
+                            return f"The first, by {row['stage']}: {name}: {error.rstrip('.')}."
         return ""
 
 
 def _missing(plan: Plan) -> Counter[str]:
-    """Tasks without a record, by step."""
     return Counter({step.id: len(step.pending()) for step in plan.steps if step.tasks is not None})

@@ -7,8 +7,8 @@
                      Progress, Said  ├▶ Cancelled: another attempt ended first
                                      └▶ Committed, with the others of its commit
 
-An observer is a function of an event. Events come from one thread, in order. Each attempt starts once, and ends once unless the
-run ends before. An attempt that is shorter than the time between two looks of the driver starts when it ends.
+Events come from one thread, in order. Each attempt starts once, and ends once unless the run ends before. An attempt that is
+shorter than the time between two updates of the driver starts when it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from datapipe.steps.kind import Plan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStarted:
-    """A run begins; nothing of a run before holds for it."""
+    """A run begins, without anything from a run before."""
 
     mixture: str
     output: str
@@ -36,8 +36,8 @@ class RunEnded:
     """A run ends.
 
     Attributes:
-        problem: what ended it early; None for a run that is done.
-        snapshot: the fingerprint of what it published; empty for none.
+        problem: the error that ended it; None for a run that is done.
+        snapshot: the fingerprint of the published snapshot; empty for none.
         is_new: whether that is a new snapshot of its output. That of an addition is published later.
     """
 
@@ -48,11 +48,7 @@ class RunEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """The plan of now: at the start, and whenever a step ends.
-
-    Attributes:
-        costs: about how long each step takes on one core.
-    """
+    """A new plan, at the start and whenever a step ends. `costs` estimate each step on one core."""
 
     plan: Plan
     costs: Mapping[str, StepCost]
@@ -60,7 +56,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An attempt was found running, or has ended between two looks."""
+    """An attempt was found running, or has ended between two updates."""
 
     attempt: Attempt
 
@@ -79,7 +75,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retried:
-    """The task of a failed attempt goes on; the text says why and how."""
+    """The task of a failed attempt goes on; the text gives the failure and what follows."""
 
     attempt: Attempt
     text: str
@@ -90,12 +86,11 @@ class Retried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """A commit of the ledger.
+    """A commit of the ledger, which took `seconds`.
 
     Attributes:
         attempts: with their records.
-        lags_s: of each, from its end, as the engine handed it over, to the commit.
-        seconds: that the commit took.
+        lags_s: of each, from its end to the commit.
     """
 
     attempts: Sequence[Attempt]
@@ -105,10 +100,10 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What the driver sees when it looks around, a few times a second, and once when it ends.
+    """The state of the engine, a few times a second, and once when the driver ends.
 
     Attributes:
-        messages: what each running attempt is at.
+        messages: the activity of each running attempt.
         slots: tasks that the engine runs at once.
         queued: tasks that could run and wait for a slot, here or in the engine.
         is_last: whether the driver has ended.
@@ -122,11 +117,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocked:
-    """All tasks wait for a disk or a store, until the next commit.
-
-    Attributes:
-        by: which one, and what is wrong with it.
-    """
+    """All tasks wait for a disk or a store, until the next commit. `by` names it and its failure."""
 
     by: str
 
@@ -138,17 +129,14 @@ class Said:
     line: str
 
 
-# ------------------------------------------------------------------------------------------------ of runs that follow sources
-
-
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The sources were listed."""
+    """A follower has listed the sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """Why nothing is added now, when that has changed."""
+    """Why a follower adds nothing now, when that has changed."""
 
     what: str
 
@@ -168,12 +156,7 @@ class Adding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """A snapshot that follows another one.
-
-    Attributes:
-        tokens: more than before.
-        taken_down: documents taken down since.
-    """
+    """A snapshot that follows another one: tokens more than before, documents taken down since."""
 
     snapshot: str
     tokens: int
@@ -188,14 +171,12 @@ class Published:
 
 
 OfAttempt = Started | Cancelled | Failed | Retried
-Event = (
-    RunStarted | RunEnded | Planned | OfAttempt | Committed | Progress | Blocked | Said | Looked | Waiting | Adding | Published
-)
+OfFollower = Looked | Waiting | Adding | Published
+Event = RunStarted | RunEnded | Planned | OfAttempt | Committed | Progress | Blocked | Said | OfFollower
 Observer = Callable[[Event], None]
 
 
 def all_of(observers: Sequence[Observer]) -> Observer:
-    """An observer that passes each event on, in order."""
 
     def observe(event: Event) -> None:
         for observer in observers:
@@ -205,7 +186,7 @@ def all_of(observers: Sequence[Observer]) -> Observer:
 
 
 def line_of(event: Event) -> str:
-    """The line that people read of an event; empty for none."""
+    """The line of an event for people; empty for none."""
     match event:
         case Said():
             return event.line

@@ -1,15 +1,13 @@
-"""Looks at the first records of a source, before anything runs: do they have the fields that the mixture names?
+"""Previews the first records of a source, before anything runs: do they have the fields that the mixture names?
 
     readers, stages ─▶ is a text there for each stage that reads it? ─▶ else an error
     stages, strata ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
     input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur, their types
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
 
-The field of strata must hold a number in one of the records looked at.
-
-A field may be rare, so a field is missing only where none of `MOST_SPLITS` splits has it, spread over all files and within
-them. A record that has the field with the value null counts. What could not be read is left to the run. With `check_fields:
-false` of the source a missing field is a warning, whatever decides by it: records that were not looked at may have it.
+The field of strata must hold a number in one of the records. A field may be rare, so it is missing only where none of
+`MOST_SPLITS` splits has it, spread over all files and within them. A record that has the field with the value null counts.
+Unreadable files are left to the run. With `check_fields: false` of the source a missing field is only a warning.
 
 When a source is read, the driver knows exactly which kept fields never had a value (`steps.counts.fields_without_value`).
 """
@@ -39,7 +37,7 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16
-"""Splits that are looked at before a field counts as missing."""
+"""Splits that are previewed before a field counts as missing."""
 
 _STRATA = "strata.by"
 _SPLIT_BYTES = 1 << 20
@@ -52,10 +50,10 @@ Files = Sequence[tuple[InputFile, Reader]]
 
 @dataclass(slots=True)
 class _Seen:
-    """What the records that were looked at have.
+    """The fields of the previewed records.
 
     Attributes:
-        files: by path, those of which records were looked at.
+        files: of previewed records, by path.
         names: fields that occur.
         types: of kept fields, in files without a schema.
     """
@@ -68,7 +66,7 @@ class _Seen:
     types: list[dict[str, FoundType]] = dataclasses.field(default_factory=list)
 
     def lack(self, name: str) -> str:
-        """That no record has a field, what was looked at, and the fields that there are."""
+        """A sentence: no record has a field; the previewed files, and the fields that exist."""
         listed = ", ".join(list(self.files)[:_LISTED_FILES]) + (", …" if len(self.files) > _LISTED_FILES else "")
         names = list(self.names)
         more = f", and {len(names) - _LISTED_NAMES:,} others" if len(names) > _LISTED_NAMES else ""
@@ -82,13 +80,12 @@ class _Seen:
 def check_fields(
     mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]
 ) -> tuple[list[RunWarning], dict[str, FoundType]]:
-    """Looks at the first records of a source.
+    """Previews the first records of a source.
 
     Returns:
         Warnings about kept fields that no record has, and the type of each kept field that the mixture declares no type for.
 
-    Raises UserError for missing fields that it cannot do without, for a field of no common type, and for one that a file has
-    twice.
+    Raises UserError for missing fields that decide, for a field of no common type, and for one that a file has twice.
     """
     source = mixture.sources[name]
     _check_text(mixture, name, files, stages)
@@ -97,7 +94,7 @@ def check_fields(
     _check_twice(mixture, name, files, kept)
     undeclared = dict.fromkeys((field for column, field in kept.items() if column not in source.types), pa.null())
     wanted = dict.fromkeys((source.text, *kept.values(), *absent))
-    seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:], types=undeclared))
+    seen = _preview(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:], types=undeclared))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
     columns = {source.text: source.text, **{kept[column]: column for column in kept}}
     missing = [each for each in columns if each not in seen.found]
@@ -105,8 +102,9 @@ def check_fields(
     for lacked in missing if seen.num_records else ():
         column = columns[lacked]
         is_needed = lacked == source.text or column in needed
-        remedy = _remedy(column, source.text, needed)
-        option = "text" if lacked == source.text else "keep" if column in source.keep else "license_field"
+        decides = f"{needed.get(column)} decides by it. Correct the name, or leave that out."
+        remedy = "Write the name of the field with the text." if column == source.text else decides
+        option = "text" if lacked == source.text else source.option_of(column)
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
@@ -121,14 +119,13 @@ def check_fields(
     if problems:
         raise UserError("\n".join(problems))
     types = {field: FoundType(kind=kind, path="") for field, kind in undeclared.items()}
-    for found in (*_of_schemas(files, undeclared), *seen.types):
-        for field, more in found.items():
-            types[field] = joined_types(mixture.where("sources", name, "keep"), field, types[field], more)
+    where = mixture.where("sources", name, "keep")
+    for kinds in (*_of_schemas(files, undeclared), *seen.types):
+        types |= {field: joined_types(where, field, types[field], kind) for field, kind in kinds.items()}
     return [*warnings, *_without_url(mixture, name, files, stages)], types
 
 
 def _without_url(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> Iterator[RunWarning]:
-    """A warning where phone numbers are looked for in pages that do not keep the URL, which tells their country."""
     if "url" in mixture.sources[name].kept_fields or not any(reader.gives == "html" for _, reader in files):
         return
     for bound in stages:
@@ -142,7 +139,7 @@ def _without_url(mixture: Mixture, name: str, files: Files, stages: Sequence[Bou
 
 
 def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:
-    """Raises UserError where documents are pages and a stage, or the end, needs their text; or where they are no pages."""
+    """Raises UserError where a stage, or the end, needs the text of pages, or where texts are extracted."""
     where, by_kind = mixture.where("sources", name), {reader.gives: file.path for file, reader in reversed(files)}
     if len(by_kind) > 1:
         raise UserError(
@@ -175,15 +172,10 @@ def _extracts(bound: BoundStage) -> bool:
     return isinstance(bound.stage, Filter) and bound.stage.extracts
 
 
-def _remedy(column: str, text: str, needed: Mapping[str, str]) -> str:
-    if column == text:
-        return "Write the name of the field with the text."
-    return f"{needed.get(column)} decides by it. Correct the name, or leave that out."
-
-
 def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) -> tuple[dict[str, str], dict[str, str]]:
-    """The kept fields that stages or strata decide by, and the columns that they decide by and documents would not have. Each
-    with what asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist."""
+    """The kept fields that stages or strata decide by, and the columns that they decide by and documents lack. Each with what
+    asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist.
+    """
     source = mixture.sources[name]
     written: set[str] | None = set(OWN_COLUMNS)
     kept = kept_columns(source, stages)
@@ -205,13 +197,13 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
 
 
 def kept_columns(source: Source, stages: Sequence[BoundStage]) -> Mapping[str, str]:
-    """The input fields that documents keep, by column: those under `keep`, and their licence unless a stage writes it."""
-    is_written = any(source.license_field in (_written_by(bound) or ()) for bound in stages)
-    return source.keep if is_written else source.kept_fields
+    """The input fields that documents keep, by column: those under `keep`, and a further one unless a stage writes it."""
+    further = source.kept_fields.keys() - source.keep.keys()
+    return source.keep if any(further & (_written_by(bound) or set()) for bound in stages) else source.kept_fields
 
 
 def _written_by(bound: BoundStage) -> set[str] | None:
-    """The columns that a stage adds to documents; None if they are not known."""
+    """The columns that a stage adds to documents; None where unknown."""
     stage = bound.stage
     if isinstance(stage, Global):
         return {column for column in (stage.size_column, stage.cluster_column) if column is not None}
@@ -224,7 +216,7 @@ def _written_by(bound: BoundStage) -> set[str] | None:
 
 
 def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen) -> str:
-    """The error about a column that a stage decides by, and that the source does not keep and no stage before writes."""
+    """The error about a column that a stage decides by and documents lack."""
     of_strata = asked_by == _STRATA
     where = mixture.where("sources", name, *(_STRATA.split(".") if of_strata else ["keep"]))
     problem = f"{where}: {'' if of_strata else f'{asked_by}: '}documents have no column '{column}'."
@@ -237,8 +229,8 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
 
 
 def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
-    """The problem that no value of the field of the strata is a number, among those that were looked at. One number is enough:
-    a filter may drop the documents without one."""
+    """The problem that no previewed value of the field of the strata is a number. One is enough: a filter may
+    drop others."""
     source = mixture.sources[name]
     assert source.strata is not None
     column = source.kept_fields[source.strata.by]
@@ -254,9 +246,8 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
 
 
 def _first_values(files: Files, fields: FieldNames, column: str) -> list[Any]:
-    """The values of a field in the first records that have some, at most `_LISTED_VALUES`."""
     for split, reader in first_splits(files):
-        with suppress(OSError):  # the run opens the file again, and tells what is wrong
+        with suppress(OSError):  # the run opens the file again, and reports it
             for batch in reader.read(split, fields, open_input):
                 values = batch.extra[column].drop_null()[:_LISTED_VALUES].to_pylist()
                 if values:
@@ -265,7 +256,6 @@ def _first_values(files: Files, fields: FieldNames, column: str) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number, or text that Arrow reads as one, as the strata do."""
     try:
         pa.scalar(value).cast(pa.float64())
     except pa.ArrowException:
@@ -273,35 +263,32 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------ looking
-
-
-def _look(files: Files, fields: FieldNames) -> _Seen:
-    """Looks at one split after another until every field has occurred, and its type is known: files with a schema tell it, and
-    records of one split where all are alike."""
+def _preview(files: Files, fields: FieldNames) -> _Seen:
+    """Previews one split after another until every field has occurred, and its type is known: by the schema
+    of a file, or by the records of one split where all are alike."""
     seen, wanted = _Seen(num_files=len(files)), {fields.text, *fields.keep}
     for split, reader in first_splits([(file, reader) for file, reader in files if not file.damage]):
         has_types = split.file.schema is not None or not fields.types
         if wanted <= seen.found and (has_types or (seen.types and not reader.has_json)):
             continue
         try:
-            part = reader.fields_seen(split, fields, open_input)
-        except OSError:  # the run opens the file again, and tells what is wrong
+            fresh = reader.fields_seen(split, fields, open_input)
+        except OSError:  # the run opens the file again, and reports it
             continue
-        if part.num_records:
+        if fresh.num_records:
             seen.files[split.file.path] = None
-            seen.num_records += part.num_records
-            seen.found |= part.found
-            seen.names |= dict.fromkeys(part.names)
-        if part.types and not has_types:
-            known = fields.types.keys() & part.types.keys()
-            seen.types.append({field: FoundType(kind=part.types[field], path=split.file.path) for field in known})
+            seen.num_records += fresh.num_records
+            seen.found |= fresh.found
+            seen.names |= dict.fromkeys(fresh.names)
+        if fresh.types and not has_types:
+            known = fields.types.keys() & fresh.types.keys()
+            seen.types.append({field: FoundType(kind=fresh.types[field], path=split.file.path) for field in known})
     return seen
 
 
 def lacking_fields(files: Files, fields: FieldNames) -> list[str]:
-    """A sentence for each field that none of the records looked at has, with the nearest name and those that there are."""
-    seen = _look(files, fields)
+    """A sentence for each field that no previewed record has, with the nearest name and the existing ones."""
+    seen = _preview(files, fields)
     return [seen.lack(name) for name in (fields.text, *fields.keep) if seen.num_records and name not in seen.found]
 
 
@@ -316,7 +303,6 @@ def first_splits(files: Files) -> Iterator[tuple[Split, Reader]]:
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """At most `count` items at even distances, the first among them."""
     return [items[number * len(items) // count] for number in range(count)] if len(items) > count else list(items)
 
 
@@ -343,12 +329,9 @@ def _check_twice(mixture: Mixture, name: str, files: Files, keep: Mapping[str, s
                 ) from None
 
 
-def _of_schemas(files: Files, fields: Iterable[str]) -> list[dict[str, FoundType]]:
-    return [
-        {
-            field: FoundType(kind=plain(kind), path=path, has_schema=True)
-            for field in fields
-            if (kind := type_in(schema, field)) is not None
+def _of_schemas(files: Files, fields: Iterable[str]) -> Iterator[dict[str, FoundType]]:
+    for schema, path in _schemas(files).items():
+        kinds = {field: type_in(schema, field) for field in fields}
+        yield {
+            field: FoundType(kind=plain(kind), path=path, has_schema=True) for field, kind in kinds.items() if kind is not None
         }
-        for schema, path in _schemas(files).items()
-    ]

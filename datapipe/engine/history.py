@@ -1,7 +1,7 @@
-"""The history of an output: the last run and its inputs, so that people can look into it even after the inputs changed.
+"""The history of an output: the last run and its inputs, so that its documents can be inspected after the inputs changed.
 
 work/run.json         version, limit, earlier runs it was compared with, the fingerprints of every step's tasks, in order;
-                      `facts`: digests of the code of stages and tasks, from which `plan` tells why a step would run;
+                      `facts`: digests of the code of stages and tasks, from which `plan` explains why a step would run;
                       `kept`: by step, the share of text that it kept, from which `plan` estimates
 work/inputs.parquet   each input file: source, path, url, size, stamp, compression, pieces, format
 
@@ -32,7 +32,7 @@ from datapipe.records.ledger import RECORD_VERSION, Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.steps.estimate import Estimate, KeptShares, estimate, kept_shares
+from datapipe.steps.estimate import Estimate, KeptText, estimate, kept_text
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.kinds import kind_named
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
@@ -40,15 +40,8 @@ from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root, parquet_table
 
-_INPUTS = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("source", "path", "url")),
-        pa.field("num_bytes", pa.int64()),
-        *(pa.field(name, pa.string()) for name in ("stamp", "compression")),
-        pa.field("pieces", pa.list_(pa.list_(pa.int64()))),
-        pa.field("format", pa.string()),
-    ]
-)
+_TEXTS = dict.fromkeys(("source", "path", "url", "stamp", "compression", "format"), pa.string())
+_INPUTS = pa.schema({**_TEXTS, "num_bytes": pa.int64(), "pieces": pa.list_(pa.list_(pa.int64()))})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +49,7 @@ class RunHistory:
     """The last run of an output.
 
     Attributes:
-        steps: with the records that are still there, and without tasks; a step that had none has ().
+        steps: with the records that still exist, and without tasks; a step that had none has ().
         files: by file hash, the source, the file and its reader.
         earlier: URLs of the outputs and indexes that the run was compared with.
         lost: by step, a file of each committed task that has lost one.
@@ -69,33 +62,28 @@ class RunHistory:
 
 
 def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] = ()) -> None:
-    """Writes work/run.json, at the end of a run whether it succeeded or failed.
-
-    Args:
-        earlier: URLs of the outputs and indexes that the run was compared with.
-    """
+    """Writes work/run.json, at the end of a run whether it succeeded or failed. `earlier`: URLs of the
+    outputs and indexes that the run was compared with."""
     steps = [
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
         for step in plan.steps
     ]
+    widened = {name: source.types for name, (source, _) in plan.widened.items()}
     run = {
         "version": RECORD_VERSION,
         "limit": request.limit,
         "against": [masked_urls(url) for url in earlier],
         "steps": steps,
         "facts": asdict(facts_of(request)),
-        "kept": kept_shares(plan),
-        "types": {
-            name: {field: found.to_json() for field, found in source.types.items()}
-            for name, (source, _) in plan.widened.items()
-        },
+        "kept": kept_text(plan),
+        "types": {name: {field: kind.to_json() for field, kind in types.items()} for name, types in widened.items()},
     }
     root.write_atomic(RUN, json.dumps(run).encode())
     root.delete(BEGUN)
 
 
 def _last(root: Root) -> dict[str, Any]:
-    """work/run.json; empty where there is none, or a damaged one."""
+    """work/run.json; empty where it is missing or damaged."""
     try:
         return json.loads(root.read_bytes(RUN))
     except (FileNotFoundError, ValueError):
@@ -103,9 +91,9 @@ def _last(root: Root) -> dict[str, Any]:
 
 
 def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
-    """By source and field, the types of kept fields in the last run of an output; empty where it told none."""
-    told = _last(root).get("types", {})
-    return {name: {field: FoundType.from_json(found) for field, found in of.items()} for name, of in told.items()}
+    """By source and field, the types of kept fields in the last run of an output; empty where unknown."""
+    types = _last(root).get("types", {})
+    return {name: {field: FoundType.from_json(kind) for field, kind in of.items()} for name, of in types.items()}
 
 
 def write_inputs(root: Root, request: Request) -> None:
@@ -131,27 +119,24 @@ def write_inputs(root: Root, request: Request) -> None:
 
 
 def was_whole(root: Root) -> bool:
-    """Whether the last run of an output had no `--limit`; False where there was none."""
     return _last(root).get("limit", 0) is None
 
 
 def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
-    """Why each step that is not committed would run, by step."""
     return reasons(_last_run(root), request, plan, parsed_yaml(request.mixture.resolved_yaml()))
 
 
 def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
-    """What the steps that are not committed would take, with what the last run of the output kept."""
+    """An estimate of the steps that are not committed, by the shares that the last run kept."""
     return estimate(request, plan, kept_by_last_run(root))
 
 
-def kept_by_last_run(root: Root) -> KeptShares:
-    """The share of text that each step kept in the last run of an output; empty where there was none."""
+def kept_by_last_run(root: Root) -> KeptText:
+    """The share of text that each step kept in the last run of an output; empty where unknown."""
     return _last(root).get("kept", {})
 
 
 def _last_run(root: Root) -> LastRun | None:
-    """The last run of an output; None where there was none, or another version wrote its records."""
     run = _last(root)
     if run.get("version") != RECORD_VERSION:
         return None
@@ -168,15 +153,14 @@ def _last_run(root: Root) -> LastRun | None:
 
 
 def read_history(root: Root) -> RunHistory:
-    """The history of an output. Raises UserError where no run has been, or one of another version, and for damaged files."""
+    """Raises UserError where no run has been, or one of another version, and for damaged files."""
     try:
         run = json.loads(root.read_bytes(RUN))
         inputs = parquet_table(root.read_bytes(INPUTS)).to_pylist()
     except FileNotFoundError as error:
-        begun = "a run has begun here, and none has ended: `datapipe status` tells how far it is" if root.exists(BEGUN) else ""
-        raise UserError(
-            f"{root.url}: {begun or 'no run has left anything here'}. Expected the output of `datapipe run`."
-        ) from error
+        begun = "a run has begun here, and none has ended: `datapipe status` shows its progress"
+        why = begun if root.exists(BEGUN) else "no run has left anything here"
+        raise UserError(f"{root.url}: {why}. Expected the output of `datapipe run`.") from error
     except ValueError as error:  # pyarrow's errors of damaged files are ValueErrors
         raise UserError(
             f"{root.child_url(RUN)} or inputs.parquet beside it is damaged: {error}. Its mixture, run again, writes both."
@@ -201,7 +185,6 @@ def read_history(root: Root) -> RunHistory:
 
 
 def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """URLs of earlier runs, and rows of input files, with the credentials that the mixture has for them."""
     if not any(is_masked(url) for url in (*earlier, *(row["url"] for row in inputs))):
         return earlier, inputs
     mixture = read_mixture(root)
@@ -216,7 +199,6 @@ def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in an option."""
     if isinstance(value, str):
         yield value
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
@@ -224,7 +206,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _format(reader: Reader) -> str:
-    """The format of a reader: its name; with options that are not the default ones, JSON as a mixture would have it."""
+    """The name of a reader; JSON as in a mixture where options differ from the defaults."""
     name, options = type(reader).__module__.rpartition(".")[2], reader.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({name: options}) if options else name
 
@@ -238,7 +220,7 @@ def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
 
 
 def node_hours(root: Root) -> float:
-    """Hours that nodes of clusters were used for by all runs into an output; 0 where work/ has been deleted."""
+    """Hours that nodes of clusters were used by all runs into an output; 0 where work/ has been deleted."""
     try:
         return float(json.loads(root.read_bytes(CLUSTER))["node_hours"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
@@ -246,13 +228,13 @@ def node_hours(root: Root) -> float:
 
 
 def add_node_hours(root: Root, hours: float) -> None:
-    """Adds the hours of a run that has ended, well or not. A run that is killed adds none."""
+    """Adds the hours of a run that has ended. A killed run adds none."""
     root.write_atomic(CLUSTER, (json.dumps({"node_hours": node_hours(root) + hours}) + "\n").encode())
 
 
 def read_mixture(root: Root) -> Mixture:
-    """The mixture of an output. References to variables that are not set stay, where the mixture is valid with them. Raises
-    UserError for a file that is not a mixture, as it was edited or damaged."""
+    """The mixture of an output. References to unset variables stay where the mixture is valid with them.
+    Raises UserError for a file that was edited or damaged."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MIXTURE
         file.write_bytes(root.read_bytes(MIXTURE))
@@ -262,4 +244,4 @@ def read_mixture(root: Root) -> Mixture:
             with suppress(UserError):
                 return load_mixture(file, (), root.url, keep_unset=True)
             there = str(error).replace(str(file), root.child_url(MIXTURE))
-            raise UserError(f"{there}\nA run of the mixture writes this file anew.") from error
+            raise UserError(f"{there}\nA run of the mixture writes this file again.") from error

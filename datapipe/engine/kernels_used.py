@@ -27,17 +27,15 @@ COMPILED_WHEN_CALLED = frozenset(
         "tokens.pack:split_by_powers",
     )
 )
-"""Kernels that many runs reach and few call: an option, a tokenizer or a model chooses them. The first call compiles them."""
+"""Kernels that many runs reach and few call, by an option, a tokenizer or a model. The first call compiles them."""
 
 _OF_LOADERS = "datapipe.kernels.tokens.gather:"
 _OF_JSON_LINES = frozenset(name for name in COMPILED_WHEN_CALLED if ".json_strings:" in name)
 
 
 def kernels_of_run(mixture: Mixture) -> list[str]:
-    """The kernels that the tasks of a mixture reach, "module:function", sorted. Raises UserError for a stage that is wrong.
-
-    A kernel that is missing here is compiled by its first caller, while the others that need it wait.
-    """
+    """The kernels that the tasks of a mixture reach, "module:function", sorted. Raises UserError for a wrong
+    stage. A kernel that is missing here is compiled by its first caller, while others wait."""
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
@@ -49,7 +47,7 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
 
 
 def kernels_of_stage(stage: Stage) -> Iterator[str]:
-    """The kernels that a stage may call, without those of words by another rule than its option chooses."""
+    """The kernels that a stage may call, without those of the word rules that its option excludes."""
     rule = getattr(stage, "words", None)
     others = {"english", "unicode"} - {rule} if rule in ("whitespace", "english", "unicode") else set[str]()
     modules = {f"datapipe.kernels.text.{other}_words" for other in others}
@@ -62,4 +60,4 @@ def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:
         try:
             yield catalogue.reader_for(path) if spec.format.name == "auto" else catalogue.build_reader(spec.format)
         except UserError:
-            continue  # listing the inputs raises it, with the place in the mixture
+            continue  # listing the inputs raises it, with its line in the mixture

@@ -1,8 +1,7 @@
 """The local engine: workers on this machine, supervised one by one.
 
-A worker that dies (killed, out of memory, a crash in native code) or stalls costs the task it held and nothing else: that
-attempt fails, another worker takes its place. `concurrent.futures.ProcessPoolExecutor` and loky give up every
-pending future instead, which is why neither is used.
+A worker that dies (killed, out of memory, a crash in native code) or stalls costs its task alone: that attempt fails, and
+another worker takes its place. `concurrent.futures.ProcessPoolExecutor` and loky give up every pending future instead.
 """
 
 from __future__ import annotations
@@ -27,23 +26,18 @@ _SINGLE_THREADED = {
     "ARROW_IO_THREADS": "2",
 }
 
-_LOOK_EVERY_S = 0.2
+_UPDATE_EVERY_S = 0.2
 
 
 class LocalEngine(Engine):
-    """`num_workers` processes, started as tasks come.
-
-    Args:
-        url: of OUTPUT.
-        limits: of each worker.
-    """
+    """`num_workers` processes for the output at `url`, started as tasks come. `limits` are of each worker."""
 
     def __init__(self, url: str, num_workers: int, limits: ExecutionSpec) -> None:
         self.url, self.num_workers, self.limits = url, num_workers, limits
         self._workers: list[WorkerProcess] = []
         self._waiting: deque[tuple[Task, str]] = deque()
         self._ended: deque[Attempt] = deque()
-        self._next_look = 0.0
+        self._next_update = 0.0
 
     @property
     def slots(self) -> int:
@@ -74,19 +68,17 @@ class LocalEngine(Engine):
         return self._ended.popleft() if self._ended else None
 
     def _receive(self, timeout_s: float) -> None:
-        """Takes what all workers have sent; waits for the first."""
         by_connection = {worker.connection: worker for worker in self._workers if not worker.connection.closed}
         for connection in wait(list(by_connection), timeout_s):
             self._take(by_connection[connection].receive())  # type: ignore[index]  # what goes in comes out
 
     def _watch(self) -> None:
-        """Looks at every worker, a few times a second: does it live, does it stall?"""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_update:
             return
-        self._next_look = now + _LOOK_EVERY_S
+        self._next_update = now + _UPDATE_EVERY_S
         for worker in self._workers:
-            # One that forked leaves its socket open in the child when it dies, so its end is looked for as well.
+            # A worker that forked leaves its socket open in the child when it dies.
             self._take(worker.watch(self.limits) if worker.is_alive else worker.receive())
 
     def _take(self, attempt: Attempt | None) -> None:
@@ -114,5 +106,5 @@ class LocalEngine(Engine):
 
 
 def usable_cores() -> int:
-    """Cores this process may run on, which a container or a batch system may have made fewer than there are."""
+    """Cores that this process may use; a container or a batch system may have limited them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -30,7 +30,7 @@ from datapipe.records.names import OWN_FILES, REPORT
 from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
 from datapipe.snapshots.takedown import named_in
-from datapipe.stage.base import Filter, Stage
+from datapipe.stage.base import Stage
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import InputFile, Reader
@@ -182,10 +182,9 @@ def bind(use: StageUse) -> BoundStage:
 
 def _with_cut(source: str, bound: BoundStage) -> BoundStage:
     """The stage, with the cut of an earlier run if it keeps a share and names such a run. Raises UserError."""
-    share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
-    if share is None or not share.threshold_from:
+    if bound.share is None or not bound.share.threshold_from:
         return bound
-    earlier = Root(share.threshold_from.rstrip("/"))
+    earlier = Root(bound.share.threshold_from.rstrip("/"))
     try:
         thresholds = json.loads(earlier.read_bytes(REPORT))["thresholds"]
         return replace(bound, cut=Cut.from_json(thresholds[source][bound.name]))

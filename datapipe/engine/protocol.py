@@ -1,6 +1,6 @@
-"""The contract of engines: they take tasks and return the result of each attempt, in any order, and tell what each is at.
+"""The contract of engines: they take tasks, return the result of each attempt, in any order, and report its activity.
 
-They decide nothing but one thing: an attempt that is silent for longer than it may be is ended, and fails as a stall.
+They decide one thing: an attempt that is silent longer than allowed is ended, and fails as a stall.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Protocol
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError, DatapipeError, StageError, StageMemoryError, UserError, is_retryable
 from datapipe.machine.activity import Activity
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 from datapipe.storage.outages import Outage, OutageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """What an attempt is at, as its worker told and as its supervisor sees the process.
+    """The activity of an attempt, and the process of its worker as its supervisor sees it.
 
     Attributes:
         task: for display: its step and the first digits of its fingerprint.
         node: where it runs, for display; empty while it waits for a node.
-        activity: the latest that the worker told; None before it told anything.
-        silent_s: seconds since it told anything.
-        idle_s: seconds since it told anything or used a CPU.
-        memory_bytes: resident memory of the worker; 0 where the system does not tell.
+        activity: the latest of the worker; None before the first.
+        silent_s: seconds since its last report.
+        idle_s: seconds since it reported anything or used a CPU.
+        memory_bytes: resident memory of the worker; 0 where unknown.
         is_stopped: whether the worker's process is stopped, by SIGSTOP or a debugger.
     """
 
@@ -54,13 +54,12 @@ class Failure:
     Attributes:
         kind: "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure"
             (retried generously), "node" (run elsewhere, since a node was taken away or cannot run tasks), "crash" (the process
-            was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows down.
+            was ended by its work) and "stall" (it was silent for too long), which `retries.py` narrows down.
         message: for the user, in plain lines.
         details: the traceback, for a log.
         cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for
-            memory meanwhile; "memory" where the worker took more than it may.
-        activity: of a lost worker: what it was at.
-        memory_bytes: of a lost worker: its resident memory when it was last seen.
+            memory meanwhile; "memory" where the worker exceeded its limit.
+        activity, memory_bytes: of a lost worker: its last activity and resident memory.
         outage: of a disk or store, which all tasks wait for together; None for any other failure.
     """
 
@@ -79,7 +78,7 @@ class Attempt:
 
     Attributes:
         attempt: its name, as the driver gave it.
-        node: where it ran, for display; empty where that is not known.
+        node: where it ran, for display; empty where unknown.
     """
 
     task: Task
@@ -90,7 +89,7 @@ class Attempt:
 
 
 class Engine(Protocol):
-    """Workers, wherever they are. Used by one thread, the driver's."""
+    """Workers on this or other machines. Used by one thread, the driver's."""
 
     @property
     def slots(self) -> int:
@@ -108,10 +107,10 @@ class Engine(Protocol):
         ...
 
     def messages(self) -> Sequence[Message]:
-        """What each running attempt is at, as far as it is known."""
+        """The activity of each running attempt, as far as known."""
         ...
 
-    def take_news(self) -> Sequence[str]:
+    def take_notices(self) -> Sequence[str]:
         """Lines about its machines for the user, since the last call."""
         return ()
 
@@ -145,10 +144,8 @@ def _kind_of(error: BaseException) -> str:
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """A context in which `sys.exit`, which only the code of a stage may have called, does not end the process without a word.
-
-    Raises StageError in its place.
-    """
+    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have
+    called."""
     try:
         yield
     except SystemExit as error:

@@ -1,19 +1,18 @@
 """The Ray engine: the same tasks, on a cluster. `cluster/ray_nodes.py` is the only other file that knows Ray.
 
     driver ─▶ Ray task on any node: a supervisor ─▶ its worker process ─▶ record ─▶ driver commits
-       ◀──── board, an actor ◀── reports ───┘
+       ◀── ReportActor ◀── reports ───┘
 
-A task of Ray runs nothing itself. It keeps a worker process like those of the local engine, so that both engines see crashes,
-stalls and what a worker is at alike, and reports it (`workers/supervisor.py`). A supervisor that reports nothing for `stall_s`
-is killed. An attempt that is no longer wanted hears so from the board, and ends: `ray.cancel` races with the answer of a task
-that ends just then, and Ray kills the driver where it loses (ray-project/ray#54738).
+A Ray task keeps a worker process like those of the local engine and reports it (`workers/supervisor.py`), so both engines see
+crashes, stalls and activity alike. A supervisor that reports nothing for `stall_s` is killed. A withdrawn attempt learns it
+from the actor, and ends: `ray.cancel` races with the answer of a task that ends just then, and Ray kills the driver where it
+loses (ray-project/ray#54738).
 
-Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver, so a task that
-Ray loses is submitted again like one that a local worker lost. Each node is asked whether it can run tasks, when the run starts
-and when it joins; one that lacks something is told and left alone (`cluster/nodes.py`). Tasks of a node that is taken away
-run again elsewhere, and count as no failure. The user's own stage modules travel with the tasks, as source. Every node compiles
-the kernels of the run once, on all its cores, while its first tasks begin: a task that needs a kernel which is not there yet
-waits for it, or compiles it itself.
+Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver. Each node is
+asked whether it can run tasks when the run starts and when it joins; one that lacks something is reported and left alone
+(`cluster/nodes.py`). Tasks of a node that is taken away run again elsewhere, and count as no failure. The user's own stage
+modules travel with the tasks, as source. Every node compiles the kernels of the run once, on all its cores, while its first
+tasks begin.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.history import add_node_hours
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S
-from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
+from datapipe.engine.workers.supervisor import RemoteAttempt, Report, ReportActor, kill_supervisor
 from datapipe.errors import UserError
 from datapipe.steps.kind import Task
 from datapipe.steps.request import Request
@@ -46,8 +45,8 @@ from datapipe.storage.root import Root
 
 _PLACEMENT_EVERY_S = 2.0
 _NODES_EVERY_S = 2.0
-_BOARD_EVERY_S = 0.25
-_HEARS_WITHIN_S = 10.0  # a supervisor reports every 2 s, and hears with its next report
+_REPORTS_EVERY_S = 0.25
+_ENDS_WITHIN_S = 10.0  # a supervisor learns that its attempt is withdrawn with its next report, every 2 s
 
 
 class RayEngine(Engine):
@@ -55,7 +54,7 @@ class RayEngine(Engine):
 
     Args:
         root: OUTPUT, which every node must see.
-        request: what will run; the first input file of each source must be seen by every node too.
+        request: every node must see the first input file of each source too.
         address: of a running cluster ("auto", "host:port"); None uses the cluster this process is connected to, or starts
             one on this machine for the run.
         num_workers: CPUs of a cluster that is started here.
@@ -70,17 +69,17 @@ class RayEngine(Engine):
         execution = request.mixture.execution
         self._stall_s, self._limits = execution.stall_s, execution
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
-        self._running: dict[Any, Reported] = {}
-        self._by_task: dict[str, Reported] = {}
-        self._withdrawn: dict[Any, tuple[Reported, float]] = {}  # and until when it may take them to end
+        self._running: dict[Any, RemoteAttempt] = {}
+        self._by_task: dict[str, RemoteAttempt] = {}
+        self._withdrawn: dict[Any, tuple[RemoteAttempt, float]] = {}  # and until when it must have ended
         self._ready: deque[Any] = deque()
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
         self._modules: dict[str, bytes] = {}
         self._asked: Any = None
         self._ask_at = 0.0
-        self._looked_at = self._placed_at = time.monotonic()
+        self._updated_at = self._placed_at = time.monotonic()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        self._board: Any = ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
+        self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
         self._nodes = RayNodes(root, request, self._patience_s)
         try:
             self._nodes.admit_first()
@@ -112,14 +111,14 @@ class RayEngine(Engine):
             modules=self._modules,
             limits=self._limits,
         )
-        reference = self._remote.options(**options).remote(pickle.dumps(order), self._board)
-        running = Reported(task=task, attempt=attempt, excluded=frozenset(excluded))
+        reference = self._remote.options(**options).remote(pickle.dumps(order), self._reports)
+        running = RemoteAttempt(task=task, attempt=attempt, excluded=frozenset(excluded))
         self._running[reference] = self._by_task[task.fingerprint] = running
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self._running:
             return None
-        self._read_board()
+        self._read_reports()
         if (unplaced := self._unplaced()) is not None:
             return unplaced
         if not self._ready:
@@ -131,7 +130,7 @@ class RayEngine(Engine):
         return None
 
     def _excluded(self, task: Task) -> list[str]:
-        """The ids of the nodes that get no tasks, and of the one where the first attempt at the task runs, if others remain."""
+        """The nodes that get no tasks, and that of the first attempt at the task, if others remain."""
         excluded, first = self._nodes.known.excluded, self._by_task.get(task.fingerprint)
         if first is not None and any(node.node_id != first.node_id for node in self._nodes.known.fit):
             excluded = sorted({*excluded, first.node_id} - {""})
@@ -139,12 +138,12 @@ class RayEngine(Engine):
 
     def cancel(self, attempt: str) -> None:
         for reference in [reference for reference, running in self._running.items() if running.attempt == attempt]:
-            self._withdrawn[reference] = self._take(reference), time.monotonic() + _HEARS_WITHIN_S
-            self._board.withdraw.remote(attempt)
+            self._withdrawn[reference] = self._take(reference), time.monotonic() + _ENDS_WITHIN_S
+            self._reports.withdraw.remote(attempt)
 
-    def _kill_deaf(self, now: float) -> None:
-        """Kills supervisors of withdrawn attempts that have not ended in time: they stand still, and hear of nothing. A process
-        whose attempt has ended is at another one by then, so those that have are looked up first."""
+    def _kill_withdrawn(self, now: float) -> None:
+        """Kills supervisors of withdrawn attempts that have not ended in time. The process of an attempt that has ended is at
+        another one by then, so those are removed first."""
         for reference in _ready(list(self._withdrawn), 0) if self._withdrawn else ():
             del self._withdrawn[reference]
         for reference in [reference for reference, (_, until) in self._withdrawn.items() if now >= until]:
@@ -152,13 +151,12 @@ class RayEngine(Engine):
             if running.report is not None:
                 _kill_on_node(running)
 
-    def _take(self, reference: Any) -> Reported:
-        """Forgets an attempt."""
+    def _take(self, reference: Any) -> RemoteAttempt:
         running = self._running.pop(reference)
         self._by_task.pop(running.task.fingerprint, None)
         return running
 
-    def _ended(self, running: Reported, reference: Any) -> Attempt:
+    def _ended(self, running: RemoteAttempt, reference: Any) -> Attempt:
         task, attempt, node = running.task, running.attempt, running.node
         try:
             node_id, lacks, record, failure = ray.get(reference)
@@ -175,8 +173,8 @@ class RayEngine(Engine):
         node = self._nodes.known.name(node_id)
         return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
 
-    def _loss(self, running: Reported, error: Exception) -> Failure:
-        """What Ray's error tells of a lost task. The death of a node that was announced is no failure of the task."""
+    def _loss(self, running: RemoteAttempt, error: Exception) -> Failure:
+        """The failure in Ray's error of a lost task, or of a node whose death was announced."""
         is_taken = self._nodes.is_taken_away(running.node_id, error)
         return Failure(
             kind="node" if is_taken else "infrastructure",
@@ -185,26 +183,26 @@ class RayEngine(Engine):
             activity=None if running.message is None else running.message.activity,
         )
 
-    def take_news(self) -> list[str]:
-        return self._nodes.known.take_news()
+    def take_notices(self) -> list[str]:
+        return self._nodes.known.take_notices()
 
     def messages(self) -> list[Message]:
         """As declared. Raises DatapipeError where no node has been able to run tasks for long."""
-        self._nodes.look(_NODES_EVERY_S)
+        self._nodes.update(_NODES_EVERY_S)
         return [running.message for running in self._running.values() if running.message is not None]
 
-    def _read_board(self) -> None:
-        """Takes what the supervisors told, and asks again. Never waits. A supervisor that tells nothing for long is killed."""
+    def _read_reports(self) -> None:
+        """Takes the reports of supervisors, without waiting, and kills those that report nothing."""
         if self._asked is None:
             if time.monotonic() >= self._ask_at:
-                self._ask_at = time.monotonic() + _BOARD_EVERY_S
-                self._asked = self._board.latest.remote([running.attempt for running in self._running.values()])
+                self._ask_at = time.monotonic() + _REPORTS_EVERY_S
+                self._asked = self._reports.latest.remote([running.attempt for running in self._running.values()])
             return
         if not ray.wait([self._asked], timeout=0)[0]:
             return
         now = time.monotonic()
-        self._kill_deaf(now)
-        step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
+        self._kill_withdrawn(now)
+        step_s, self._updated_at = min(now - self._updated_at, LONGEST_STEP_S), now
         try:
             reports: dict[str, tuple[str, Report]] = ray.get(self._asked)
         except RayError:  # it starts again, empty
@@ -214,11 +212,11 @@ class RayEngine(Engine):
             node_id, report = reports.get(running.attempt, ("", None))
             if node_id and node_id != running.node_id:
                 running.node = self._nodes.known.name(node_id)
-            if running.hear(node_id, report, step_s) >= self._stall_s:
+            if running.update(node_id, report, step_s) >= self._stall_s:
                 _kill_on_node(running)
 
     def _unplaced(self) -> Attempt | None:
-        """Looks, every few seconds, for tasks that no node can run; the end of the first that has waited for too long."""
+        """The end of the first task that no node can run and that has waited too long."""
         now = time.monotonic()
         waiting = [running for running in self._running.values() if running.report is None]
         if not waiting or now - self._placed_at < _PLACEMENT_EVERY_S:
@@ -228,30 +226,31 @@ class RayEngine(Engine):
         for running in waiting:
             if fit and running.excluded.issuperset(node.node_id for node in fit):
                 return self._sent_again(running)
-            running.miss(lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit]), step_s)
-            if fit and running.lack and running.lacking_s >= self._patience_s:
+            missing = lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit])
+            running.update_resource(missing, step_s)
+            if fit and running.missing_resource and running.missing_s >= self._patience_s:
                 message = (
-                    f"{running.task.label} waits for {running.lack}. Lower execution.resources, or add such a node; where the "
-                    f"cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
+                    f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a node; "
+                    f"where the cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
                 )
                 return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
         return None
 
-    def _sent_again(self, running: Reported) -> Attempt:
+    def _sent_again(self, running: RemoteAttempt) -> Attempt:
         """The end of an attempt that waits, and may run on none of the nodes that get tasks now."""
         [reference] = [reference for reference, other in self._running.items() if other is running]
         self._take(reference)
-        self._board.withdraw.remote(running.attempt)
+        self._reports.withdraw.remote(running.attempt)
         failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
         return Attempt(task=running.task, attempt=running.attempt, failure=failure)
 
     def close(self) -> None:
-        for reference in [reference for reference, running in self._running.items() if running.lack]:
+        for reference in [reference for reference, running in self._running.items() if running.missing_resource]:
             ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
-        self._kill_deaf(float("inf"))
+        self._kill_withdrawn(float("inf"))
         self._running.clear()
         self._nodes.close()
-        ray.kill(self._board)  # all others end: without a board, nobody wants them
+        ray.kill(self._reports)  # all others end: without the actor, they are not wanted
         if self._started_here:
             ray.shutdown()
         if self._nodes.node_seconds:
@@ -260,7 +259,6 @@ class RayEngine(Engine):
 
 @contextmanager
 def _keeping_sigterm() -> Iterator[None]:
-    """Puts the handler of SIGTERM back that Ray replaces by one that exits."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -273,7 +271,7 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
-            _knock(address)
+            _check_address(address)
             common.pop("include_dashboard")
             ray.init(address=address, **common)
         else:
@@ -286,8 +284,8 @@ def _connect(address: str | None, num_workers: int | None) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Raises OSError at once where nobody listens; Ray itself would try for minutes."""
+def _check_address(address: str) -> None:
+    """Raises OSError at once where nothing listens; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -301,24 +299,17 @@ def _ready(references: list[Any], timeout_s: float) -> list[Any]:
 
 
 def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:
-    """What a task reserves on its node, by Ray's names.
-
-    Args:
-        memory_bytes: that a worker may take; a stage may reserve another amount.
-    """
+    """The reservation of a task, by Ray's names. A stage may reserve other memory."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
     memory = {} if memory_bytes is None else {"memory": float(memory_bytes)}
     return {"CPU": 1.0, **memory, **{names[name]: amount for name, amount in task.resources}}
 
 
-# ------------------------------------------------------------------------------------------------ supervisors
-
-
 def _attempt_that_travels() -> Callable[..., Any]:
-    """What runs on a node: its id, what it lacks, and the end of the attempt. Ray sends a nested function whole, so that a node
-    which cannot import datapipe can say so."""
+    """What runs on a node: its id, what it lacks, and the end of the attempt. Ray sends the nested function whole, so that a
+    node which cannot import datapipe can answer."""
 
-    def attempt(order: bytes, board: Any) -> tuple[str, list[str], Any, Any]:
+    def attempt(order: bytes, reports: Any) -> tuple[str, list[str], Any, Any]:
         import pickle
 
         import ray
@@ -327,10 +318,10 @@ def _attempt_that_travels() -> Callable[..., Any]:
         node_id = ray.get_runtime_context().get_node_id()
         last: list[Any] = []
 
-        def tell(report: Any) -> bool:
-            """Returns what the board answered to the report before. A board that is gone wants nothing."""
+        def send(report: Any) -> bool:
+            """Returns the answer to the report before. Without the actor nothing is wanted."""
             answered = ray.wait(last, timeout=0)[0] if last else []
-            last[:] = [board.tell.remote(node_id, report)]
+            last[:] = [reports.update.remote(node_id, report)]
             try:
                 return all(ray.get(answered))
             except RayError as error:
@@ -342,24 +333,25 @@ def _attempt_that_travels() -> Callable[..., Any]:
             opened_order = pickle.loads(order)
         except Exception as error:
             return node_id, [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], None, None
-        return node_id, *run_attempt(opened_order, tell)
+        return node_id, *run_attempt(opened_order, send)
 
     return attempt
 
 
-def _kill_on_node(running: Reported) -> None:
-    """Kills a supervisor that reports nothing: its process is stopped, or its machine stands still. Ray then tells the loss."""
+def _kill_on_node(running: RemoteAttempt) -> None:
+    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the
+    loss."""
     assert running.report is not None
-    running.unheard_s = 0.0
+    running.report_age_s = 0.0
     on_node(ray.remote(num_cpus=0, max_retries=0)(kill_supervisor), running.node_id, "kill").remote(running.report)
 
 
 def lack_of(reserved: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
-    """What no node has, in words; empty where a node has all of it. A cluster has nodes as long as it lives.
+    """The resources that no node has, in words; empty where a node has all of them.
 
     Args:
         reserved: by resource: {"CPU": 1.0, "GPU": 1.0, "memory": 2e9}.
-        nodes: the resources that each node has when nothing runs.
+        nodes: the resources of each idle node.
     """
     if not nodes:
         return "a node: none of the cluster is alive"

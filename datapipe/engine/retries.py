@@ -1,19 +1,19 @@
-"""What follows from the end of an attempt: another attempt, with more care, or the end of the run; and the wait for an outage.
+"""What follows from the end of an attempt: another attempt, maybe with hints, or the end of the run; and the wait for outages.
 
     user             the run fails
     task             up to `max_retries`, at once
-    memory           with half as much in hand, until that is one document; then up to `max_retries`, after pauses
+    memory           with half the batch size, down to one document; then up to `max_retries`, after pauses
     node             elsewhere, without counting
     infrastructure   up to `max_infrastructure_retries`, after pauses; `OutageWait` waits for a full disk or a silent store
                      killed twice on the same documents ─▶ one by one ─▶ killed twice on one document, alone ─▶ as a crash
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
 
-Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
-learned. What is learned travels with the task (`Care`). A crash on no document (reading, rows) is named by its work.
+Futile attempts are not repeated: the same crash three times, or the same stall twice, ends the run unless something new was
+learned, which travels with the task (`RetryHints`). A crash on no document (reading, rows) is named by its work.
 
-SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
-strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
+SIGKILL and SIGTERM usually come from outside, and strike anywhere: from people, schedulers, machines that are taken away. If
+they strike the same document twice, the stage causes them. Where the kernel kills for memory ("OOM"), no document is blamed.
 
 All tasks wait for one outage together, and failures during a pause belong to the attempt before it:
 
@@ -36,26 +36,25 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
-from datapipe.steps.hash_range import RangeTask
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
+from datapipe.steps.reduce import RangeTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)
-"""Of tasks that the infrastructure failed. A run stops after `most_s` without any change: committed tasks stay, so a stop costs
-no work, and waiting costs the nodes."""
+"""After failures of the infrastructure. A run stops after `most_s` without any change: a stop costs no committed task."""
 
 MOST_UNNAMED_CRASHES = 5
-"""Crashes of a task in a row that blame no document. More are the fault of the library or of the machine."""
+"""Crashes of a task in a row that blame no document."""
 
 MOST_CRASHING_DOCUMENTS = 32
-"""Of one task. Each costs one or two attempts; a stage that crashes on more does not work."""
+"""Of one task. Each costs one or two attempts."""
 
 MOST_RETURNS = 1000
-"""Times that nodes may give one task back. More are the fault of what sends the signals."""
+"""Times that nodes may give one task back."""
 
 LEAST_LIMIT_BYTES = 8 << 20
-"""Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
+"""Rows of a global stage are never cut below: fewer take longer and hardly less memory."""
 
 _CHANGE_BYTES = 1 << 20
 """Growth of free space that counts as a change: other processes write and delete small files all the time."""
@@ -75,7 +74,7 @@ class TaskFailedError(DatapipeError):
 class Retries:
     """Tasks that wait for another attempt, by the time when it may start.
 
-    Attributes:
+    Args:
         locate: the name of a document of a task, by its key: "web/a.jsonl:120".
     """
 
@@ -86,13 +85,10 @@ class Retries:
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
-        """Queues another attempt.
-
-        Returns:
-            What happened and what follows, for the user.
+        """Queues another attempt. Returns a line for the user: the failure and what follows from it.
 
         Raises:
-            UserError: nothing helps but another input.
+            UserError: only another input helps.
             TaskFailedError: the task was tried as often as allowed, or another attempt cannot help.
         """
         match failure.kind:
@@ -107,7 +103,7 @@ class Retries:
                 return self._again(task, failure.message)
             case "memory":
                 return self._out_of_memory(task, failure)
-            case "node":  # the engine tells of the node once, and not of each of its tasks
+            case "node":  # the engine reports the node once, not each of its tasks
                 self._count(task, failure, MOST_RETURNS)
                 return self._again(task, "", POLICY.first_s)
             case _:
@@ -119,7 +115,8 @@ class Retries:
                 return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
-        """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
+        """Queues another attempt for a time of the monotonic clock, after an outage, which counts as no
+        failure."""
         heapq.heappush(self._waiting, (until, task.fingerprint, task))
 
     def due(self) -> list[Task]:
@@ -134,11 +131,10 @@ class Retries:
         return text
 
     def _later(self, task: Task, failure: Failure, allowed: int) -> str:
-        """Queues another attempt after a pause."""
         count = self._count(task, failure, allowed)
         pause_s = POLICY.pause_s(count)
-        attempts = f"attempt {count} of {allowed + 1}; the next is in {pause_s:.1f} s"
-        return self._again(task, f"{failure.message} ({attempts})", pause_s)
+        text = f"{failure.message} (attempt {count} of {allowed + 1}; the next is in {pause_s:.1f} s)"
+        return self._again(task, text, pause_s)
 
     def _count(self, task: Task, failure: Failure, allowed: int) -> int:
         count = self._failures[task.fingerprint, failure.kind] = self._failures[task.fingerprint, failure.kind] + 1
@@ -149,16 +145,15 @@ class Retries:
     def _out_of_memory(self, task: Task, failure: Failure) -> str:
         less, activity = _with_less(task, failure), failure.activity or Activity()
         if less is not None:
-            return self._again(less, f"{failure.message}. Now with half as much in hand", POLICY.first_s)
+            return self._again(less, f"{failure.message}. Retrying with half the batch size", POLICY.first_s)
         is_again = self._failures[task.fingerprint, "memory"] > 0
         if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.execution.on_crash == "quarantine":
             self._failures[task.fingerprint, "memory"] = 0
             return self._without_document(task, failure, activity)
         advice = "Raise execution.memory, or take out the document" if activity.num_docs == 1 else "Raise execution.memory"
-        told = failure if failure.cause != "memory" else replace(failure, message=f"{failure.message}. {advice}")
-        return self._later(task, told, self.execution.max_retries)
-
-    # ---------------------------------------------------------------------------------------------- crashes
+        if failure.cause == "memory":
+            failure = replace(failure, message=f"{failure.message}. {advice}")
+        return self._later(task, failure, self.execution.max_retries)
 
     def _crashed(self, task: Task, failure: Failure) -> str:
         identity = task.fingerprint, "crash", failure.cause
@@ -172,8 +167,9 @@ class Retries:
             text = f"{task.label} crashed {count} times, and on no document alone. The last time: {failure.message}. "
             raise TaskFailedError(text + _advice(activity), failure)
         if activity.num_docs > 1:
-            narrowed = _suspecting(task, activity)
-            return self._again(narrowed, f"{failure.message}, for the second time: now its documents go one by one")
+            return self._again(
+                _one_by_one(task, activity), f"{failure.message}, for the second time: now its documents go one by one"
+            )
         self._failures[identity] = 1  # the next document of this task that crashes is narrowed down at once
         return self._without_document(task, failure, activity)
 
@@ -195,20 +191,16 @@ class Retries:
                 f"execution.on_crash: quarantine to go on without such documents",
                 failure,
             )
-        crashing = (*task.care.crashing, (activity.work, activity.key, failure.cause))
-        if len(crashing) > MOST_CRASHING_DOCUMENTS:
-            text = (
-                f"{task.label}: {blamed}, after {counted(len(crashing) - 1, 'other document')} of the task. {_advice(activity)}"
-            )
-            raise TaskFailedError(text, failure)
-        again = replace(task, care=replace(task.care, crashing=crashing))
+        before = task.hints.known_crashes
+        if len(before) == MOST_CRASHING_DOCUMENTS:
+            others = counted(len(before), "other document")
+            raise TaskFailedError(f"{task.label}: {blamed}, after {others} of the task. {_advice(activity)}", failure)
+        known_crashes = (*before, (activity.work, activity.key, failure.cause))
+        again = replace(task, hints=replace(task.hints, known_crashes=known_crashes))
         return self._again(again, f"{blamed}. It goes to quarantine")
 
     def _located(self, task: Task, activity: Activity) -> str:
-        """The first document in hand."""
         return with_own_id(activity.place, self.locate(task, activity.key))
-
-    # ---------------------------------------------------------------------------------------------- stalls
 
     def _stalled(self, task: Task, failure: Failure) -> str:
         self._count(task, failure, self.execution.max_infrastructure_retries)
@@ -224,25 +216,24 @@ class Retries:
                 failure,
             )
         if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
-            return self._again(_suspecting(task, activity), f"{failure.message}; now its documents go one by one")
+            return self._again(_one_by_one(task, activity), f"{failure.message}; now its documents go one by one")
         return self._again(task, failure.message)
 
 
-def _suspecting(task: MapTask, activity: Activity) -> MapTask:
-    """The task, with the batch in hand to be processed one by one."""
-    suspects = (*task.care.suspects, (activity.work, activity.key))
-    return replace(task, care=replace(task.care, suspects=suspects))
+def _one_by_one(task: MapTask, activity: Activity) -> MapTask:
+    one_by_one = (*task.hints.one_by_one, (activity.work, activity.key))
+    return replace(task, hints=replace(task.hints, one_by_one=one_by_one))
 
 
 def _with_less(task: Task, failure: Failure) -> Task | None:
-    """The task with half as much in hand; None where that is one document, or nothing that can be halved.
+    """The task with half the batch size; None where that is one document, or nothing that can be halved.
 
-    What a task reads, and so its outputs and the tasks that follow, stays the same: a stage gets the documents of a batch, or
+    The input and output of the task, and so the tasks that follow, stay the same: a stage gets the documents of a batch, or
     the rows of a bucket, in more calls.
     """
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
-        return replace(task, care=replace(task.care, most_docs=activity.num_docs // 2))
+        return replace(task, hints=replace(task.hints, most_docs=activity.num_docs // 2))
     if isinstance(task, RangeTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
         return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
     return None
@@ -253,14 +244,11 @@ def _advice(activity: Activity) -> str:
     return f"It is a defect of {work} or of a library below it, or of this machine: the traceback says where"
 
 
-# ---------------------------------------------------------------------------------------------------- outages
-
-
 @dataclass(slots=True)
 class OutageWait:
     """The outage that a run is waiting for.
 
-    Attributes:
+    Args:
         most_attempts: of a run without any change, including the first.
         clock: seconds, monotonic.
     """
@@ -277,7 +265,7 @@ class OutageWait:
         return self.clock() < self.resumes_at
 
     def change(self) -> None:
-        """Notes that something was written: the outage is over, or has parts that work."""
+        """Notes a write: the outage is over, or only partial."""
         self._since, self._attempts = None, 0
 
     def wait(self, outage: Outage) -> str:

@@ -150,12 +150,12 @@ class Run:
             write_inputs(self.root, request)
             ledger = Ledger(self.root, lock.pending_deletions)
             ledger.load()
-            ledger.sweep(lock)
-            if ledger.num_refused:
-                self.say(f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again")
+            ledger.delete_orphans(lock)
+            if ledger.files.num_refused:
+                self.say(f"{counted(ledger.files.num_refused, 'task')} committed by another version of datapipe will run again")
             plan = self._execute(Driver(request, ledger, self.emit, lock, kept_by_last_run(self.root)), request)
             self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
-            ledger.sweep(lock)
+            ledger.delete_orphans(lock)
         return self.snapshot
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
@@ -168,7 +168,7 @@ class Run:
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError, LeaseLostError):
-                    driver.ledger.sweep(driver.lock)
+                    driver.ledger.delete_orphans(driver.lock)
             with suppress(OSError):  # a full disk must not hide why the run failed
                 driver.lock.check()
                 self._write_history(driver, request)

@@ -1,18 +1,19 @@
-"""The user's tokenizer, read and checked before anything runs, and what is told of its special tokens.
+"""The user's tokenizer, read and checked before anything runs, and the warnings about its special tokens.
 
     tokenizer.path   a tokenizer.json, a tiktoken rank file, or the folder of a Hugging Face tokenizer
       └─▶ tokenizer.json ── Encoder ──▶ refused, or the content with warnings and notes
           tokenizer_config.json ── hints: bos_token, eos_token, add_bos_token
 
-A run writes one token behind every document, and one before it where the mixture has `tokenizer.bos`. The post-processor of the
-file never runs, and the hints decide nothing: both are compared with what the run writes, and told where they differ. Which
-library encodes is proved here, when the run is planned (`tokens/proof.py`).
+A run writes one token after every document, and one before it where the mixture has `tokenizer.bos`. The post-processor of
+the file never runs, and the hints decide nothing: both are compared with the tokens of the run, and differences are reported.
+The proof which library encodes is made here, when the run is planned (`tokens/proof.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,13 @@ from datapipe.tokens.tiktoken import convert, is_rank_file
 CONFIG = "tokenizer_config.json"
 
 
+def _listed(tokens: tuple[str, ...]) -> str:
+    return " ".join(map(repr, tokens))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsersTokenizer:
-    """A tokenizer.json and what is told of it: in the plan, and as warnings of the run. Empty where the run trains one."""
+    """A tokenizer.json with notes for the plan and warnings of the run. Empty where the run trains one."""
 
     content: bytes = b""
     notes: tuple[str, ...] = ()
@@ -40,8 +45,6 @@ class UsersTokenizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Hints:
-    """The special tokens that the folder of a tokenizer names."""
-
     bos: str | None = None
     eos: str | None = None
     adds_bos: bool = False
@@ -73,7 +76,7 @@ def _found(path: str) -> tuple[bytes, _Hints]:
     """The file at a path, or that of the folder there with its hints. Raises OSError, UserError."""
     try:
         return _read(path), _Hints()
-    except OSError as error:  # stores have no word for folders: what is no file may be one
+    except OSError as error:  # stores know no folders
         if outage_of(error, path) is not None:
             raise
         base, query = split_query(path)
@@ -97,16 +100,13 @@ def _read(path: str) -> bytes:
 
 
 def _hints(path: str) -> _Hints:
-    """The hints of a configuration; none where there is no such file, or where it cannot be understood."""
-    try:
+    """The hints of a configuration; none where it is missing, or cannot be understood."""
+    with suppress(FileNotFoundError, ValueError, RecursionError):
         config = json.loads(_read(path))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return _Hints()
-    if not isinstance(config, dict):
-        return _Hints()
-    return _Hints(
-        bos=_named(config.get("bos_token")), eos=_named(config.get("eos_token")), adds_bos=config.get("add_bos_token") is True
-    )
+        if isinstance(config, dict):
+            bos, eos = _named(config.get("bos_token")), _named(config.get("eos_token"))
+            return _Hints(bos=bos, eos=eos, adds_bos=config.get("add_bos_token") is True)
+    return _Hints()
 
 
 def _named(token: Any) -> str | None:
@@ -116,7 +116,6 @@ def _named(token: Any) -> str | None:
 
 
 def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
-    """A tokenizer.json unchanged; ranks of tiktoken as a tokenizer.json."""
     if is_rank_file(content):
         return convert(content, spec.pattern, spec.special_tokens)
     for name in ("pattern", "special_tokens"):
@@ -128,7 +127,7 @@ def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
 
 
 def _differences(encoder: Encoder, spec: TokenizerSpec, hints: _Hints) -> Iterator[str]:
-    """What the tokenizer or its folder says of special tokens, and the run does otherwise."""
+    """Differences between the special tokens of the tokenizer or its folder, and those of the run."""
     before, behind = encoder.adds.before, encoder.adds.behind
     begin = "their text" if encoder.bos_token is None else repr(encoder.bos_token)
     if before and before != (encoder.bos_token,):
@@ -168,9 +167,4 @@ def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
 
 
 def _speed(proof: Proof) -> str:
-    """What encodes, and how fast where it is the slower library."""
     return proof.choice.words + (f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else "")
-
-
-def _listed(tokens: tuple[str, ...]) -> str:
-    return " ".join(map(repr, tokens))

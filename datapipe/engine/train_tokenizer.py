@@ -3,10 +3,10 @@
     files ─▶ documents ─▶ a share by keyed hash ─┬▶ one in twenty: held out ─▶ table of fertility
                                                  └▶ the others ─▶ counted words ─▶ merges ─▶ tokenizer.json
 
-Inputs of one folder are one source. Every document has the same chance, so sources are sampled in proportion to their text;
-only mixtures have weights. The share is that of `sample_bytes` in the text that the files have by their sizes. This process
-reads all files, once. The keys of documents alone decide which are taken, so the order of the inputs does not matter. Memory:
-the distinct words of the sample, the held-out texts, and the memory of training.
+Inputs of one folder are one source. Every document has the same chance, so sources are sampled in proportion to their text.
+The share is that of `sample_bytes` in the text that the files have by their sizes. This process reads all files, once. The
+keys of documents alone decide which are taken, so the order of the inputs does not matter. Memory: the distinct words of the
+sample, the held-out texts, and the memory of training.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ HELD_OUT = 0.05
 _SLICE_BYTES = 4 << 20
 _SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
-Say = Callable[[str], None]
+Emit = Callable[[str], None]
+Files = list[tuple[InputFile, Reader]]
 
 
 def train_tokenizer_from_files(
-    inputs: Sequence[str], *, vocab_size: int, pattern: str, eos: str, sample_bytes: int, text_field: str, say: Say
+    inputs: Sequence[str], *, vocab_size: int, pattern: str, eos: str, sample_bytes: int, text_field: str, emit: Emit
 ) -> Trained:
-    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `say` gets lines about the progress."""
+    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `emit` gets lines about
+    the progress."""
     check_training(vocab_size, eos, pattern)
-    reading = _Reading(_sources(inputs), text_field, sample_bytes, pattern, say)
+    reading = _Reading(_sources(inputs), text_field, sample_bytes, pattern, emit)
     reading.read()
     held_out = {name: pa.chunked_array(texts, pa.large_string()).combine_chunks() for name, texts in reading.held_out.items()}
     if reading.sample_bytes == 0:  # so few documents that none was left
@@ -60,7 +62,7 @@ def train_tokenizer_from_files(
         raise UserError(
             f"no document with text in the field {text_field!r} in {', '.join(inputs)}. Give its name: --text FIELD"
         )
-    say("joining pairs …")
+    emit("joining pairs …")
     started = perf_counter()
     content = train_on_words(reading.words.total(), vocab_size, eos, pattern)
     return Trained(
@@ -71,11 +73,11 @@ def train_tokenizer_from_files(
         train_s=reading.count_s + perf_counter() - started,
         rejected=reading.rejected,
         unreadable_files=by_file(reading.unreadable_files),
-        tokenizer=_measured(content, eos, {reading.shown(name): texts for name, texts in held_out.items() if len(texts)}, say),
+        tokenizer=_measured(content, eos, {reading.shown(name): texts for name, texts in held_out.items() if len(texts)}, emit),
     )
 
 
-def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]:
+def _sources(inputs: Sequence[str]) -> dict[str, Files]:
     """The files of every folder that an input names, with their readers."""
     mixtures = [path for path in inputs if path.endswith((".yaml", ".yml"))]
     if mixtures:
@@ -95,15 +97,8 @@ def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]
 class _Reading:
     """Reads all files once; counts the words of the sample and keeps the held-out documents."""
 
-    def __init__(
-        self,
-        sources: dict[str, list[tuple[InputFile, Reader]]],
-        text_field: str,
-        sample_bytes: int,
-        pattern: str,
-        say: Say,
-    ) -> None:
-        self.sources, self.fields, self.pattern, self.say = sources, FieldNames(text=text_field), pattern, say
+    def __init__(self, sources: dict[str, Files], text_field: str, sample_bytes: int, pattern: str, emit: Emit) -> None:
+        self.sources, self.fields, self.pattern, self.emit = sources, FieldNames(text=text_field), pattern, emit
         self.share = min(1.0, sample_bytes / sum(file.text_bytes for files in sources.values() for file, _ in files))
         self.words = WordCounts()
         self.held_out: dict[str, list[pa.Array]] = {name: [] for name in sources}
@@ -112,7 +107,7 @@ class _Reading:
         self.read_s = self.count_s = 0.0
 
     def shown(self, name: str) -> str:
-        """The folder of a source; of a single file its own path."""
+        """The folder of a source; of a single file its path."""
         files = self.sources[name]
         return files[0][0].url if len(files) == 1 else name
 
@@ -122,7 +117,7 @@ class _Reading:
             for file, reader in files:
                 self._read_file(name, file, reader)
                 self.read_s = perf_counter() - started - self.count_s
-                self.say(f"reading {self.shown(name)}: {_amount(self.read_bytes, self.read_s)}")
+                self.emit(f"reading {self.shown(name)}: {_amount(self.read_bytes, self.read_s)}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
         if reader.gives != "text":
@@ -145,7 +140,7 @@ class _Reading:
         self.rejected += len(batch.rejected)
 
     def count(self, texts: pa.Array) -> None:
-        """Adds the words of texts that train the tokenizer."""
+        """Adds the words of training texts."""
         started = perf_counter()
         for counted in counted_words(texts, self.pattern):
             self.words.add(counted)
@@ -158,11 +153,10 @@ def _amount(num_bytes: int, seconds: float) -> str:
     return f"{num_bytes / 1e6:,.1f} MB" + ("" if rate is None else f" at {rate:,.1f} MB/s")
 
 
-def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], say: Say) -> TokenizerFigures | None:
-    """The figures of the tokenizer over the held-out documents."""
+def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], emit: Emit) -> TokenizerFigures | None:
     if not held_out:
         return None
-    say("measuring on held-out documents …")
+    emit("measuring on held-out documents …")
     encoder = Encoder(content, eos=eos)
     used = np.zeros(encoder.vocab_size, np.bool_)
     sources: dict[str, Fertility] = {}

@@ -16,7 +16,7 @@ import pyarrow as pa
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
 from datapipe.report.contamination import counts_of, entries_of, list_counts
 from datapipe.report.report import Record, SearchedSet

@@ -1,4 +1,4 @@
-"""SQL over what a run knows of each document: views over the Parquet files that its tasks wrote (`exchange/facts.py`).
+"""SQL over what a run knows of each document: views over the Parquet files that its tasks wrote (`exchange/tables.py`).
 
     facts of committed tasks ─▶ checksums compared ─▶ views of DuckDB ─▶ access locked ─▶ queries of ours and of users
 
@@ -35,7 +35,7 @@ import duckdb
 import pyarrow as pa
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.exchange.partitions import committed_bytes
+from datapipe.exchange.tables import committed_bytes
 from datapipe.records.checksum import file_checksum
 from datapipe.records.outputs import TableFile
 from datapipe.storage.root import Root

@@ -24,8 +24,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.document_name import FORMS, InputFiles, document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest
-from datapipe.exchange.facts import shard_of_task
-from datapipe.exchange.partitions import read_row
+from datapipe.exchange.tables import read_row, shard_of_task
 from datapipe.explore.database import KINDS, Database, FactFiles, Limits
 from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
 from datapipe.records.outputs import ShardFile, TableFile

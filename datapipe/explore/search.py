@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from datapipe.columns import compute, make_keys, numbers
 from datapipe.errors import DatapipeError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.explore.documents import FATES, Fate
 from datapipe.explore.redaction import RedactionError
 from datapipe.explore.rows import Rows

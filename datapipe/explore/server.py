@@ -3,8 +3,7 @@
     request ─▶ Host ─▶ token ─▶ static file, or endpoint ─▶ JSON with strict headers
 
 A page of another site cannot ask by its own name for 127.0.0.1 (DNS rebinding), since Host must be that of this server. Other
-users and sites cannot guess 128 random bits in the path. Static files are found by their name in a list. `http_server.py`
-bounds connections and requests.
+users and sites cannot guess 128 random bits in the path. Static files are found by their name in a list.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from datapipe.machine.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, RequestError
+from datapipe.machine.http_server import HttpAnswer, HttpRequest, HttpServer, RequestError
 
 HOST = "127.0.0.1"
 
@@ -59,12 +58,11 @@ class PageServer(HttpServer):
     Args:
         port: 0 for a free one.
         endpoint: raises RequestError for what it refuses; it must be safe for several threads.
-        most_connections: others are closed at once.
     """
 
-    def __init__(self, port: int, endpoint: Endpoint, most_connections: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, port: int, endpoint: Endpoint) -> None:
         self.endpoint, self.token = endpoint, secrets.token_hex(16)
-        super().__init__(HOST, port, f"--port {port}", most_connections)
+        super().__init__(HOST, port, f"--port {port}")
 
     @property
     def url(self) -> str:

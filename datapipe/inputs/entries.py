@@ -13,9 +13,9 @@ import pyarrow.fs as pafs
 
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
-from datapipe.storage.file_state import FileState
 from datapipe.storage.http import is_http, state_of
 from datapipe.storage.hub import commit_of
+from datapipe.storage.local import FileState
 from datapipe.storage.root import is_remote, resolve
 
 FOLDER = "a folder"

@@ -33,7 +33,7 @@ from datapipe.errors import UserError
 from datapipe.inputs.entries import ETAG
 from datapipe.metrics import UnreadableFile
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader, Rejected
-from datapipe.storage.file_state import FileState
+from datapipe.storage.local import FileState
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
 from datapipe.storage.root import current_state, file_state, is_remote, open_input, whole_seconds
 

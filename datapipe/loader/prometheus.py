@@ -35,7 +35,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
 _GAUGES: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
     ("buffer_batches", "Batches that are ready.", lambda stats: stats.buffer_now),
     ("prefetch_batches", "The most batches that are built ahead.", lambda stats: stats.depth),
-    ("host_memory_bytes", "The most bytes of batches that exist at a time.", lambda stats: stats.host_memory.bytes),
+    ("host_memory_bytes", "The most bytes of batches that exist at a time.", lambda stats: stats.host_bytes),
 )
 
 

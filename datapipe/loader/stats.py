@@ -1,4 +1,4 @@
-"""Whether the data is the bottleneck: the times that a loader measures, and the diagnosis made from them.
+"""Whether the data is the bottleneck: the times that a loader measures, and the diagnosis.
 
     trainer   │ step ───────────── │ wait │ step ───────────── │ wait │         the clock is read twice a step: when the trainer
               └ takes              asks   takes                asks   takes    asks for a batch, and when it gets it
@@ -9,10 +9,7 @@
     lost share   wait / (wait + step): the share of the accelerator's time that is spent waiting for data
 
 The wait for the first batch of each iteration, in which shards are opened and threads start, is counted apart: in a short run
-it would outweigh the waits of all other steps.
-
-Where the workers of a DataLoader build, the trainer's process measures waits and steps, which decide the diagnosis. The builds
-of workers are not measured.
+it would outweigh the waits of all other steps. Builds in the workers of a DataLoader are not measured.
 """
 
 from __future__ import annotations
@@ -34,49 +31,22 @@ LOST_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostMemory:
-    """The most batches that exist at a time: (prefetch + in work + in transfer) * the bytes of a batch.
-
-    Attributes:
-        prefetch: batches built ahead, without those in work.
-        in_work: batches being built: a chunk for each thread.
-        in_transfer: batches whose memory the trainer holds: a batch in use keeps the memory of its whole chunk.
-        batch_bytes: mean bytes of a batch; 0 before the first.
-    """
-
-    prefetch: int
-    in_work: int
-    in_transfer: int
-    batch_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        return (self.prefetch + self.in_work + self.in_transfer) * self.batch_bytes
-
-    def __str__(self) -> str:
-        counts = f"{self.prefetch} ahead + {self.in_work} in work + {self.in_transfer} in transfer"
-        return f"{self.bytes / 1e6:,.1f} MB = ({counts}) * {self.batch_bytes / 1e6:,.2f} MB a batch"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
     """The figures of a loader over all its iterations so far. `print` shows them in a few lines.
 
     Attributes:
-        rank, split: of the loader.
         steps: batches handed out.
         tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
         first_wait_s: seconds waited for the first batch of each iteration.
-        wait_s: seconds waited for all other batches.
-        longest_wait_s: the longest of those waits.
+        wait_s, longest_wait_s: seconds waited for all other batches.
         compute_s: seconds between taking a batch and asking for the next.
         num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
         build_s, built: seconds of building and batches built, without the first of each iteration.
         num_threads: threads that build; 0 where workers do.
-        num_workers: workers of a DataLoader that build. `build_s`, `built`, `buffer_mean` and `buffer_now` are 0 then.
         depth: the most batches that are requested ahead.
         buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are ready now.
-        host_memory: memory of the batches.
+        host_batches: the most batches that exist at a time: built ahead, and held by the trainer with the rest of their chunk.
+        num_workers: workers of a DataLoader that build. `build_s`, `built`, `buffer_mean` and `buffer_now` are 0 then.
     """
 
     rank: int
@@ -95,7 +65,7 @@ class LoaderStats:
     depth: int
     buffer_mean: float
     buffer_now: int
-    host_memory: HostMemory
+    host_batches: int
     num_workers: int = 0
 
     @property
@@ -117,6 +87,15 @@ class LoaderStats:
     def pipeline_rate(self) -> float:
         """R_pipeline: batches/s that the loader builds."""
         return self.built / self.build_s * self.num_threads if self.build_s else 0.0
+
+    @property
+    def host_bytes(self) -> int:
+        """The most bytes of batches that exist at a time."""
+        return self.host_batches * -(-self.bytes // max(1, self.steps))
+
+    @property
+    def memory(self) -> str:
+        return f"{self.host_bytes / 1e6:,.1f} MB in at most {self.host_batches} batches at a time"
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -167,24 +146,10 @@ class LoaderStats:
                 f"wait     {self.wait_per_step_s * 1e3:.3f} ms a step, {self.longest_wait_s * 1e3:.3f} ms at most, "
                 f"{self.wait_s:.3f} s in all; {self.first_wait_s:.3f} s for first batches",
                 buffer,
-                f"memory   {self.host_memory}",
+                f"memory   {self.memory}",
                 f"{self.diagnosis}: {self.reason}",
             ]
         )
-
-
-def host_memory(*, depth: int, num_threads: int, chunk_steps: int, batch_bytes: int) -> HostMemory:
-    """The memory of a loader of this depth with batches of this size."""
-    if depth == 0:
-        return HostMemory(prefetch=0, in_work=1, in_transfer=1, batch_bytes=batch_bytes)
-    in_work = min(depth, num_threads * chunk_steps)
-    return HostMemory(prefetch=depth - in_work, in_work=in_work, in_transfer=chunk_steps, batch_bytes=batch_bytes)
-
-
-def worker_memory(*, num_workers: int, prefetch_factor: int, depth: int, batch_bytes: int) -> HostMemory:
-    """The memory where each worker of a DataLoader has `prefetch_factor` batches ready and builds `depth` more ahead."""
-    in_work = 0 if depth else num_workers
-    return HostMemory(prefetch=num_workers * (prefetch_factor + depth), in_work=in_work, in_transfer=1, batch_bytes=batch_bytes)
 
 
 class StepClock:
@@ -209,11 +174,7 @@ class StepClock:
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
     def start(self, builder: Prefetcher | None = None) -> None:
-        """Begins an iteration. The time since the last iteration is not counted.
-
-        Args:
-            builder: what batches come from; None for the workers of a DataLoader.
-        """
+        """Begins an iteration. The time since the last iteration is not counted. `builder`: None for workers of a DataLoader."""
         self._before, self._builder, self._taken_at = replace(self.counts), builder, None
 
     def asks(self) -> float:
@@ -221,7 +182,6 @@ class StepClock:
         return self._now()
 
     def count_tokens(self, batch: Mapping[str, Any]) -> int:
-        """The tokens in a batch of arrays."""
         return 0 if self._token_field is None else batch[self._token_field].size
 
     def takes(self, asked_at: float, num_tokens: int) -> None:
@@ -245,7 +205,6 @@ class StepClock:
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
         """The figures so far of a loader with these settings."""
         counts, builder = self.counts, self._builder
-        num_threads = max(1, min(depth, num_threads))
         return LoaderStats(
             rank=rank,
             split=split,
@@ -259,14 +218,9 @@ class StepClock:
             num_waits=self._num_waits,
             build_s=counts.build_s - self._start_s,
             built=counts.batches - self._started,
-            num_threads=num_threads,
+            num_threads=max(1, min(depth, num_threads)),
             depth=depth,
             buffer_mean=counts.ready_sum / max(1, counts.batches),
             buffer_now=0 if builder is None else builder.num_ready,
-            host_memory=host_memory(
-                depth=depth,
-                num_threads=num_threads,
-                chunk_steps=1 if builder is None else builder.chunk_steps,
-                batch_bytes=-(-counts.bytes // max(1, counts.batches)),
-            ),
+            host_batches=max(1, depth) + (1 if builder is None else builder.chunk_steps),
         )

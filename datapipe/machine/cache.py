@@ -1,7 +1,7 @@
 """Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
 
 A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as absent. Reading a file marks it
-as used, once a day, so that files which nothing uses can be deleted.
+as used, once a day; unused files are deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 UNUSED_S = 14 * 86_400.0
 LEFT_OVER_S = 3_600.0
-"""Age from which an unfinished file is that of a killed process; writing one takes milliseconds."""
+"""Age of an unfinished file of a killed process; writing one takes milliseconds."""
 
 _MARKED_EVERY_S = 86_400.0
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -30,13 +30,13 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 def cache_home() -> Path:
     """The folder of this machine that all runs share."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if base.startswith("~"):  # a user without a home: nothing is kept, and no folder "~" appears
+    if base.startswith("~"):  # a user without a home: nothing is kept
         base = os.devnull
     return Path(base) / "datapipe"
 
 
 def read_checked(path: Path) -> bytes | None:
-    """The data of a file, or None where the file is absent or damaged."""
+    """None where the file is absent or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -49,13 +49,14 @@ def read_checked(path: Path) -> bytes | None:
 
 
 def write_checked(path: Path, data: bytes) -> None:
-    """Stores data, whole or not at all. Raises OSError."""
+    """Stores data atomically. Raises OSError."""
     write_atomic(path, hashlib.sha256(data).digest() + data, is_synced=False)
 
 
 def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
-    """What `read` makes of the data in a file. Where the file is absent, or `read` raises ValueError because the data has an
-    earlier form, `make` makes the data, and unused files in the folder are deleted."""
+    """The value that `read` makes of the data in a file. Where the file is absent, or `read` raises
+    ValueError for data of an earlier form, `make` makes the data, and unused files in the folder are
+    deleted."""
     if (data := read_checked(path)) is not None:
         with suppress(ValueError):
             return read(data)

@@ -1,7 +1,5 @@
 """Local files that processes share: locks that end with their process, and files that appear whole.
 
-A lock is a `flock` of an open file. The kernel releases it when the process dies, so nothing is left to clean up.
-
 A new file is written beside its target, flushed where a power cut must not lose it, and renamed. A killed process leaves the
 temporary file, whose name `UNFINISHED` matches.
 """
@@ -20,11 +18,11 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
 
 def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
-    """Opens and locks a file, or a folder that exists. Returns the descriptor, for `release`.
+    """Locks a file, or a folder that exists, by flock, which ends with the process. Returns its descriptor, for `release`.
 
     Args:
         wait: wait for another holder.
-        is_created: create a file that is missing.
+        is_created: create a missing file.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -79,7 +77,7 @@ def replacing(path: Path, temporary: Path | None = None, *, is_synced: bool = Tr
 
 
 def write_atomic(path: Path, content: bytes, *, is_synced: bool = True) -> None:
-    """Writes a file: readers see all of `content`, or the file before. Raises OSError."""
+    """Writes a file: readers see all of `content`, or the content before. Raises OSError."""
     with replacing(path, is_synced=is_synced) as temporary:
         temporary.write_bytes(content)
 

@@ -17,7 +17,7 @@ from datapipe.errors import UserError
 
 
 class JsonLog:
-    """A log that is written at once, without credentials. A disk that fails ends the log and nothing else.
+    """A log that is flushed at once, without credentials. A disk that fails ends the log and nothing else.
 
     Args:
         where: a file, which is appended to, or "-" for stdout.

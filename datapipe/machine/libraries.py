@@ -1,7 +1,7 @@
 """Installed libraries: their versions, and what to install where one is missing or cannot be imported.
 
-A stage names the distributions that it needs (`Stage.libraries`). They are checked when a run is planned. The libraries of an
-extra of datapipe are also imported: one that is installed without something that it needs in turn fails there, not in a worker.
+A stage names its distributions (`Stage.libraries`), which are checked when a run is planned. The libraries of an extra of
+datapipe are also imported: one that lacks its own dependencies fails there, not in a worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def require(library: str, needed_by: str) -> str:
 
     Args:
         library: name of the distribution, as pip knows it.
-        needed_by: what needs it, for the error: "extract.html".
+        needed_by: for the error: "extract.html".
 
     Raises:
         UserError: The distribution is not installed, or importing it fails.
@@ -47,7 +47,7 @@ def installed_version(library: str) -> str:
 
 
 def _extra_of(library: str) -> str:
-    """The extra of datapipe with a distribution; "" for one that is in none, or where datapipe runs from its source alone."""
+    """The extra of datapipe with a distribution; "" for none, or where datapipe is not installed."""
     try:
         requirements = metadata.requires("datapipe") or []
     except metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ def _extra_of(library: str) -> str:
 
 
 def _normalised(name: str) -> str:
-    """A name of a distribution in the form by which names are compared (PEP 503)."""
+    """The form by which names of distributions are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""Memory of this process and of the machine, as the kernel tells it."""
+"""Memory of this process and of the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def peak_bytes() -> int:
 
 
 def memory_in_words() -> str:
-    """ "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free"; "" where no /proc tells."""
+    """The words: "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free"; empty
+    without /proc."""
     own = kilobytes("/proc/self/status", "VmRSS")
     free, total = kilobytes("/proc/meminfo", "MemAvailable"), kilobytes("/proc/meminfo", "MemTotal")
     if not own or not total:
@@ -43,8 +44,8 @@ def kilobytes(path: str, name: str) -> int:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """A context in which Python looks for no cycles of garbage: where hundreds of thousands of records are made, none of them
-    in a cycle, looking through all of them again and again takes as long as making them."""
+    """A context without garbage collection: for hundreds of thousands of records without cycles, it takes as
+    long as making them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

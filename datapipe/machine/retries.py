@@ -19,7 +19,7 @@ _MOST_DOUBLINGS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, something is tried again.
+    """How long, and how often, an action is tried again.
 
     Attributes:
         first_s, longest_s: each pause is twice the one before, from the first to the longest.
@@ -35,11 +35,8 @@ class RetryPolicy:
     longest_asked_s: float = 60.0
 
     def pause_s(self, number: int, asked_s: float | None = None) -> float:
-        """Seconds between failure `number`, from 1 on, and the next attempt.
-
-        Args:
-            asked_s: the pause that a server asks for (Retry-After); None for none.
-        """
+        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a server
+        (Retry-After)."""
         if asked_s is not None:
             return min(asked_s, self.longest_asked_s)
         return min(self.first_s * 2.0 ** min(number - 1, _MOST_DOUBLINGS), self.longest_s)

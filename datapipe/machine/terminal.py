@@ -3,9 +3,9 @@
     print, warnings, logs, argparse ─▶ HarmlessStream ─▶ terminal or pipe
     styles and lines of rich        ─▶ Screen (`report/layout.py`) ─▶ the stream below it: its own escape sequences stay
 
-Control characters but tab and line feed, marks that reorder text ("Trojan source"), separators of lines and paragraphs,
-and lone surrogates become escapes of JSON, such as \\u001b. In JSON they can only stand inside of strings, so a document of
-`--json` stays the same document. A pipe gets the same text: it may end in a terminal.
+Control characters but tab and line feed, marks that reorder text ("Trojan source"), separators of lines and paragraphs, and
+lone surrogates become escapes of JSON, such as \\u001b, so the output of `--json` stays the same document. A pipe gets the
+same text: it may end in a terminal.
 """
 
 from __future__ import annotations
@@ -22,20 +22,17 @@ from typing import Any, TextIO
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 
 _MOST_OPEN_FILES = 1 << 16
-"""More is never of use, and some libraries go through all descriptors that there may be."""
+"""Some libraries go through all possible descriptors."""
 
 
 def harmless(text: str) -> str:
-    """A text with escapes in place of what would control a terminal or reorder its characters."""
+    """A text with escapes in place of characters that control a terminal or reorder its text."""
     return text if text.isascii() and text.isprintable() else HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class HarmlessStream:
-    """A text stream to which only harmless text comes through.
-
-    Attributes:
-        unfiltered: the stream below, for escape sequences of our own.
-    """
+    """A text stream that only harmless text passes. `unfiltered` is the stream below, for our own escape
+    sequences."""
 
     def __init__(self, unfiltered: TextIO) -> None:
         self.unfiltered = unfiltered
@@ -58,11 +55,11 @@ def unfiltered(stream: Any) -> Any:
 
 
 def prepare_process() -> None:
-    """Makes the surroundings of a process what datapipe needs; to be called first in it.
+    """Prepares a process for datapipe; to be called first in it.
 
-    A descriptor 0, 1 or 2 that is closed would be given to the next file that is opened, and what a library prints would go
-    into that file. A locale without Unicode makes the arrows of a message an error: characters that it lacks become question
-    marks. The usual soft limit of open files, 1,024, is for programs that use select(2); none of ours does.
+    A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and output of a library would go into that
+    file. A locale without Unicode makes the arrows of a message an error: characters that it lacks become question marks. The
+    usual soft limit of open files, 1,024, is for programs that use select(2); none of ours does.
     """
     for descriptor in range(3):
         try:

@@ -50,7 +50,9 @@ class LinearTrainer(Trainer):
     )
     bits: int = Field(default=18, ge=10, le=22, description="2^bits weights, of 4 bytes each; as many again with characters.")
     cost: float = Field(
-        default=10.0, gt=0, description="How much errors count against large weights, as C of liblinear: less for noisy labels."
+        default=10.0,
+        gt=0,
+        description="How much errors cost beside large weights, as C of liblinear: less for noisy labels.",
     )
     max_passes: int = Field(default=100, ge=1, description="Passes over the examples at most.")
     tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")

@@ -1,37 +1,60 @@
 """The ledger: one record per committed task, and the only thing that makes its outputs exist.
 
-Records are written in groups, each a commit file (`commit_files.py`), atomically after all their outputs are on disk: the
-workers that wrote the outputs have flushed them. A torn or edited record counts as none, and so does a record whose outputs are
-gone or are pending deletions of a run that lost the output (`lock.py`), or that another version of datapipe wrote: the task
-runs again. Committing twice is harmless: the first record stays.
+    work/ledger/NUMBER-ID.jsonl      one line a record:   VERSION ⇥ CHECKSUM ⇥ FINGERPRINT ⇥ ATTEMPT ⇥ JSON
+
+A commit file has the records of many tasks and appears completely or not at all, after the workers have flushed all their
+outputs. Every line carries the checksum of all that follows it, so a flipped bit costs one record. FINGERPRINT and ATTEMPT, the
+folder of the outputs, stand before the JSON: a run finds its records, and deletes orphans, without decoding all of them.
+
+Files are in the order in which they were written. A line with `forget` in the place of a fingerprint takes back the lines whose
+checksums it lists, wherever they stand.
+
+A record counts as none, and its task runs again, where it is torn or edited, where another version of datapipe wrote it, and
+where its outputs are gone or are pending deletions of a run that lost the output (`lock.py`). Committing twice is harmless: the
+first record stays.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import xxhash
+from pydantic_core import from_json
 
 from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
-from datapipe.records.commit_files import (
-    FORGET,
-    RECORD_VERSION,
-    CommitFiles,
-    Line,
-    attempt_folder,
-    forgetting,
-    line_of,
-)
+from datapipe.metrics import TaskMetrics
+from datapipe.records.checksum import READINGS
 from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK, below, length_folders
-from datapipe.records.outputs import OutputFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import OutputFile, Outputs, Record, output_from_json, output_to_json
 from datapipe.storage.lock import PROBE, OutputLock
 from datapipe.storage.root import Root
 
-__all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
+RECORD_VERSION = 5
+"""Of records. Version 3 had a file for each record, FINGERPRINT.json. No earlier version is read."""
+
+MOST_RECORDS = 1000
+"""Records of one file."""
+
+FORGET = "forget"
+
+T = TypeVar("T")
 
 _MERGED = 256
 """Small commit files, as a long run of slow tasks leaves them, that are merged."""
+
+_READERS = 16
+"""Files that are read from an object store, or deleted there, at once."""
+
+_NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
 
 class Ledger:
@@ -51,14 +74,9 @@ class Ledger:
         self._sizes: dict[str, int] = {}
         self._is_listed_now = False
 
-    @property
-    def num_refused(self) -> int:
-        """How many records another version of datapipe wrote."""
-        return self.files.num_refused
-
     @without_collection()
     def load(self) -> None:
-        """Reads all records, once, and lists what there is of their outputs; each is decoded when it is asked for."""
+        """Reads all records, once, and lists their outputs; each record is decoded when it is asked for."""
         lines: dict[str, Line] = {line.checksum: line for line in self.files.read()}
         forgotten = {name for line in lines.values() if line.fingerprint == FORGET for name in line.names()}
         for line in lines.values():
@@ -74,10 +92,9 @@ class Ledger:
     def look_up(self, fingerprint: str) -> Record | None:
         """The committed record of a task whose outputs are all still there, or None."""
         if fingerprint not in self._records:
-            records = (
-                line.record() for line in self._lines.get(fingerprint, ()) if line.attempt not in self._pending_deletions
-            )
-            self._records[fingerprint] = next((record for record in records if self._has_outputs(record)), None)
+            lines = (line for line in self._lines.get(fingerprint, ()) if line.attempt not in self._pending_deletions)
+            records = (line.record() for line in lines)
+            self._records[fingerprint] = next((record for record in records if not any(self._lost(record))), None)
         return self._records[fingerprint]
 
     def lost_output(self, fingerprint: str) -> str | None:
@@ -87,12 +104,12 @@ class Ledger:
         records = [line.record() for line in self._lines.get(fingerprint, ())]
         return next((output.path for record in records for output in self._lost(record)), None)
 
-    def commit(self, records: Sequence[Record]) -> list[Record]:
-        """Makes records durable, together. Where a task has a record already, that one stays.
+    def _lost(self, record: Record) -> Iterator[OutputFile]:
+        outputs = (output for group in record.outputs.values() for output in group)
+        return (output for output in outputs if self._sizes.get(output.path) != output.bytes)
 
-        Returns:
-            The record that stands, for each.
-        """
+    def commit(self, records: Sequence[Record]) -> list[Record]:
+        """Makes records durable, together. Returns for each the record that stands: the first one of its task."""
         first = {record.fingerprint: record for record in reversed(records)}
         missing = [record for name, record in first.items() if self.look_up(name) is None]
         lines = [line_of(record) for record in missing]
@@ -105,10 +122,10 @@ class Ledger:
         return [self._records[record.fingerprint] or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:
-        """Takes the records of tasks back, if they have one: the tasks run again. Their files go with the next sweep."""
+        """Takes the records of tasks back: the tasks run again. Their files go with the next orphans."""
         wanted = set(fingerprints)
         checksums = [line.checksum for line in self.files.read() if line.fingerprint in wanted]
-        self.files.write([forgetting(checksums)] if checksums else [])
+        self.files.write([_sealed(FORGET, "", json.dumps(sorted(checksums)).encode())] if checksums else [])
         for fingerprint in wanted:
             self._lines.pop(fingerprint, None)
             record = self._records.get(fingerprint)
@@ -117,7 +134,7 @@ class Ledger:
                 self._named.discard(line_of(record).attempt)
 
     def keep(self, fingerprints: Collection[str]) -> None:
-        """Deletes the records of all other tasks, and what torn writes left of records. Only while no run is at work."""
+        """Deletes the records of all other tasks, and torn records. Only while no run is active."""
         paths, wanted = list(self.files.sizes), set(fingerprints)
         kept = [line for name, lines in self._lines.items() if name in wanted for line in lines]
         self.files.write(kept)
@@ -126,21 +143,18 @@ class Ledger:
         self._records.clear()
         self._named = {line.attempt for line in kept}
 
-    def sweep(self, lock: OutputLock) -> int:
-        """Deletes what killed runs and killed attempts have left: attempts that no record names, and files on their way to a
-        final name. No task may be running. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
+    def delete_orphans(self, lock: OutputLock) -> int:
+        """Deletes the files of killed runs and attempts: attempts that no record names, and files on their way to a final name.
+        No task may be running. Returns how many files of attempts it deleted. Raises LeaseLostError, and deletes nothing, where
+        another run has taken the output.
 
-        Right after `load`, what that has listed is looked at, and empty folders stay until the sweep at the end of the run: a
-        run that is resumed does not list 10^5 attempts twice.
-
-        Returns:
-            How many files of attempts it deleted.
+        Right after `load` its list of files is used again, and empty folders stay until the end of the run: a run that is
+        resumed does not list 10^5 attempts twice.
         """
         is_listed_now = self._is_listed_now
         paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
-        listed = map(attempt_folder, paths)
         named = self._named - self._pending_deletions
-        attempts = Counter(folder for folder in listed if folder is not None and folder not in named)
+        attempts = Counter(folder for folder in map(attempt_folder, paths) if folder is not None and folder not in named)
         left = self._unfinished()
         with lock.deleting([*attempts, *left], ATTEMPTS):
             for folder in attempts:
@@ -161,9 +175,145 @@ class Ledger:
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         return left
 
-    def _has_outputs(self, record: Record) -> bool:
-        return next(self._lost(record), None) is None
 
-    def _lost(self, record: Record) -> Iterator[OutputFile]:
-        outputs = (output for group in record.outputs.values() for output in group)
-        return (output for output in outputs if self._sizes.get(output.path) != output.bytes)
+# ---------------------------------------------------------------------------------------------------- commit files
+
+
+def attempt_folder(path: str) -> str | None:
+    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
+    found = _ATTEMPT.match(path)
+    return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A record as it is stored.
+
+    Attributes:
+        checksum: of the rest; 32 hex digits.
+        attempt: the folder of its outputs; empty where it has none.
+        content: JSON.
+    """
+
+    checksum: str
+    fingerprint: str
+    attempt: str
+    content: bytes
+
+    def record(self) -> Record:
+        data: Mapping[str, Any] = from_json(self.content)  # twice as fast as `json`
+        outputs: Outputs = {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
+        metrics = TaskMetrics.from_json(data["metrics"])
+        return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics)
+
+    def names(self) -> list[str]:
+        """The checksums of the lines that a line `forget` takes back."""
+        return json.loads(self.content)
+
+    def to_bytes(self) -> bytes:
+        return f"{RECORD_VERSION}\t{self.checksum}\t".encode() + _covered(self.fingerprint, self.attempt, self.content) + b"\n"
+
+
+def line_of(record: Record) -> Line:
+    """A record as it is stored."""
+    folders = (attempt_folder(output.path) for group in record.outputs.values() for output in group)
+    attempt = next((folder for folder in folders if folder), "")
+    outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
+    body = {"step": record.step, "outputs": outputs, "metrics": record.metrics.to_json()}
+    return _sealed(record.fingerprint, attempt, json.dumps(body, ensure_ascii=False).encode())
+
+
+def _sealed(fingerprint: str, attempt: str, content: bytes) -> Line:
+    return Line(xxhash.xxh3_128_hexdigest(_covered(fingerprint, attempt, content)), fingerprint, attempt, content)
+
+
+def _covered(fingerprint: str, attempt: str, content: bytes) -> bytes:
+    return f"{fingerprint}\t{attempt}\t".encode() + content
+
+
+def lines_of(content: bytes) -> tuple[list[Line], int]:
+    """The whole lines of a commit file, and the number of whole lines of other versions of datapipe. Torn and edited lines
+    count as none."""
+    lines, num_refused = [], 0
+    for stored in content.split(b"\n"):
+        version, _, rest = stored.partition(b"\t")
+        checksum, _, covered = rest.partition(b"\t")
+        if len(checksum) != 32 or xxhash.xxh3_128_hexdigest(covered).encode() != checksum:
+            continue
+        if version != b"%d" % RECORD_VERSION:
+            num_refused += 1
+            continue
+        fingerprint, attempt, body = covered.split(b"\t", 2)
+        lines.append(Line(checksum.decode(), fingerprint.decode(), attempt.decode(), body))
+    return lines, num_refused
+
+
+@dataclass(slots=True)
+class CommitFiles:
+    """The commit files of one output.
+
+    Attributes:
+        sizes: by path, the lines of each file, in the order in which they were written.
+        num_refused: lines and files of other versions of datapipe.
+    """
+
+    root: Root
+    sizes: dict[str, int] = field(default_factory=dict)
+    num_refused: int = 0
+    _next: int = 0
+
+    def read(self) -> Iterator[Line]:
+        """All lines, file after file."""
+        listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
+        self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
+        found = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
+        paths = [path for path, _ in found]
+        self._next = max((number for _, number in found), default=-1) + 1
+        for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
+            self.sizes[path] = len(lines)
+            self.num_refused += num_refused
+            yield from lines
+
+    def _each(self, action: Callable[[str], T], paths: Iterable[str]) -> Iterator[T]:
+        """The results of an action on each file, of an object store for several at once."""
+        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
+            yield from pool.map(action, paths)
+
+    def _lines(self, path: str) -> tuple[list[Line], int]:
+        """As `lines_of`. A file with torn or damaged lines is read again; the reading with most lines counts."""
+        most: tuple[list[Line], int] = [], 0
+        for _ in range(READINGS):
+            try:
+                content = self.root.read_bytes(path)
+            except FileNotFoundError:  # merged meanwhile by the run that holds the output
+                break
+            most = max(lines_of(content), most, key=lambda found: len(found[0]))
+            if len(most[0]) == content.count(b"\n"):
+                break
+        return most
+
+    def write(self, lines: Iterable[Line]) -> list[str]:
+        """Makes lines durable, in files of at most `MOST_RECORDS`. Returns their paths."""
+        lines, paths = list(lines), []
+        for start in range(0, len(lines), MOST_RECORDS):
+            part = lines[start : start + MOST_RECORDS]
+            path = f"{LEDGER}/{self._next:08d}-{uuid.uuid4().hex}.jsonl"
+            self._next += 1
+            self.root.write_atomic(path, b"".join(line.to_bytes() for line in part))
+            self.sizes[path] = len(part)
+            paths.append(path)
+        return paths
+
+    def delete(self, paths: Iterable[str]) -> None:
+        paths = list(paths)
+        for path, _ in zip(paths, self._each(self.root.delete, paths)):
+            self.sizes.pop(path, None)
+
+    def merge_small(self, least_files: int) -> None:
+        """Writes the lines of small files into large ones, where there are so many, and then deletes the small ones."""
+        small = [path for path, num_lines in self.sizes.items() if num_lines < MOST_RECORDS // 4]
+        if len(small) < least_files:
+            return
+        lines = list(self._each(self._lines, small))
+        self.write(line for of_file, _ in lines for line in of_file)
+        self.delete(small)

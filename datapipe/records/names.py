@@ -23,7 +23,7 @@ work/                             what runs need to resume, and `inspect` to loo
   published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
   lock   lock.json                held by the run at work: locally, on an object store
-  condemned-ID.json               what a run on an object store is deleting
+  deleting-ID.json                what a run on an object store is deleting
   status.json                     how far the run is, for `datapipe status`
   failure.txt                     the traceback of the task that failed the last run
 """

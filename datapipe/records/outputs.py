@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from datapipe.metrics import TaskMetrics
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
@@ -34,11 +36,7 @@ class OutputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableFile(OutputFile):
-    """Record batches of one schema.
-
-    Attributes:
-        row_bytes: bytes of the batches in memory.
-    """
+    """Record batches of one schema; `row_bytes` of them in memory."""
 
     row_bytes: int
 
@@ -73,9 +71,9 @@ class TokenizerFile(OutputFile):
 
     Attributes:
         fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
-        eos_id, eos_token: what ends a document.
-        bos_id, bos_token: what begins a document; None where nothing does.
-        library, library_version, battery, fallback_reason: what encodes; see `tokens.proof.Choice`.
+        eos_id, eos_token: end a document.
+        bos_id, bos_token: begin a document; None where nothing does.
+        library, library_version, battery, fallback_reason: of the encoder; see `tokens.proof.Choice`.
     """
 
     vocab_size: int
@@ -110,7 +108,7 @@ class DocumentsFile(OutputFile):
     """Documents as text; `rows` counts them.
 
     Attributes:
-        number: of the file among those of its source, ascending in the order of the input. Numbers may be left out.
+        number: among the files of its source, ascending in the order of the input. Numbers may be left out.
         text_bytes: UTF-8 bytes of the texts.
     """
 
@@ -118,9 +116,13 @@ class DocumentsFile(OutputFile):
     text_bytes: int
 
 
+F = TypeVar("F", bound=OutputFile)
+
 Outputs = Mapping[str, tuple[OutputFile, ...]]
 """Files of a task by kind: "documents", "emitted.bands", "train", "shards", "files", …"""
 
+Tables = Mapping[str, tuple[ExchangeFile, ...]]
+"""Exchange files by the table that their rows belong to."""
 
 TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
 """Outputs of tokenize tasks with the hashes of texts, where documents are held out."""
@@ -131,7 +133,22 @@ def train_rows(stratum: int | None) -> str:
     return "train" if stratum is None else f"train-stratum-{stratum:02d}"
 
 
-F = TypeVar("F", bound=OutputFile)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """The ledger's record of a committed task: its outputs by kind, and its numbers."""
+
+    step: str
+    fingerprint: str
+    outputs: Outputs
+    metrics: TaskMetrics
+
+    def of(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
+        """The outputs of a kind, which are files of one type."""
+        files = self.outputs.get(kind, ())
+        typed = tuple(file for file in files if isinstance(file, file_type))
+        assert len(typed) == len(files), f"expected {file_type.__name__} only, found {files}"
+        return typed
+
 
 _TYPES: Mapping[str, type[OutputFile]] = {
     "file": OutputFile,
@@ -153,7 +170,3 @@ def output_to_json(output: OutputFile) -> dict[str, Any]:
 def output_from_json(data: Mapping[str, Any]) -> OutputFile:
     known = dict(data)
     return _TYPES[known.pop("type")](**known)
-
-
-Tables = Mapping[str, tuple[ExchangeFile, ...]]
-"""Exchange files by the table that their rows belong to."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.records.outputs import TableFile
 from datapipe.report.report import SearchedSet
-from datapipe.steps.input_source import MapMetrics
 from datapipe.steps.kind import Step
+from datapipe.steps.read_batches import MapMetrics
 from datapipe.storage.root import Root
 
 Entry = tuple[str, str, str]

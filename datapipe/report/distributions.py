@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.records.outputs import TableFile
 from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SizeBin
 from datapipe.steps.kind import Step
-from datapipe.steps.measuring.clusters import ClusterSample, read_samples
-from datapipe.steps.measuring.distributions import LENGTH, rules_of
+from datapipe.steps.measuring import LENGTH, ClusterSample, read_samples, rules_of
 from datapipe.storage.root import Root
 
 NameOf = Callable[[bytes], str]

@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from datapipe.shards.provenance import Provenance, SyntheticEntry
+from datapipe.stage.licenses import UNKNOWN
 
 
 class Collected(BaseModel, frozen=True):
@@ -76,7 +77,13 @@ class Cost(BaseModel, frozen=True):
 
 
 class ReportProvenance(BaseModel, frozen=True):
-    sources: dict[str, Origin]
-    licenses: dict[str, Kept]
-    synthetic: dict[str, Kept]
-    cost: Cost | None
+    sources: dict[str, Origin] = {}
+    licenses: dict[str, Kept] = {}
+    synthetic: dict[str, Kept] = {}
+    cost: Cost | None = None
+
+    @classmethod
+    def of_source(cls, name: str, origin: Origin, kept: Kept) -> Self:
+        """The entry of one source; without licences if documents have their own."""
+        licenses = {} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept}
+        return cls(sources={name: origin}, licenses=licenses, synthetic={"synthetic": kept} if origin.synthetic else {})

@@ -132,7 +132,7 @@ class SecondAttempts(Record):
 # ------------------------------------------------------------------------------------------------ decisions
 
 
-class KeptShare(Record):
+class Threshold(Record):
     """The cut of a filter that keeps a share."""
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
@@ -318,7 +318,7 @@ class Report(Record):
     mixture: MixtureShares | None
     tokenizer: TokenizerFigures | None
     warnings: tuple[Warned, ...]
-    thresholds: dict[str, dict[str, KeptShare]]
+    thresholds: dict[str, dict[str, Threshold]]
     contamination: tuple[SearchedSet, ...]
     measured: dict[str, dict[str, dict[str, Rule]]]
     lengths: dict[str, dict[str, tuple[LengthBin, ...]]]

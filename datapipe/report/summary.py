@@ -11,18 +11,20 @@ from datapipe.report.origins import ReportProvenance
 from datapipe.report.report import (
     Documents,
     Entry,
-    KeptShare,
     PackedRows,
     Published,
     Report,
     SecondAttempts,
     StepWork,
     TaskCounts,
+    Threshold,
     Total,
 )
 from datapipe.shards.manifest import Snapshot
-from datapipe.steps.counts import SourceCounts, shared_work, source_counts, thresholds
+from datapipe.steps.counts import SourceCounts, shared_work, source_counts
 from datapipe.steps.kind import Plan, Step
+from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.rank import filters_with_cuts
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
@@ -49,7 +51,6 @@ def summarize(
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None
     mixture = mixture_shares(packed) if packed is not None and packed.shards else None
-    cuts = thresholds(plan).items()
     return Report(
         name=name,
         status="done",
@@ -63,7 +64,10 @@ def summarize(
         mixture=mixture,
         tokenizer=None,
         warnings=(*warnings, *(epoch_warnings(mixture) if mixture else ())),
-        thresholds={source: {stage: KeptShare(**cut) for stage, cut in stages.items()} for source, stages in cuts},
+        thresholds={
+            source: {name: _threshold(bound) for name, bound in filters.items()}
+            for source, filters in filters_with_cuts(plan).items()
+        },
         contamination=(),
         measured={},
         lengths={},
@@ -73,8 +77,16 @@ def summarize(
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         run=None,
         shards=None if snapshot is None else published(snapshot, before),
-        provenance=ReportProvenance(sources={}, licenses={}, synthetic={}, cost=None),
+        provenance=ReportProvenance(),
     )
+
+
+def _threshold(bound: BoundStage) -> Threshold:
+    cut, share = bound.cut, bound.share
+    assert cut is not None
+    assert share is not None
+    of_share = {"share": float(share.share), "of": share.of, "from": share.threshold_from or None}
+    return Threshold.model_validate({**cut.to_json(), **of_share})
 
 
 def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
@@ -158,7 +170,7 @@ def _second_attempts(plan: Plan) -> dict[str, SecondAttempts]:
 
 def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     """The figures of the tokenizer; None before there is one."""
-    from datapipe.exchange.partitions import committed_bytes
+    from datapipe.exchange.tables import committed_bytes
     from datapipe.tokens.fertility import merged_ids, unused_tokens
 
     tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)

@@ -7,21 +7,21 @@
         bytes_per_s: 500MB                 by default without a limit
         streams: 64                        at once; by default the server's --client-streams
 
-Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; a file
-that cannot be read leaves the tokens unchanged.
+Without a file, a client is an address. The file is read again when it changes; a file that cannot be read leaves the tokens
+unchanged.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -69,14 +69,14 @@ class Client(BaseModel, frozen=True, extra="forbid"):
 
 
 class _Rate:
-    """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
+    """Bytes a second, with a burst of one second."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self.bytes_per_s = bytes_per_s
         self._free_at, self._lock = 0.0, threading.Lock()
 
     def take(self, num_bytes: int, now: float) -> float:
-        """Seconds to wait before so many bytes may be sent."""
+        """Seconds to wait before `num_bytes` may be sent."""
         with self._lock:
             starts = max(self._free_at, now - _BURST_S)
             self._free_at = starts + num_bytes / self.bytes_per_s
@@ -93,10 +93,11 @@ class Access:
     Args:
         token_file: None: any client may read every output.
         most_streams: of a client without a limit in its token.
+        warn: gets the reason, once, when the file cannot be reloaded.
     """
 
-    def __init__(self, token_file: Path | None, most_streams: int) -> None:
-        self._token_file, self._most_streams = token_file, most_streams
+    def __init__(self, token_file: Path | None, most_streams: int, warn: Callable[[str], None] = lambda problem: None) -> None:
+        self._token_file, self._most_streams, self._warn = token_file, most_streams, warn
         self._clients: Mapping[str, Client] = {}
         self._rates: dict[tuple[str, int], _Rate] = {}  # by name and rate, so that a reloaded file continues them
         self._seen: tuple[int, int] | None = None
@@ -104,7 +105,7 @@ class Access:
         self._lock = threading.Lock()
         self.problem = ""
         if token_file is not None:
-            self._clients, self._seen = self._read(token_file), stamp_of(token_file)
+            self._clients, self._seen = self._read(token_file), _stamp(token_file)
 
     def client(self, authorization: str, host: str) -> Client:
         """The client of a request. Raises RefusedError.
@@ -118,10 +119,7 @@ class Access:
         self._reload(self._token_file)
         scheme, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        known = None
-        for each, client in self._clients.items():  # all of them, so that the time reveals nothing
-            if hmac.compare_digest(each, digest):
-                known = client
+        known = self._clients.get(digest)  # its time reveals a hash at most, and no token
         if known is None or scheme.lower() != "bearer":
             what = "this one is not valid" if authorization else "none was given"
             raise RefusedError(Refusal.of("denied", f"a token is needed, and {what}: give token_file=FILE in the URL."))
@@ -136,7 +134,7 @@ class Access:
         return known is not None and (known.outputs is None or output in known.outputs)
 
     def pause_s(self, client: Client, num_bytes: int) -> float:
-        """Seconds to wait before a client may get so many bytes."""
+        """Seconds to wait before a client may get `num_bytes`."""
         if client.bytes_per_s is None:
             return 0.0
         rate = self._rates.setdefault((client.name, client.bytes_per_s), _Rate(client.bytes_per_s))
@@ -149,10 +147,13 @@ class Access:
                 return
             self._probe_at = now + _PROBE_EVERY_S
             try:
-                if (stamp := stamp_of(path)) != self._seen:
+                if (stamp := _stamp(path)) != self._seen:
                     self._clients, self._seen, self.problem = self._read(path), stamp, ""
             except (OSError, UserError) as error:
-                self.problem = f"the token file was not reloaded: {error}"
+                problem = f"the token file was not reloaded: {error}"
+                if problem != self.problem:
+                    self._warn(problem)
+                self.problem = problem
 
     def _read(self, path: Path) -> Mapping[str, Client]:
         try:
@@ -206,23 +207,16 @@ class Slots:
                 del self.by_client[name]
 
 
-class RequestBytes:
-    """The bytes of the requests of each peer. All other bytes that it sent belong to no request, or to an unfinished one."""
-
-    def __init__(self) -> None:
-        self._bytes, self._lock = Counter[tuple[str, int]](), threading.Lock()
-
-    def add(self, peer: tuple[str, int], num_bytes: int) -> None:
-        with self._lock:
-            self._bytes[peer] += num_bytes
-
-    def of_peers(self, peers: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Those of some peers; the rest is forgotten."""
-        with self._lock:
-            self._bytes = Counter({peer: self._bytes[peer] for peer in peers if peer in self._bytes})
-            return self._bytes.copy()
-
-
-def stamp_of(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_mtime_ns, status.st_ino
+
+
+def host_of(peer: str) -> str:
+    """The address in a peer as gRPC writes it, such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000, without a zone."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    return host.partition("%")[0].removeprefix("::ffff:")
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

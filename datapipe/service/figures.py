@@ -27,7 +27,6 @@ class ServiceFigures(CollectorRegistry):
         self.bytes = self._counter("bytes", "Bytes of the batches built.", "output")
         self.seconds = self._counter("build_cpu_seconds", "CPU of building batches.", "output")
         self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
-        self.cuts = self._counter("cut_connections", "Connections that broke a limit.", "reason")
         for kind in _KINDS:
             self.refusals.labels(kind)
 

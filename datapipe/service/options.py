@@ -20,18 +20,16 @@ class ServeOptions:
 
     host: str = _option("127.0.0.1", "The address to listen on.", metavar="ADDRESS")
     port: int = _option(8815, "0 takes a free port.", min=0, max=65535)
-    certificate: Path | None = _option(None, "Certificates in PEM; read again on change.", "--tls-cert", metavar="FILE")
+    certificate: Path | None = _option(None, "Certificates in PEM.", "--tls-cert", metavar="FILE")
     key: Path | None = _option(None, "Their key in PEM.", "--tls-key", metavar="FILE")
     tokens: Path | None = _option(None, "Who may read what; read again on change.", metavar="FILE")
     status_port: int | None = _option(None, "HTTP: /healthz, /readyz, /metrics. None by default.", min=0, max=65535)
     streams: int = _option(256, "At once, over all clients.", min=1)
     client_streams: int = _option(64, "At once, of one client.", min=1)
-    connections: int = _option(1024, "At most.", min=1)
     batch_bytes: int = _option(1 << 30, "Of a batch of one rank, at most.", metavar="SIZE", shown="1GiB")
     memory_bytes: int = _option(
         4 << 30, "Of what all streams build and send, at most.", "--memory", metavar="SIZE", shown="4GiB"
     )
-    idle_s: float = _option(120.0, "A stream left unread for so long is cut.", "--idle", metavar="SECONDS", min=1)
     drain_s: float = _option(30.0, "For streams to end, after SIGTERM.", "--drain", metavar="SECONDS", min=0)
     tells_files: bool = _option(True, "Do not let clients on this machine read the files.", " /--no-files", show_default=False)
     cache_bytes: int | None = _option(None, "Of the local copy of outputs on object stores; 16GiB by default.", metavar="SIZE")

@@ -1,7 +1,6 @@
-"""One server of a service: it listens, is watched, becomes ready, and drains before it ends.
+"""A server: it listens, becomes ready, and drains before it ends.
 
-Running ── Service (Flight) ── Watcher ── StatusServer
-   │            │ new certificates: another Service takes over the port; the old one drains
+Running ── Service (Flight) ── StatusServer
    └ SIGTERM ─▶ drain: no new requests; streams end at a step, and their clients continue elsewhere
 """
 
@@ -19,21 +18,22 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from types import FrameType
 
-import pyarrow as pa
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
+from datapipe.loader.options import LoaderOptions
 from datapipe.machine.http_server import HttpAnswer, HttpRequest, MetricsServer
-from datapipe.service.access import stamp_of
+from datapipe.service.access import is_loopback
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, named_outputs
-from datapipe.service.server import Emit, Service, Serving
-from datapipe.service.sockets import Connection, connections, cut, is_loopback
-from datapipe.service.watcher import CERTIFICATES_S, OUTPUTS_S, Watcher
+from datapipe.service.server import Emit, Service
 
 _LAST_S = 5.0
+_OUTPUTS_S = 10.0
+"""The time for which the answer is kept whether all outputs are there."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,27 +47,20 @@ class Running:
 
     def __init__(self, outputs: Sequence[str], options: ServeOptions, emit: Emit = lambda event, **facts: None) -> None:
         _check(options)
-        self.options, self._serving = options, Serving(named_outputs(outputs), options, emit)
-        self.outputs, self.figures = self._serving.outputs, self._serving.figures
-        self._emit, self._slots = self._serving.emit, self._serving.slots
+        self.options, self._pems = options, _certificates(options)
+        cache = LoaderOptions(cache_bytes=options.cache_bytes, cache_folder=options.cache_folder)
+        self.outputs = {name: ServedOutput(name, url, cache) for name, url in named_outputs(outputs).items()}
         self._missing: Mapping[str, str] = {}
-        self._is_draining = False
-        self._problem = ""
+        self._probe_at = 0.0
         for output in self.outputs.values():
             _warm(output)
-        self._pems, self._stamps = _certificates(options), _stamps(options)
-        self._old: list[threading.Thread] = []
         if options.port:
             _check_free(options.host, options.port)
-        self.service = self._listen(options.port)
+        self.service = Service(self._location(options.port), self.outputs, options, emit, self._pems)
         self.port: int = self.service.port
-        probes = {self.probe_certificates: CERTIFICATES_S, self.probe_outputs: OUTPUTS_S}
-        limits, requests = (options.idle_s, options.connections), self._serving.requests
-        running = lambda: self.service.running  # noqa: E731 - the service is another one after a change of certificates
-        self._watcher = Watcher(self.port, running, requests, probes, *limits, self._on_cut, self._on_error)
+        self.figures, self._emit, self._slots = self.service.figures, self.service.emit, self.service.slots
         self.status: StatusServer | None = None
         if options.status_port is not None:
-            self.figures.gauge("connections", "Open connections.", lambda: self._watcher.num_connections)
             self.figures.gauge("ready", "Whether requests are answered.", lambda: not self.why_not_ready())
             try:
                 self.status = StatusServer(options.host, options.status_port, self.figures, self.why_not_ready).start()
@@ -84,64 +77,18 @@ class Running:
         return f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{port}"
 
     def why_not_ready(self) -> str:
-        if self._is_draining:
+        if self.service.is_draining:
             return "the server is about to stop"
+        if time.monotonic() >= self._probe_at:
+            missing = {name: why for name, output in self.outputs.items() if (why := _why_missing(output))}
+            if missing != self._missing:
+                self._emit("outputs", missing=missing)
+            self._missing, self._probe_at = missing, time.monotonic() + _OUTPUTS_S
         return "; ".join(f"{name}: {why}" for name, why in self._missing.items())
-
-    def _listen(self, port: int) -> Service:
-        return Service(self._location(port), self._serving, self._pems)
-
-    def _listen_again(self) -> Service:
-        """A listener on the port that the one before gives up at once, while its streams end. Flight shares no port."""
-        deadline = time.monotonic() + _LAST_S
-        while True:
-            try:
-                return self._listen(self.port)
-            except pa.ArrowException:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-
-    def _on_cut(self, reason: str, connection: Connection) -> None:
-        self.figures.cuts.labels(reason).inc()
-        self._emit("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
-
-    def _on_error(self, error: Exception) -> None:
-        self._emit("problem", message=f"{type(error).__name__}: {error}")
-
-    def probe_certificates(self) -> None:
-        """Reloads changed certificates. Existing connections keep the old ones until their streams end."""
-        problem = self._serving.access.problem
-        if self._pems and (stamps := _stamps(self.options)) != self._stamps:
-            try:
-                pems = _certificates(self.options)
-            except UserError as error:
-                problem = f"the certificates were not reloaded: {error}"
-            else:
-                self._stamps, self._pems = stamps, pems
-                self._end(self.service)
-                self.service = self._listen_again()
-                self._emit("certificates_taken")
-        if problem and problem != self._problem:
-            self._emit("problem", message=problem)
-        self._problem = problem
-
-    def probe_outputs(self) -> None:
-        """Records which outputs are missing."""
-        missing: dict[str, str] = {}
-        for name, output in self.outputs.items():
-            try:
-                if not output.root.exists("snapshot.json"):
-                    missing[name] = "its snapshot is gone"
-            except OSError:
-                missing[name] = "its disk or store does not answer"
-        if missing != self._missing:
-            self._emit("outputs", missing=missing)
-        self._missing = missing
 
     def drain(self) -> None:
         """Takes no more requests, and waits until the running streams have ended, for `drain_s` at most."""
-        self._is_draining = self.service.is_draining = True
+        self.service.is_draining = True
         self._emit("draining", streams=self._slots.num_streams)
         deadline = time.monotonic() + self.options.drain_s
         while self._slots.num_streams and time.monotonic() < deadline:
@@ -150,25 +97,37 @@ class Running:
 
     def close(self) -> None:
         """Ends all connections, and the server."""
-        self._watcher.stop()
         self.service.is_draining = True
-        self._end(self.service)
+        shutdown = threading.Thread(target=self.service.shutdown, name="datapipe-shutdown", daemon=True)
+        shutdown.start()  # it returns after the last request
         deadline = time.monotonic() + _LAST_S
-        while any(thread.is_alive() for thread in self._old) and time.monotonic() < deadline:
-            for connection in connections(self.port):
-                cut(connection)
-            for thread in self._old:
-                thread.join(0.1)
+        while shutdown.is_alive() and time.monotonic() < deadline:
+            _end_connections(self.port)
+            shutdown.join(0.1)
         if self.status is not None:
             self.status.close()
         self._emit("stopped")
 
-    def _end(self, service: Service) -> None:
-        """Shuts a Flight server down in a thread, which ends after its last request."""
-        service.is_draining = True
-        self._old = [thread for thread in self._old if thread.is_alive()]
-        self._old.append(threading.Thread(target=service.shutdown, name="datapipe-shutdown", daemon=True))
-        self._old[-1].start()
+
+def _why_missing(output: ServedOutput) -> str:
+    """Why an output cannot be read; empty if it can."""
+    try:
+        return "" if output.root.exists("snapshot.json") else "its snapshot is gone"
+    except OSError:
+        return "its disk or store does not answer"
+
+
+def _end_connections(port: int) -> None:
+    """Shuts down the connections of this process at a port: gRPC waits for a client that does not read, without a deadline."""
+    with suppress(OSError):  # of a system without /proc
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(name))) as copy:
+                        is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+                        if is_tcp and copy.getsockname()[1] == port:
+                            copy.getpeername()  # OSError for the socket that listens
+                            copy.shutdown(socket.SHUT_RDWR)
 
 
 def serve(outputs: Sequence[str], options: ServeOptions, print_line: Callable[[str], None], emit: Emit) -> None:
@@ -257,11 +216,6 @@ def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
         raise UserError(
             f"--tls-cert {options.certificate} --tls-key {options.key}: {why}. Expected a certificate and its key in PEM."
         ) from error
-
-
-def _stamps(options: ServeOptions) -> list[tuple[int, int]]:
-    files = (options.certificate, options.key)
-    return [stamp_of(path) for path in files if path is not None and path.exists()]
 
 
 def _warm(output: ServedOutput) -> None:

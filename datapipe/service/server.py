@@ -22,15 +22,13 @@ from pyarrow import flight
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
-from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
 from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
-from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
+from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
-from datapipe.service.sockets import is_loopback, peer_of
 
 Emit = Callable[..., None]
 
@@ -42,27 +40,6 @@ MOST_STEPS = 1 << 16
 
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
-
-
-class Serving:
-    """The state that the listeners of one server share: a changed certificate needs another listener.
-
-    Attributes:
-        outputs: by name.
-        emit: gets an event and facts, for the log; threads call it in turn.
-    """
-
-    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, emit: Emit) -> None:
-        cache = LoaderOptions(cache_bytes=options.cache_bytes, cache_folder=options.cache_folder)
-        self.outputs = {name: ServedOutput(name, url, cache) for name, url in outputs.items()}
-        self.options, self._emit, self._lock = options, emit, threading.Lock()
-        self.access = Access(options.tokens, options.client_streams)
-        self.slots = Slots(options.streams, options.memory_bytes)
-        self.figures, self.requests = ServiceFigures(self.slots.by_client.copy), RequestBytes()
-
-    def emit(self, event: str, **facts: Any) -> None:
-        with self._lock:
-            self._emit(event, **facts)
 
 
 class _Asks(flight.ServerMiddleware):
@@ -80,12 +57,7 @@ class _Headers(flight.ServerMiddlewareFactory):
 
 
 class RowStream:
-    """An iterator over the messages of one DoGet. It gives its slot back when it ends, and when it is dropped.
-
-    Attributes:
-        peer: who reads it.
-        is_sending: whether the last message was handed to gRPC; since `handed_at`.
-    """
+    """An iterator over the messages of one DoGet. It gives its slot back when it ends, and when it is dropped."""
 
     def __init__(
         self,
@@ -97,29 +69,31 @@ class RowStream:
         schema: pa.Schema,
         held_bytes: int,
     ) -> None:
-        self.client, self.schema, self.peer = client, schema, ("", 0)
-        self.is_sending, self.handed_at = False, time.monotonic()
-        self._service, name = service, object()
+        self.schema, self._service, name = schema, service, object()
         announce = None if read_ahead is None else partial(read_ahead.announce, stream=name)
         self._messages = _messages(service, client, ticket, builder, schema, announce)
         leave = None if read_ahead is None else partial(read_ahead.leave, name)
-        self._end = weakref.finalize(self, service.end_stream, client.name, held_bytes, id(self), leave)
+        self._end = weakref.finalize(self, _end_stream, service.slots, client.name, held_bytes, leave)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        self.is_sending = False
         try:
-            message = next(self._messages)
+            return next(self._messages)
         except StopIteration:
             self._end()
             raise
         except Exception as error:
-            message = refusal_row(self.schema, self._service.refusal_of(error))
             self._messages = iter(())
-        self.is_sending, self.handed_at = True, time.monotonic()
-        return message
+            return refusal_row(self.schema, self._service.refusal_of(error))
+
+
+def _end_stream(slots: Slots, client_name: str, held_bytes: int, leave: Callable[[], None] | None) -> None:
+    """Gives the slot of a stream back, and its shards to the cache."""
+    slots.give_back(client_name, held_bytes)
+    if leave is not None:
+        leave()
 
 
 def _messages(
@@ -157,37 +131,44 @@ def _messages(
         size = min(2 * size, of_message)
 
 
-_HEADER_BYTES = 4096
-"""More than the headers and frames of a request take."""
-
-
 class Service(flight.FlightServerBase):
     """The server of some outputs. It listens once it is made.
 
     Args:
         location: such as grpc://127.0.0.1:0.
+        outputs: by name.
+        emit: gets an event and facts, for the log. Threads call it in turn.
         tls: certificates and keys, in PEM.
     """
 
-    def __init__(self, location: str, serving: Serving, tls: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        self.outputs, self.access, self.options = serving.outputs, serving.access, serving.options
-        self.figures, self.slots, self._serving = serving.figures, serving.slots, serving
+    def __init__(
+        self,
+        location: str,
+        outputs: Mapping[str, ServedOutput],
+        options: ServeOptions,
+        emit: Emit,
+        tls: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        self.outputs, self.options, self._emit, self._lock = outputs, options, emit, threading.Lock()
+        self.access = Access(options.tokens, options.client_streams, lambda problem: self.emit("problem", message=problem))
+        self.slots = Slots(options.streams, options.memory_bytes)
+        self.figures = ServiceFigures(self.slots.by_client.copy)
         self.is_draining = False
-        self._streams: dict[int, weakref.ref[RowStream]] = {}
-        self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
+
+    def emit(self, event: str, **facts: Any) -> None:
+        with self._lock:
+            self._emit(event, **facts)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         with self._refusing():
-            content = ticket.ticket
-            client = self._client(context, content)
-            stream = self._stream(client, content, context)
+            stream = self._stream(self._client(context), ticket.ticket)
             return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(stream.schema, stream))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         with self._refusing():
             content = action.body.to_pybytes() if action.body is not None else b""
-            client = self._client(context, content)
+            client = self._client(context)
             if action.type == "open":
                 return [self._open(client, content)]
             if action.type == "where":
@@ -202,10 +183,9 @@ class Service(flight.FlightServerBase):
         with self._refusing():
             raise UserError("nothing can be exchanged here.")
 
-    def _client(self, context: flight.ServerCallContext, content: bytes = b"") -> Client:
-        headers, peer = context.get_middleware(_MIDDLEWARE), peer_of(context.peer())
-        self._serving.requests.add(peer, len(content) + _HEADER_BYTES)
-        return self.access.client(headers.authorization if headers is not None else "", peer[0])
+    def _client(self, context: flight.ServerCallContext) -> Client:
+        headers = context.get_middleware(_MIDDLEWARE)
+        return self.access.client(headers.authorization if headers is not None else "", host_of(context.peer()))
 
     def _output(self, client: Client, name: str) -> ServedOutput:
         client.check_output(name)
@@ -220,7 +200,7 @@ class Service(flight.FlightServerBase):
         if self.is_draining:
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
 
-    def _stream(self, client: Client, content: bytes, context: flight.ServerCallContext) -> RowStream:
+    def _stream(self, client: Client, content: bytes) -> RowStream:
         self.check_open()
         ticket = Ticket.read(content)
         output = self._output(client, ticket.output)
@@ -242,19 +222,8 @@ class Service(flight.FlightServerBase):
         except BaseException:
             self.slots.give_back(client.name, held_bytes)
             raise
-        stream.peer = peer_of(context.peer())
-        with self._lock:
-            self._streams[id(stream)] = weakref.ref(stream)
         self.figures.streams.inc()
         return stream
-
-    def end_stream(self, client_name: str, held_bytes: int, number: int, leave: Callable[[], None] | None) -> None:
-        """Gives the slot of a stream back, and its shards to the cache."""
-        self.slots.give_back(client_name, held_bytes)
-        if leave is not None:
-            leave()
-        with self._lock:
-            self._streams.pop(number, None)
 
     def _open(self, client: Client, content: bytes) -> bytes:
         self.check_open()
@@ -265,7 +234,7 @@ class Service(flight.FlightServerBase):
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
-        local = output.root.local if self.options.tells_files and is_loopback(peer_of(context.peer())[0]) else None
+        local = output.root.local if self.options.tells_files and is_loopback(host_of(context.peer())) else None
         return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
 
     @contextmanager
@@ -287,7 +256,7 @@ class Service(flight.FlightServerBase):
         self.figures.refusals.labels(refusal.kind).inc()
         if refusal.kind in ("failed", "corruption"):
             text = "".join(traceback.format_exception(error))
-            self._serving.emit("failed", kind=refusal.kind, message=str(error), traceback=text)
+            self.emit("failed", kind=refusal.kind, message=str(error), traceback=text)
         return refusal
 
     def _refusal_of(self, error: Exception) -> Refusal:
@@ -309,10 +278,3 @@ class Service(flight.FlightServerBase):
                 if path:
                     text = text.replace(path, output.name)
         return text
-
-    @property
-    def running(self) -> list[RowStream]:
-        """The streams that are not over."""
-        with self._lock:
-            streams = [reference() for reference in self._streams.values()]
-        return [stream for stream in streams if stream is not None]

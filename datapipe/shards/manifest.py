@@ -7,7 +7,7 @@
     OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
 
     snapshot.json ── lists[]      lists/<digest>.parquet: path, source, split, counts, bytes and checksum of every shard
-                  ── sources{}    weight, max_epochs, license, synthetic, homepage, collected
+                  ── sources{}    weight, max_epochs, and where the text comes from (`provenance.py`)
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path

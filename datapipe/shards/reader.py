@@ -6,8 +6,8 @@
 A file is compared with the manifest before its first row is read (`shard_file.open_shard`), and a block with its checksum
 before its first row is read. The check of a mapped block reads all of it, about 4 MiB, once.
 
-A file that is cut short while it is mapped is an error. Nothing protects against one whose bytes are overwritten after their
-block was checked. To replace a shard in use, rename another file to its name; the map keeps the old bytes.
+A file that is cut short while it is mapped is an error. Bytes that are overwritten after their block was checked are not
+noticed. To replace a shard in use, rename another file to its name; the map keeps the old bytes.
 """
 
 from __future__ import annotations

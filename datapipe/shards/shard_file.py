@@ -1,4 +1,4 @@
-"""One shard file, Arrow or Parquet: its metadata, and opening it with its metadata checked against the manifest.
+"""One shard file, Arrow or Parquet: its metadata, and opening it with its metadata compared with the manifest.
 
 Every record batch (Arrow) or row group (Parquet) but the last holds `rows_per_batch` rows, so row -> (batch, row in it) is
 arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the record batch, in Parquet in the

@@ -141,7 +141,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         ledger.load()
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
-        ledger.sweep(lock)
+        ledger.delete_orphans(lock)
         for folder in length_folders(root):
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):

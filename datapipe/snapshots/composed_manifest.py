@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
-from datapipe.config.sources.source import Source
-from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.records.checksum import bytes_checksum
@@ -26,7 +23,6 @@ from datapipe.shards.manifest import (
     read_snapshot,
     snapshot_folder,
 )
-from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
@@ -133,24 +129,11 @@ def _source(mixture: Mixture, name: str) -> SourceEntry:
     return SourceEntry(
         weight=0,
         max_epochs=mixture.max_epochs_of(name),
-        **provenance_of(source),
+        **source.provenance(),
         strata=None
         if strata is None
         else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
     )
-
-
-def provenance_of(source: Source) -> dict[str, Any]:
-    """Where a source comes from, as manifests have it."""
-    said = None if isinstance(source.synthetic, bool) else source.synthetic.model_dump()
-    of_model = said and SyntheticEntry(**{name: text and masked(text) for name, text in said.items()})
-    return {
-        "license": source.license,
-        "synthetic": of_model or source.synthetic,
-        "license_field": source.license_field,
-        "homepage": source.homepage and masked(source.homepage),
-        "collected": source.collected,
-    }
 
 
 def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:

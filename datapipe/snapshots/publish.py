@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.exchange.partitions import check_committed, committed_bytes
+from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
@@ -26,14 +26,13 @@ from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_s
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
-from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, provenance_of, publish_files
+from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, write_index
 from datapipe.snapshots.takedown import delete_from_indexes, documents_with_rows, named_in, removed_documents, takedown_warnings
-from datapipe.steps.counts import source_counts
+from datapipe.steps.counts import source_counts, why_nothing_is_left
 from datapipe.steps.kind import Plan
-from datapipe.steps.losses import why_nothing_is_left
 from datapipe.steps.pack import PackTask
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
@@ -166,7 +165,7 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
         name=mixture.name,
         seed=mixture.seed,
         shard_format=mixture.documents.format,
-        sources={name: SourceEntry(weight=0, **provenance_of(source)) for name, source in mixture.sources.items()},
+        sources={name: SourceEntry(weight=0, **source.provenance()) for name, source in mixture.sources.items()},
         files=file_entry(files),
         shards=tuple(entry for entry, _ in data),
     ).sealed()

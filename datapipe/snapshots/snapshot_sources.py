@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.sources.provenance import license_refusal
 from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
@@ -22,7 +23,6 @@ from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_tokens, snapshot_file
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import length_snapshots
-from datapipe.stage.licenses import UNKNOWN, is_allowed
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -82,7 +82,8 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
                 )
             sources[new] = source.model_copy(update={"sources": (part,), "version": found.version})
             taken[new] = TakenSource(snapshots=found.snapshots, source=part)
-            _check_license(mixture, found, taken[new])
+            if refusal := license_refusal(mixture.licenses, taken[new].entry.license):
+                raise UserError(f"{found.where}: '{taken[new].source}' of {found.url} {refusal}")
         weights["" if is_replay else name] = {names[part]: share for part, share in shares.items()}
         opened.append(found)
     _check_together(opened)
@@ -139,15 +140,6 @@ def _shares(found: _Opened, source: SnapshotSource, is_replay: bool) -> dict[str
     if not shown:
         raise UserError(f"{found.where}: {found.url} has no rows to train on in {', '.join(names)}. Leave the source out.")
     return {name: part / sum(shown.values()) for name, part in shown.items()}
-
-
-def _check_license(mixture: Mixture, found: _Opened, taken: TakenSource) -> None:
-    said = taken.entry.license
-    if mixture.licenses and not (is_allowed(said, mixture.licenses) if said is not None else UNKNOWN in mixture.licenses):
-        raise UserError(
-            f"{found.where}: '{taken.source}' of {found.url} has the licence {said or UNKNOWN}, and `licenses` allows "
-            f"{', '.join(mixture.licenses)} only. Leave it out of `sources`, or add its licence to `licenses`."
-        )
 
 
 def _check_together(opened: list[_Opened]) -> None:

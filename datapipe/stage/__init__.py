@@ -1,6 +1,4 @@
-"""The contract of a stage: the names that the author of a stage imports.
-
-    from datapipe.stage import DocumentBatch, Filter, FilterResult
+"""The contract of a stage: `from datapipe.stage import DocumentBatch, Filter, FilterResult`.
 
 Each name is imported on first use, so that an import of one module of this package loads no other.
 """

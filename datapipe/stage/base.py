@@ -1,16 +1,12 @@
-"""The contract of a stage: what the engine calls, and what it does so that no stage has to.
-
-A stage is a frozen record of its options. Those options are its YAML, its help text and part of its fingerprint.
+"""The contract of a stage. A stage is a frozen record of its options: its YAML, its help and its fingerprint.
 
     Reader   a split of an input file      ->  documents, and rejected records (`stage/reader.py`)
     Filter   a batch of documents          ->  per document: keep or drop, the rule, the measured value
     Map      a batch of documents          ->  new columns
     Global   all documents of a run        ->  documents to drop, spans to cut (`stage/global_stage.py`)
 
-The engine counts, times, logs and writes. It isolates the document that makes a stage raise and quarantines it. Batches are
-in read-only memory, so a write through NumPy or Arrow raises. Native code that writes to a raw address is not seen: give it a
-copy.
-The catalogue finds a stage by the name of its file (`catalogue.py`): a new stage is one new file and its test.
+The engine counts, times, logs and writes, and quarantines the document that makes a stage raise.
+Batches are in read-only memory: a write through NumPy or Arrow raises, one by native code does not.
 """
 
 from __future__ import annotations
@@ -102,10 +98,10 @@ class Stage(BaseModel):
         return self
 
     def check_options(self) -> None:
-        """Raises ValueError or UserError where options contradict each other, or the files that they name cannot be used."""
+        """Raises ValueError or UserError for options that contradict each other, or files that cannot be used."""
 
     def open(self, context: StageContext) -> None:
-        """Called once per worker. Computes every `functools.cached_property` of the stage: models and tables stand in them."""
+        """Called once per worker. Computes every `cached_property` of the stage: its models and tables."""
         self._context = context
         for name, _ in inspect.getmembers_static(type(self), lambda member: isinstance(member, cached_property)):
             getattr(self, name)
@@ -119,21 +115,18 @@ class Stage(BaseModel):
         return self.libraries
 
     def user_classes(self) -> Mapping[str, str]:
-        """Classes of the user's that the options name, "package.module:Class", each with the method that it must have. Their
-        code is part of the fingerprint, and so are the versions of the distributions in their attribute `libraries`."""
+        """Classes of the user that the options name, "package.module:Class", each with the method that it must
+        have. Their code, and the versions of their `libraries`, are part of the fingerprint."""
         return {}
 
     def columns_read(self) -> Mapping[str, str]:
-        """The columns beside `key`, `id` and `text` that the stage decides by, each with the option that names it:
-        {"url": "field"}. Planning refuses a mixture whose documents would lack one of them or have it empty."""
+        """The columns beside `key`, `id` and `text` that the stage decides by, each with the option that names
+        it: {"url": "field"}. Planning refuses a mixture whose documents lack one of them."""
         return {}
 
     def notes(self) -> tuple[str, ...]:
         """Lines that explain the effect of the options, or the cost of the stage. `datapipe plan` prints them."""
         return ()
-
-
-# ---------------------------------------------------------------------------------------------------- filters
 
 
 OTHER_KIND, OF_KIND = "other_kind", "of_kind"
@@ -202,9 +195,6 @@ class FilterResult:
         Args:
             rules: `Filter.rules()`, each with side "min" or "max".
             measured: per rule (num_docs,) numbers.
-            columns: see `FilterResult.columns`.
-
-        Raises StageError for a rule without a side, or values that do not fit the rules.
         """
         if len(rules) != len(measured):
             raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
@@ -223,11 +213,7 @@ class FilterResult:
         """As `from_rules`, for stages that decide themselves where a rule fails.
 
         Args:
-            num_docs: documents in the batch.
-            tried: per rule of `Filter.rules()`, in order: its measured values and its failures, (num_docs,) numbers and bool.
-            columns: see `FilterResult.columns`.
-
-        Raises StageError for values of another length, and for failures that are not bool.
+            tried: per rule of `Filter.rules()`, its values and its failures, (num_docs,) numbers and bool.
         """
         for index, (measured, failed) in enumerate(tried):
             if np.shape(measured) != (num_docs,) or np.shape(failed) != (num_docs,) or np.asarray(failed).dtype != np.bool_:
@@ -290,8 +276,8 @@ class Filter(Stage):
         raise NotImplementedError
 
     def searched_lists(self) -> Sequence[SearchedList]:
-        """The lists whose entries the filter searches for, such as benchmarks. It then returns `FilterResult.findings`, which
-        the run keeps: the report counts the entries that were found, and those that cannot be."""
+        """The lists whose entries the filter searches for, such as benchmarks. `FilterResult.findings` says
+        which were found."""
         return ()
 
     def at_least(self, name: str, option: str) -> Rule:
@@ -305,24 +291,16 @@ class Filter(Stage):
     def kept_share(self) -> KeptShare | None:
         """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone.
 
-        The last of its `rules()` is then `self.below_share(option)`, which `process` measures for every document and never
-        fails. Its measured values are the scores, of which the highest are kept. The engine finds the cut over all documents of
-        the source that pass the other rules, and drops those below it."""
+        The last of its `rules()` is then `self.below_share(option)`, which `process` measures and never
+        fails. The engine finds the cut over all documents that pass the other rules."""
         return None
 
     def below_share(self, option: str) -> Rule:
-        """The rule of documents below the cut of a kept share. No score fails it before the cut is known.
-
-        Args:
-            option: the option whose value is a least score, as the cut is; not the one of the share.
-        """
+        """The rule of documents below the cut of a kept share. `option`: its value is a least score."""
         return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------- maps
 
 
 class Map(Stage):

@@ -2,20 +2,18 @@
 
     rows of equal hash ─▶ stars ─▶ edges ─▶ connected components ─▶ (document, survivor)
 
-A star joins every row of a group to the first row of the group. Documents are ordered by (rank, key). A rank is a number that
-the survivor policy computes from the document alone (`stage/keep.py`). The least document of a component is its survivor: the
-result depends on no worker, bucket or order of edges.
+A star joins every row of a group to its first row. Documents are ordered by (rank, key), and the
+least document of a component survives, whatever the workers, buckets and order of edges.
 
-The components are computed by alternating large-star and small-star (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii,
-"Connected components in MapReduce and beyond", SoCC 2014):
+Components are computed by alternating large-star and small-star (Kiveris, Lattanzi, Mirrokni,
+Rastogi, Vassilvitskii, "Connected components in MapReduce and beyond", SoCC 2014):
 
     large-star   for each document u: join all neighbours greater than u to the least of u and its neighbours
     small-star   for each document u: join u and all neighbours less than u to the least of them
 
-Neither operation adds edges or disconnects documents. The algorithm ends when no document has both a lesser neighbour and
-another neighbour: large-star sees all neighbours of a document, so every edge then leads from a document to the least document
-of its component. A chain of n documents takes about 2 log2(n) rounds. Memory is that of one bucket. If all edges fit into one
-task, union-find computes all components in one call.
+It ends when no document has both a lesser neighbour and another neighbour. A chain of n documents
+takes about 2 log2(n) rounds. Memory is that of one bucket. Edges that fit into one task are joined
+by union-find in one call.
 """
 
 from __future__ import annotations
@@ -43,19 +41,15 @@ _SLICE_ROWS = 1 << 17
 """Rows of edges that are taken apart at a time where all edges are joined at once."""
 
 
-# ---------------------------------------------------------------------------------------------------- stars
-
-
 def first_of_group(*values: np.ndarray) -> np.ndarray:
     """The first row of each row's group, (num_rows,) int64. A group is a run of consecutive rows that agree in all values."""
     return np.maximum.accumulate(np.where(is_first(*values), np.arange(len(values[0])), 0))
 
 
 def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
-    """The drops (`DROP_SCHEMA`) of finished clusters: every document of this run except the center of its star.
+    """The drops (`DROP_SCHEMA`) of finished clusters: every new document except the center of its star.
 
     Args:
-        keys: (num_rows,) documents.
         new: (num_rows,) bool, see `tables.is_new`.
         centers: (num_rows,) int64, the row of each document's survivor.
         value: the similarity to write.
@@ -66,7 +60,6 @@ def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: floa
 
 
 def drop_rows(keys: pa.Array, survivors: pa.Array, values: np.ndarray) -> pa.RecordBatch:
-    """Rows of the table `drops`."""
     arrays = [pa.array(columns.key_halves(keys)[0]), keys, survivors, pa.array(values)]
     return pa.RecordBatch.from_arrays(arrays, schema=DROP_SCHEMA)
 
@@ -79,16 +72,8 @@ def size_rows(survivors: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SIZE_SCHEMA)
 
 
-# ---------------------------------------------------------------------------------------------------- components
-
-
 def components_exchange(at_once_bytes: int | None) -> Exchange:
-    """The exchange from the table `wide` (each edge from both ends) to the table `narrow` (each document of a component once,
-    with its survivor).
-
-    Args:
-        at_once_bytes: see `Exchange`.
-    """
+    """The exchange from `wide` (each edge from both ends) to `narrow` (each document with its survivor)."""
     return Exchange(
         name="cluster",
         inputs=(WIDE, NARROW),
@@ -109,8 +94,7 @@ def reduce_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
 
 def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
     """Joins the neighbours greater than each document to the least of the document and its neighbours.
-
-    Writes `narrow`, and a row of `open` if any document has both a lesser neighbour and another neighbour."""
+    Writes `narrow`, and a row of `open` if any document has both a lesser and another neighbour."""
     nodes, others = _ends(wide)
     firsts = first_of_group(*nodes)
     least_neighbours = _take(others, firsts)
@@ -135,10 +119,8 @@ def small_star(narrow: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def join_at_once(bucket: Bucket) -> dict[str, pa.RecordBatch]:
-    """All components of the edges in `wide` and `narrow` by union-find: `narrow`, each document with its survivor.
-
-    Memory is about 150 bytes an edge beside the bucket. An edge has two rows of 56 bytes in `wide`.
-    """
+    """All components of the edges in `wide` and `narrow` by union-find: `narrow`, each document with its
+    survivor. Memory is about 150 bytes an edge beside the bucket, where an edge takes 112."""
     words = _ends_of_edges([bucket[WIDE], bucket[NARROW]])
     numbers, distinct = _numbered(words)
     del words
@@ -203,7 +185,6 @@ def _ends(rows: pa.RecordBatch) -> tuple[Nodes, Nodes]:
 
 
 def _less(first: Nodes, second: Nodes) -> np.ndarray:
-    """Where `first` is ordered before `second`: (num_rows,) bool."""
     (rank, high, low), (second_rank, second_high, second_low) = first, second
     by_key = (high < second_high) | ((high == second_high) & (low < second_low))
     return (rank < second_rank) | ((rank == second_rank) & by_key)

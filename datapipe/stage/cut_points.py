@@ -1,14 +1,11 @@
-"""Cut points: byte offsets in a text where a stage removed a span. Text that spans a cut point never existed in the source.
+"""Cut points: byte offsets where a stage removed a span. Text that spans one never existed in the source.
 
     "One. Two. Three."  cut "Two. " ─▶  "One. Three."   cut_points [5]
                         cut "One. " ─▶  "Three."        cut_points []    (no cut point at the ends of a text)
 
-A document that a stage has cut carries its cut points in a column of lists: byte offsets inside the text, ascending. When the
-engine applies cuts, it adds cut points and moves the existing ones (`cut_points_after`). When a stage changes the text of a
-document, the document loses its cut points (`DocumentBatch.with_columns`).
-
-Stages that compare spans of text treat a cut point as the end of a document (`DocumentBatch.parts`), so they find no span that
-a cut created. Nothing else reads cut points: the tokenizer sees the text as a whole.
+They are a column of lists, ascending. The engine adds and moves them when it applies cuts
+(`cut_points_after`), and a document whose text a stage changes loses them. Stages that compare
+spans take a cut point as the end of a document (`DocumentBatch.parts`). Nothing else reads them.
 """
 
 from __future__ import annotations
@@ -24,10 +21,10 @@ CUT_POINTS_TYPE = pa.list_(pa.int64())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Texts split at their cut points: each part stands for a document.
+    """Texts split at their cut points, each part for a document.
 
     Attributes:
-        offsets: (num_parts + 1,) int64, the byte offsets of the parts, in the form of `columns.text_buffers`.
+        offsets: (num_parts + 1,) int64, the byte offsets of the parts, as in `columns.text_buffers`.
         documents: (num_parts,) int64, ascending: the document of each part.
     """
 

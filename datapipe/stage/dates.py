@@ -2,9 +2,8 @@
 
     "2023-04-05", "2023-04-05T06:07:08.9+02:00", date32, timestamp   ->   seconds since 0001-01-01T00:00:00Z, or null
 
-Text is read as ISO 8601 in the extended format: a year of four digits, optionally followed by month, day, hour, minute and
-second. A missing month or day is 1, a missing time is midnight. Fractions of a second are cut off, and a time without a zone
-is UTC. Any other text is null. The calendar is the proleptic Gregorian calendar.
+Text is ISO 8601 in the extended format, from a year on. A missing month or day is 1, a missing time
+midnight. Fractions of a second are cut off, and a time without a zone is UTC. Other text is null.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def _zone_s(matches: pa.Array, fields: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _number(texts: pa.Array) -> pa.Array:
-    """Digits as numbers; empty text is 0."""
     is_number = pc.and_(pc.greater(pc.binary_length(texts), 0), pc.ascii_is_decimal(texts))
     return pc.if_else(is_number, texts, "0").cast(pa.int64())
 

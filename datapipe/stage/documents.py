@@ -1,15 +1,9 @@
 """A batch of documents: an Arrow record batch, and what stages share of its texts.
 
-    DocumentBatch.record           key, id, text, the columns that the source keeps, the columns of stages, the cut points
-                 .html             before extraction: the pages, and no text
-                 .parts            the texts split at their cut points
-                 .segmentation_s   the time of each segmentation, so that no stage is charged for work that others share
-
-A segmentation (`stage/segmentation/`) is a function of a batch under `@shared`: the first stage that calls it computes it, the
-others get the same, until a stage changes the text. When a filter drops documents, the segmentations of the kept ones are
-copied on next use: copying is ten times cheaper than computing them again.
-
-A batch is immutable. A stage returns arrays and the engine makes the next batch of them.
+A segmentation (`stage/segmentation/`) is a function of a batch under `@shared`: the first stage
+that calls it computes it, the others get the same, until a stage changes the text. When a filter
+drops documents, the segmentations of the kept ones are copied, which is ten times cheaper than to
+compute them again. A batch is immutable: a stage returns arrays, and the engine makes the next one.
 """
 
 from __future__ import annotations
@@ -50,7 +44,6 @@ class _Earlier:
     """A segmentation of a batch from which documents were dropped since.
 
     Attributes:
-        value: the segmentation.
         keep: (num_docs,) bool, the documents of that batch that are left.
         offsets: (num_docs + 1,) int64, the offsets of its texts.
     """
@@ -63,11 +56,8 @@ class _Earlier:
 def shared(
     select: Select | None = None,
 ) -> Callable[[Callable[[DocumentBatch], Value]], Callable[[DocumentBatch], Value]]:
-    """A function of the texts of a batch that is computed once for all stages.
-
-    Args:
-        select: copies the result for the documents that a filter keeps; None: it is computed again for them.
-    """
+    """A function of the texts of a batch that is computed once for all stages. `select`: copies the result
+    for the documents that a filter keeps; None: it is computed again for them."""
 
     def of(find: Callable[[DocumentBatch], Value]) -> Callable[[DocumentBatch], Value]:
         return wraps(find)(lambda batch: batch.once(find, select))
@@ -127,11 +117,7 @@ class DocumentBatch:
         return self.record.column("html")
 
     def column(self, name: str, asked_by: str) -> pa.Array:
-        """A column, (num_docs,). Raises UserError if there is none.
-
-        Args:
-            asked_by: the stage and option that name the column, for the message.
-        """
+        """A column, (num_docs,). Raises UserError; `asked_by`: the stage and option that name the column."""
         names = self.record.schema.names
         if name in names:
             return self.record.column(name)
@@ -176,7 +162,7 @@ class DocumentBatch:
         return int(offsets[-1] - offsets[0])
 
     def make_read_only(self) -> None:
-        """Makes the memory of the columns read-only, for a stage to get: all stages share it, and a write would change what is
+        """Makes the memory of the columns read-only: all stages share it, and a write would change what is
         stored without a trace. 3 µs a column that is read-only already, 12 µs for any other."""
         old = self.record.columns
         arrays = [columns.read_only(column) for column in old]
@@ -208,10 +194,8 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced.
-
-        A new `text` drops the segmentations of all documents, and the cut points of documents whose text changes.
-        """
+        """A batch with columns added or replaced. A new `text` drops the segmentations of all documents, and
+        the cut points of documents whose text changes."""
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)

@@ -1,17 +1,15 @@
 """The type of a kept field: one for all files of a source, and wide enough for every value.
 
-    schemas of Parquet and Arrow, values of JSON  ─▶  plain types  ─▶  joined, in the order of the files  ─▶  one type, or none
-
     int32, int64                 int64
-    int64, double                double; a whole number that a double cannot hold is told when it is read
+    int64, double                double; reading fails for a whole number that a double cannot hold
     timestamp[s], timestamp[us]  timestamp[us]; of two time zones, or of one and none: no type
     struct<a>, struct<a, b>      struct<a, b>: a member that a file lacks is null
     list<int64>, list<double>    list<double>
     null, anything               anything
 
-Members of JSON objects are sorted, so that the type does not depend on the order in which values are met. `MIXED` is the
-type of JSON values that no other type holds together, such as a number and a string: each is kept as its text.
-Files with a schema are never mixed: their types are joined, or the source is refused.
+Types are joined in the order of the files. Members of JSON objects are sorted, so that this order
+does not change the type. JSON values that no type holds together are `MIXED`: each is kept as its
+text. Files with a schema are never mixed: a source whose types cannot be joined is refused.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ _DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 
 
 def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """The type of a field in files of a schema: a column of this name, or a member that dots reach in structs; None where there
-    is none. Raises ValueError for a name that occurs twice."""
+    """The type of a field: a column of this name, or a member that dots reach in structs; None without
+    one. Raises ValueError for a name that occurs twice."""
     if schema.names.count(name):
         first, rest = name, []
     else:
@@ -70,7 +68,7 @@ def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without what says only how values are stored: dictionaries, runs, extensions, the width of offsets of text."""
+    """A type without its storage: dictionaries, runs, extensions, the width of offsets of text."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -91,8 +89,8 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def written(kind: pa.DataType) -> pa.DataType:
-    """The type of the column: text for values of mixed types, for nothing but nulls, and for objects without members, which
-    Parquet lacks."""
+    """The type of the column: text for mixed values, for nulls alone, and for objects without members,
+    which Parquet lacks."""
     if kind == MIXED or pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
         return pa.large_string()
     if pa.types.is_struct(kind):
@@ -168,7 +166,7 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def json_value(record: Mapping[str, Any], name: str) -> Any:
-    """A field of an object: what the dots of its name reach, or else a key of this very name; None where there is none."""
+    """A field of an object: what the dots of its name reach, or else a key of this name; None without one."""
     value: Any = record
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -200,7 +198,7 @@ class FoundType:
 
     @property
     def mixed_in(self) -> str:
-        """Where values of several types were met, which are kept as text; empty where there are none."""
+        """Where values of several types are, which are kept as text; empty without any."""
         return self.mixed or (f"several types within {self.path}" if is_mixed(self.kind) else "")
 
     def with_more(self, other: FoundType) -> FoundType:
@@ -240,9 +238,6 @@ class NoCommonTypeError(UserError):
 def in_words(kind: pa.DataType) -> str:
     """A type as messages name it."""
     return "of several types" if kind == MIXED else str(kind).replace("large_", "")
-
-
-# ------------------------------------------------------------------------------------------------ rules, in either order
 
 
 def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:

@@ -1,12 +1,9 @@
-"""What a filter finds in documents, beside its decision: whose text it is, and where.
+"""The entries of searched lists that a filter found in documents: which entry, and where.
 
     Filter.process  ─▶  FilterResult.findings  ─▶  findings of the task  ─▶  report, `datapipe inspect --contamination`
 
-A finding names an entry of a list that the stage searches for, such as an item of a benchmark. Counts of documents cannot tell
-which entries were found anywhere, since the same entry is found in many documents: the findings can.
-
-A task writes at most `MOST_OF_DOCUMENT` findings of a document, and beyond those the first finding of each entry. So its file
-is bounded by its documents and the lists, and the entries that were found are all in it.
+A task writes at most `MOST_OF_DOCUMENT` findings of a document, and beyond those the first finding
+of each entry: its file is bounded, and every entry that was found is in it.
 """
 
 from __future__ import annotations
@@ -31,13 +28,8 @@ FINDINGS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchedList:
-    """A list that a filter searches for.
-
-    Attributes:
-        name: of the list.
-        entries: how many it has.
-        undetectable: names of those that the filter cannot find with its options.
-    """
+    """A list that a filter searches for: its name, its number of entries, and the names of those that it
+    cannot find with its options."""
 
     name: str
     entries: int

@@ -3,23 +3,20 @@
     def long_enough(record, least: int = 200) -> bool:          - my_module:long_enough: {least: 500}
         return len(record["text"]) >= least
 
-    batch ─▶ a record of each document ─▶ the function ─▶ keep or drop, a text, columns ─▶ the batch's decisions and columns
+| it returns | meaning                                                                          |
+|------------|----------------------------------------------------------------------------------|
+| True       | the document is kept as it is                                                    |
+| False      | it is dropped, by the rule "false"                                               |
+| text       | its new text                                                                     |
+| a dict     | its new text and columns by name; values that the record has already change nothing |
 
-| it returns | meaning                                                                                          |
-|------------|--------------------------------------------------------------------------------------------------|
-| True       | the document is kept as it is                                                                    |
-| False      | it is dropped, by the rule "false"                                                               |
-| text       | its new text                                                                                     |
-| a dict     | its new text and columns by name; a value that the record has already changes nothing            |
-
-A record is a dict of Python values: `text`, `id`, and the columns that the source keeps or earlier stages wrote. Parameters
-after the record are options, checked by their annotations. Columns beside `text` are declared at the function:
+A record is a dict of `text`, `id`, and the columns that the source keeps or earlier stages wrote.
+Parameters after it are options, checked by their annotations. Other columns are declared:
 
     language.columns = {"language": str, "score": float}        str, int, float or bool; a document without one has null
     language.libraries = ("my-detector",)                       as `Stage.libraries`
 
-Each document costs a call of Python and the objects of its record, so a stage of whole columns is many times as fast
-(`stages/README.md`). Memory is bounded by the records of one batch.
+Memory is bounded by the records of one batch.
 """
 
 from __future__ import annotations
@@ -156,9 +153,6 @@ def _is_same(value: Any, other: Any) -> bool:
     return value is other or (type(value) is type(other) and bool(value == other))
 
 
-# ------------------------------------------------------------------------------------------------ a class for each function
-
-
 @lru_cache(maxsize=256)
 def function_stage(module: str, name: str, function: FunctionType) -> type[FunctionStage]:
     """The stage of a function, which is found under this name in this module. Raises UserError, without the stage's name."""
@@ -220,6 +214,5 @@ def _declared_columns(function: FunctionType) -> dict[str, Any]:
 
 
 def _unpickled(module: str, name: str) -> FunctionStage:
-    """A stage without options yet, whose state pickle sets next."""
     kind = function_stage(module, name, getattr(importlib.import_module(module), name))
     return kind.__new__(kind)

@@ -28,22 +28,20 @@ def _listed(value: Any) -> Any:
 class Global(Stage):
     """Compares every document with all others.
 
-        emit(batch)             rows (hash uint64, …, key, …) of the tables in `emits()`: what the comparison needs
-        exchanges()             the exchanges, in order. The engine plans each one after the one before it is committed
-        reduce(name, bucket)    all rows of a range of hashes  ->  rows of other tables, which are exchanged by their own hashes
-        drops, cuts, sizes      the final tables. The engine exchanges them by document and applies them
+        emit(batch)             rows (hash uint64, …, key, …) of the tables in `emits()`
+        exchanges()             the exchanges, in order; each is planned after the one before it is committed
+        reduce(name, bucket)    all rows of a range of hashes  ->  rows of other tables, exchanged by their own hashes
+        drops, cuts, sizes      the final tables, which the engine exchanges by document and applies
 
-    The union of what `reduce` returns must not depend on the borders of the hash ranges: `reduce` treats the rows of each hash
-    independently.
+    `reduce` treats the rows of each hash independently: its output must not depend on the borders of
+    the hash ranges.
 
-    **Hot keys.** The rows of one hash may exceed the memory of a task. The engine then calls `reduce` once per chunk:
-    consecutive rows of the largest table, together with all rows of that hash in the other tables. A chunk that begins inside
-    a group (`Exchange.group`) begins with a copy of the group's first row. Stars around the first row of a group, and joins
-    of a long table with a short one, need no further care. A row may be reduced twice: `drops` may repeat, counts may not.
+    **Hot keys.** If the rows of one hash exceed the memory of a task, the engine calls `reduce` once
+    per chunk: consecutive rows of the largest table, with all rows of that hash in the other tables. A
+    chunk that begins inside a group (`Exchange.group`) begins with a copy of the group's first row. A
+    row may be reduced twice: `drops` may repeat, counts may not.
 
-    `scope: source` keeps sources apart: the engine mixes the source's name into every emitted hash, except in the tables
-    of `by_key`.
-    """
+    `scope: source` mixes the source's name into every emitted hash, except in the tables of `by_key`."""
 
     scope: Literal["run", "source"] = Field(
         default="run",

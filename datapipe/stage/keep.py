@@ -13,10 +13,9 @@
 | random                   | the least keyed hash of the key                                           | an equal share |
 | first                    | the lowest key, which also breaks all remaining ties                      | none           |
 
-A rank has 64 bits, and the document of lowest (rank, key) survives. The top bit is set in documents of this run and cleared in
-reference rows, which are documents of the runs in `against`: those always survive (`tables.RANK`). The criteria of a list
-divide the other 63 bits. Two criteria with an equal share have 26 bits each after `source_order`, and 31 without it. Bits that
-do not fit are cut off: documents that differ in them alone tie, and the next criterion decides.
+The document of lowest (rank, key) survives. The top bit of the 64 marks new documents, so that
+reference rows always survive (`tables.RANK`). Bits that do not fit are cut off, and the next
+criterion decides. Two criteria have 26 bits each behind `source_order`, else 31; three are refused.
 
 | value   | encoding                                                     | smallest difference, 26 bits | 31 bits          |
 |---------|--------------------------------------------------------------|------------------------------|------------------|
@@ -24,13 +23,8 @@ do not fit are cut off: documents that differ in them alone tie, and the next cr
 | dates   | 40 bits of seconds without the last 14 (9)                   | 4.6 hours                    | 8.5 minutes      |
 | lengths | 6 bits of exponent, 20 (25) bits of fraction                 | exact to 1 MB, then 1e-6     | exact to 33 MB   |
 
-A single criterion, alone or after `source_order`, loses only fractions of a second and the last bits of a number. Three
-criteria with an equal share are refused: 18 bits each distinguish too little.
-
-A document without a number or date (null, NaN, or text that is none) ranks after all documents with one, for either end. Text
-is read as a number, because numbers kept from JSON are text. Whole numbers above 2^53 are rounded to the nearest float. Ranks
-are made of bits, without arithmetic on floats, so they are equal on every machine. A stage that computes a score rounds it, so
-that the column is equal too.
+A document without a number or date ranks last, for either end. Text is read as a number. Ranks are
+bits, without arithmetic on floats, so they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -70,13 +64,8 @@ _LENGTH_BITS = 58
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """One criterion of a survivor policy.
-
-    Attributes:
-        by: the name of the criterion: "longest", "highest".
-        column: the column that it compares; "" without one.
-        sources: the sources of `source_order` as listed; empty for the mixture's order.
-    """
+    """One criterion of a survivor policy: its name, the column that it compares, the sources of
+    `source_order` as listed (empty for the mixture's order)."""
 
     by: str
     column: str = ""
@@ -179,15 +168,8 @@ class KeepingOne(Global):
 
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
-    """The rank of each document of this run, (num_docs,) uint64: the lowest survives.
-
-    Raises UserError if a column is missing or has another type.
-
-    Args:
-        keep: the policy.
-        batch: the documents.
-        context: the context that the stage was opened with.
-    """
+    """The rank of each document of this run, (num_docs,) uint64: the lowest survives. Raises UserError if
+    a column is missing or has another type."""
     sharing = sum(criterion.by not in ("first", "source_order") for criterion in keep)
     left = _BITS - _SOURCE_BITS * any(criterion.by == "source_order" for criterion in keep)
     ranks = np.zeros(batch.num_docs, np.uint64)

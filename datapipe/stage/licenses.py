@@ -1,16 +1,17 @@
-"""Licences by their SPDX names: identifiers, expressions of them, and names of one's own.
+"""Licences by their SPDX names: identifiers, expressions of them, and other names as `LicenseRef-NAME`.
 
     "cc-by-4.0"              ─▶ "CC-BY-4.0"                        identifiers in any case
     "mit or apache-2.0"      ─▶ "MIT OR Apache-2.0"                expressions: AND, OR, WITH, parentheses
-    "LicenseRef-our-terms"   ─▶ as it is                           a licence that the list of SPDX lacks
+    "LicenseRef-our-terms"   ─▶ unchanged                          a licence that the list of SPDX lacks
 
-A mixture gets an error for any other text (`spdx`). A document does not: what it says becomes a name of this kind (`named`).
+Any other text in a mixture is an error (`spdx`). Any other text in a document becomes such a name (`named`):
 
     "Public Domain"          ─▶ "LicenseRef-public-domain"
     ["mit", "isc"]           ─▶ "MIT AND ISC"                      a list, as JSON
     "", null, "NOASSERTION"  ─▶ "unknown"
 
-The identifiers are those of the library license-expression, which carries the list of SPDX.
+The library license-expression parses expressions and carries the list of SPDX. Arrow is imported on first use: the commands
+that only read a mixture do without it.
 """
 
 from __future__ import annotations
@@ -18,55 +19,57 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 UNKNOWN = "unknown"
 """The name of no licence, in lists of allowed ones and in counts."""
 
 _MOST_CHARS = 300
-"""Longer text is no expression, also as SPDX writes it. The longest of the GitHub API and the Stack v2 have about a hundred."""
+"""Longer text is no expression. The longest of the GitHub API and the Stack v2 have about a hundred."""
 
 _MOST_NESTED = 20
-"""Parentheses within parentheses. Text with more is no expression, so that no document decides how deep the parser goes."""
+"""Text with more nested parentheses is no expression: a document cannot exhaust the stack."""
 
 _UNSAID = frozenset({"", UNKNOWN, "noassertion", "none", "null", "no_license"})
 _OWN = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+", re.IGNORECASE)
 _OWN_CHARS = 60
-_OPERATORS = frozenset({"AND", "OR", "WITH"})
-_WORD = re.compile(r"[()]|[^\s()]+")
 _EXPECTED = "expected an SPDX licence such as MIT, CC-BY-4.0 or MIT OR Apache-2.0, or LicenseRef-NAME for any other"
 _TOO_LONG = f"{_EXPECTED}, in at most {_MOST_CHARS} characters"
-_EXPECTED_OPERATOR = f"{_EXPECTED}; AND, OR and WITH stand between two names"
 
 
 def spdx(text: str) -> str:
     """The expression with its identifiers as SPDX writes them. Raises ValueError with the nearest identifier."""
     try:
-        return _parsed(text).written()
+        return _written(_parsed(text))
     except _UnknownIdentifierError as error:
         raise ValueError(_lacking(text, error)) from None
 
 
 @lru_cache(maxsize=4096)
 def named(text: str | None) -> str:
-    """The name of the licence that a document gives: an expression of SPDX, a name of its own, or "unknown"."""
+    """The name of the licence that a document gives: an SPDX expression, a LicenseRef, or "unknown"."""
     plain = (text or "").strip()
     if plain.startswith("["):
         return _named_by_all(plain)
     if plain.lower() in _UNSAID:
         return UNKNOWN
     try:
-        return _parsed(plain).written()
+        return _written(_parsed(plain))
     except ValueError:
         own = re.sub(r"[^a-z0-9.]+", "-", plain[: 4 * _OWN_CHARS].lower()).strip("-.")[:_OWN_CHARS]
         return f"LicenseRef-{own or 'other'}"
 
 
 def _named_by_all(text: str) -> str:
-    """The licence of a list in JSON, as repositories have it: all of them hold. Other text has a name of its own."""
+    """The licence of a JSON list, as repositories have it: all of them hold. Other text becomes a LicenseRef."""
     try:
         listed = json.loads(text)
         names = dict.fromkeys(named(entry) for entry in listed if entry is None or not entry.startswith("["))
@@ -84,35 +87,68 @@ def allowed_name(text: str) -> str:
 def is_allowed(license: str, allowed: Collection[str]) -> bool:
     """Whether a list of licences allows one.
 
-    `A OR B` is allowed if one of the two is, and `A AND B` if both are. `A WITH B` stands in the list itself. A list that names
-    the whole expression allows it.
+    `A OR B` is allowed if one of the two is, `A AND B` if both are, and `A WITH B` if the list names it. A list that names the
+    whole expression allows it.
 
     Args:
         license: as `named` or `spdx` returns it.
         allowed: as `allowed_name` returns them.
     """
     listed = {name.lower() for name in allowed}
-    return license.lower() in listed or (license != UNKNOWN and _parsed(license).is_allowed(listed))
+    return license.lower() in listed or (license != UNKNOWN and _holds(_parsed(license), listed))
 
 
 def single_licenses(license: str) -> list[str]:
     """The licences that an expression names, each once, in its order: MIT and Apache-2.0 of "MIT OR Apache-2.0"."""
-    return [] if license == UNKNOWN else list(dict.fromkeys(_parsed(license).names()))
+    return [] if license == UNKNOWN else list(dict.fromkeys(_names(_parsed(license))))
 
 
-# ------------------------------------------------------------------------------------------------ expressions
+def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    """The licence of each document as an index (num_docs,) into the names, each of which occurs once.
+
+    Args:
+        column: (num_docs,) text, lists of text, or values that Arrow writes as text.
+        name: of the column, for errors.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from datapipe.columns import compute
+    from datapipe.errors import UserError
+
+    try:
+        if pa.types.is_list(column.type):
+            lists = column.cast(pa.list_(pa.large_string())).to_pylist()
+            texts = pa.array([None if names is None else json.dumps(names) for names in lists], pa.large_string())
+        else:
+            texts = column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise UserError(
+            f"license_field: the column '{name}' holds {column.type}, expected text: a license, or a list of them as JSON. "
+            f"Name another field."
+        ) from None
+    encoded = compute.dictionary_encode(compute.fill_null(texts, ""))
+    of_values = [named(value) for value in encoded.dictionary.to_pylist()]
+    names = {license: number for number, license in enumerate(dict.fromkeys(of_values))}
+    numbers = np.array([names[license] for license in of_values], np.int64)
+    return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)
+
+
+def codes_of_documents(record: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    """As `license_codes`; documents without the column have no licence."""
+    import pyarrow as pa
+
+    index = record.schema.get_field_index(name)
+    return license_codes(pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index), name)
 
 
 class _UnknownIdentifierError(ValueError):
-    """A word of an expression is no identifier."""
-
     def __init__(self, word: str, is_exception: bool) -> None:
         super().__init__(word)
         self.word, self.is_exception = word, is_exception
 
 
 def _lacking(text: str, error: _UnknownIdentifierError) -> str:
-    """The message about a word that is no identifier."""
     what = "no exception of SPDX" if error.is_exception else "no licence of SPDX"
     plain = {_without_signs(name): name for name in sorted(_identifiers(error.is_exception).values(), reverse=True)}
     near = [f" Did you mean '{plain[key]}'?" for key in get_close_matches(_without_signs(error.word), plain, n=1)]
@@ -126,90 +162,64 @@ def _without_signs(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", re.sub(r"-(only|or-later)$", "", name.lower()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Expression:
-    """A licence (no parts), or parts joined by "AND" or "OR".
+def _parsed(text: str) -> Any:
+    """The tree of the library: AND, OR, or a symbol. Raises ValueError."""
+    from license_expression import Licensing
 
-    Attributes:
-        name: of the licence, with its exception; the operator where there are parts.
-    """
-
-    name: str
-    parts: tuple[_Expression, ...] = ()
-
-    def written(self) -> str:
-        """The expression with the parentheses that it needs."""
-        if not self.parts:
-            return self.name
-        inner = (f"({part.written()})" if self.name == "AND" and part.name == "OR" else part.written() for part in self.parts)
-        return f" {self.name} ".join(inner)
-
-    def names(self) -> Iterator[str]:
-        """The licences, without their exceptions."""
-        if not self.parts:
-            yield self.name.partition(" ")[0]
-        for part in self.parts:
-            yield from part.names()
-
-    def is_allowed(self, listed: Collection[str]) -> bool:
-        """Whether a list in lower case allows it."""
-        if self.written().lower() in listed:
-            return True
-        holds = any if self.name == "OR" else all
-        return bool(self.parts) and holds(part.is_allowed(listed) for part in self.parts)
-
-
-def _parsed(text: str) -> _Expression:
-    """The parts of an expression. Raises ValueError; `_UnknownIdentifierError` for a word that is no identifier."""
-    words = _WORD.findall(text)
-    if len(text) > _MOST_CHARS or not words:
-        raise ValueError(_TOO_LONG if words else _EXPECTED)
-    if max(accumulate({"(": 1, ")": -1}.get(word, 0) for word in words)) > _MOST_NESTED:
-        raise ValueError(f"{_EXPECTED}, with at most {_MOST_NESTED} parentheses within each other")
-    left = words[::-1]
-    parsed = _joined("OR", left)
-    if left:
-        raise ValueError(_EXPECTED_OPERATOR)
-    if len(parsed.written()) > _MOST_CHARS:
+    if len(text) > _MOST_CHARS:
         raise ValueError(_TOO_LONG)
+    if max(accumulate({"(": 1, ")": -1}.get(sign, 0) for sign in f" {text}")) > _MOST_NESTED:
+        raise ValueError(f"{_EXPECTED}, with at most {_MOST_NESTED} parentheses within each other")
+    try:
+        parsed = Licensing().parse(text, simple=True)
+    except Exception:  # the library also raises IndexError and TypeError for text that is no expression
+        raise ValueError(f"{_EXPECTED}; AND, OR and WITH stand between two names") from None
+    if parsed is None:
+        raise ValueError(_EXPECTED)
     return parsed
 
 
-def _joined(operator: str, left: list[str]) -> _Expression:
-    """Takes operands of one operator from the end of `left`. AND binds more closely than OR."""
-    parts = [_joined("AND", left) if operator == "OR" else _operand(left)]
-    while left and left[-1].upper() == operator:
-        left.pop()
-        parts.append(_joined("AND", left) if operator == "OR" else _operand(left))
-    flat = [inner for part in parts for inner in (part.parts if part.parts and part.name == operator else (part,))]
-    return parts[0] if len(parts) == 1 else _Expression(operator, tuple(flat))
+def _operator(node: Any) -> str:
+    return str(getattr(node, "operator", None) or "").strip()
 
 
-def _operand(left: list[str]) -> _Expression:
-    word = left.pop() if left else ")"
-    if word == "(":
-        inner = _joined("OR", left)
-        if not left or left.pop() != ")":
-            raise ValueError(f"{_EXPECTED}; a parenthesis is not closed")
-        return inner
-    if word == ")" or word.upper() in _OPERATORS:
-        raise ValueError(_EXPECTED_OPERATOR)
-    name = _identifier(word)
-    if left and left[-1].upper() == "WITH":
-        left.pop()
-        exception = _identifiers(True).get(left[-1].lower()) if left else None
-        if exception is None:
-            raise _UnknownIdentifierError(left[-1] if left else "", True)
-        left.pop()
-        name = f"{name} WITH {exception}"
-    return _Expression(name)
+def _written(node: Any) -> str:
+    """The expression with the parentheses that it needs. Raises ValueError, `_UnknownIdentifierError` for an unknown word."""
+    operator = _operator(node)
+    if not operator:
+        return _identifier(node)
+    parts = [(inner, _written(inner)) for inner in node.args]
+    written = [f"({text})" if (operator, _operator(inner)) == ("AND", "OR") else text for inner, text in parts]
+    expression = f" {operator} ".join(written)
+    if len(expression) > _MOST_CHARS:
+        raise ValueError(_TOO_LONG)
+    return expression
 
 
-def _identifier(word: str) -> str:
-    """The identifier as SPDX writes it; `+` stands for later versions."""
+def _names(node: Any) -> Iterator[str]:
+    if not _operator(node):
+        yield _identifier(node).partition(" ")[0]
+    for inner in node.args if _operator(node) else ():
+        yield from _names(inner)
+
+
+def _holds(node: Any, listed: Collection[str]) -> bool:
+    if _written(node).lower() in listed:
+        return True
+    inner = [_holds(inner, listed) for inner in node.args] if _operator(node) else [False]
+    return any(inner) if _operator(node) == "OR" else all(inner)
+
+
+def _identifier(symbol: Any) -> str:
+    """A licence as SPDX writes it, with its exception; `+` stands for later versions. Raises `_UnknownIdentifierError`."""
+    if (exception := getattr(symbol, "exception_symbol", None)) is not None:
+        known = _identifiers(True).get(exception.key.lower())
+        if known is None:
+            raise _UnknownIdentifierError(exception.key, True)
+        return f"{_identifier(symbol.license_symbol)} WITH {known}"
+    word, known = symbol.key, _identifiers(False)
     if _OWN.fullmatch(word):
         return word
-    known = _identifiers(False)
     if (name := known.get(word.lower())) is not None:
         return name
     if word.endswith("+") and (name := known.get(word[:-1].lower())) is not None:
@@ -219,7 +229,7 @@ def _identifier(word: str) -> str:
 
 @lru_cache(maxsize=2)
 def _identifiers(of_exceptions: bool) -> dict[str, str]:
-    """The identifiers of licences, or of exceptions, by their lower case; earlier spellings lead to those of now."""
+    """The identifiers of licences, or of exceptions, by their lower case; earlier spellings lead to the present ones."""
     from license_expression import get_license_index
 
     now: dict[str, str] = {}

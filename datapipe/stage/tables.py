@@ -1,10 +1,8 @@
 """Tables and exchanges of a global stage (`global_stage.Global`).
 
-    emitted tables  ->  exchange  ->  tables  ->  exchange  ->  …  ->  drops, cuts, sizes  ->  applied to the documents
-
-A table is a set of rows of one schema. An exchange brings rows of equal hash into one task. A task reduces a range of hashes,
-which the engine chooses from committed sizes: its memory is bounded for any corpus, and its output does not depend on the
-borders of the ranges.
+A table is a set of rows of one schema. An exchange brings rows of equal hash into one task. A task
+reduces a range of hashes, which the engine chooses from committed sizes: its memory is bounded, and
+the output does not depend on the borders of the ranges.
 """
 
 from __future__ import annotations
@@ -54,27 +52,24 @@ OPEN_SCHEMA = full_schema(hash=pa.uint64())
 class Exchange:
     """An exchange of rows by hash, and the call of `reduce` on each partition.
 
-    The first column of every table is `hash` uint64: it decides the partition of a row. Tables about documents have a key
-    column. Rows are sorted by all columns of integers and keys, from left to right. The stage chooses the columns after `hash`:
-    (hash, rank, key) puts the document of lowest rank first. Columns of other types must be functions of the sorted ones,
-    because the order of rows that differ in them alone is undefined.
+    The first column of every table is `hash` uint64: it decides the partition. Rows are sorted by all
+    columns of integers and keys, from left to right; columns of other types must be functions of these.
 
     Attributes:
-        name: what it does, in lower case and hyphens: "match", "compare", "cluster". Its step in the run is STAGE/NAME.
+        name: what it does, in lower case and hyphens: "match", "cluster". Its step is STAGE/NAME.
         inputs: the tables it reads: emitted tables, or outputs of earlier exchanges.
-        outputs: the tables it writes, with their schemas. Rows that several exchanges write to one table are added up.
-        rounds: the largest number of repetitions. From the second round on, an input that is also an output holds the rows of
-            the round before; the other inputs stay the same. Rows of outputs that are no inputs add up over the rounds. The
-            exchange ends after a round that writes no row to the table `open`. The run fails if `rounds` do not suffice.
-        group: the columns that documents must share to be compared, a prefix of the sorted columns of the largest table;
-            `hash` alone by default.
-        old_beside: inputs of which the exchange is a join: a reference row counts only where one of these tables has a row of
-            this run with its hash. The engine then leaves out most of the other reference rows, and need not read them. ():
-            every reference row counts.
-        neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row of
-            the group.
-        at_once_bytes: inputs up to this size are reduced in one task by one call of `reduce_at_once`, without rounds.
-            0: never. None: up to half of `execution.bucket_bytes`, since such a call takes several times its input.
+        outputs: the tables it writes, with their schemas. Rows of several exchanges add up.
+        rounds: the largest number of repetitions. From the second round on, an input that is also an
+            output holds the rows of the round before. The exchange ends after a round that writes no
+            row to the table `open`, and the run fails if `rounds` do not suffice.
+        group: the columns that documents must share to be compared, a prefix of the sorted columns of
+            the largest table.
+        old_beside: inputs of a join: a reference row counts only where one of these tables has a new
+            row with its hash, so the engine leaves out most others. (): every reference row counts.
+        neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it,
+            after the first row of the group.
+        at_once_bytes: inputs up to this size are reduced by one call of `reduce_at_once`, without
+            rounds. 0: never. None: up to half of `execution.bucket_bytes`.
     """
 
     name: str

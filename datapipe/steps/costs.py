@@ -1,9 +1,7 @@
 """What steps write and how long they compute, for estimates: the costs of parts of steps, and the speeds of stages.
 
-Bytes follow from the formats: where the kept shares are known, they were within a third. Seconds are those of one core of the
-machine that `tests/benchmarks/README.md` names, on web pages of 2 kB; allow a factor of three elsewhere. The speed of a kind of
-work stands with the kind.
-"""
+Bytes follow from the formats and were within a third of the measured ones. Seconds are those of one core of the machine in
+`tests/benchmarks/README.md`, on web pages of 2 kB, and may be three times as many elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document counts of a run. For every source, read = kept + Σ dropped by reason + quarantined. Pure.
+"""Document counts of a run, and losses of its sources. For every source, read = kept + Σ dropped by reason + quarantined. Pure.
 
 Each task checks its own counts. This module checks the steps of a plan: every step reads the documents that the step before it
 kept.
@@ -7,24 +7,30 @@ kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from math import prod
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name, total_counts
 from datapipe.quantities import counted
-from datapipe.records.record import Record
-from datapipe.stage.base import Filter
+from datapipe.records.outputs import Record
+from datapipe.stage.base import BELOW_SHARE
+from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import drops_for_others
-from datapipe.steps.cut import Cut
-from datapipe.steps.input_source import MapMetrics
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pack import PackMetrics
-from datapipe.steps.pipeline import GlobalStep
-from datapipe.steps.rank import filter_of, found_of
+from datapipe.steps.pipeline import BoundStage, GlobalStep
+from datapipe.steps.read_batches import MapMetrics
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.write import WriteMetrics
+
+MOST_LOST = 0.9
+"""Share of the documents that reach a stage above which a run warns of its loss."""
+
+_NAMED_REASONS = 3
+_NAMED_FILES = 5
 
 
 @dataclass(slots=True)
@@ -55,7 +61,7 @@ class SourceCounts:
 def source_counts(plan: Plan, source: str) -> SourceCounts:
     """The counts of a source. Raises DatapipeError when two committed steps disagree."""
     steps = steps_of_documents(plan, source)
-    parts = [total_counts(record.metrics.document_counts for record in step.records) for step in steps]
+    parts = [_counts_of(step) for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
         if step.is_committed and before.kept != after.read:
             raise _mismatch(step.id, f"the previous step kept {before.kept} documents, this step read {after.read}")
@@ -68,11 +74,12 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
+    of_tokens = [own for step in tokenized for own in step.numbers(TokenizeMetrics)]
+    of_files = [own for step in written for own in step.numbers(WriteMetrics)]
     counts = SourceCounts(
         document_counts=total,
-        tokens=sum(own.tokens for step in tokenized for own in step.numbers(TokenizeMetrics)),
-        empty=sum(own.empty for step in tokenized for own in step.numbers(TokenizeMetrics))
-        + sum(own.empty for step in written for own in step.numbers(WriteMetrics)),
+        tokens=sum(own.tokens for own in of_tokens),
+        empty=sum(own.empty for own in (*of_tokens, *of_files)),
         sequences=sum(own.sequences for step in packed[:1] for own in step.numbers(PackMetrics)),
         packing=total_by_name(own.packing for step in packed for own in step.numbers(PackMetrics)),
         work=total_by_name(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
@@ -89,12 +96,16 @@ def steps_of_documents(plan: Plan, source: str) -> list[Step]:
     return [*plan.of_kind("map", source), *plan.of_kind("tokenize", source)]
 
 
+def _counts_of(step: Step) -> DocumentCounts:
+    return total_counts(record.metrics.document_counts for record in step.records)
+
+
 def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:
     """Raises DatapipeError where documents or tokens are lost."""
     counts.document_counts.check(source)
     num_kept = counts.document_counts.kept
     for step in written:
-        num_read = sum(record.metrics.document_counts.read for record in step.records)
+        num_read = _counts_of(step).read
         if num_read != num_kept:
             raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
     for step in packed:
@@ -113,14 +124,27 @@ def shared_work(plan: Plan) -> dict[str, Work]:
     return total_by_name(record.metrics.work for step in plan.steps if not step.source for record in step.records)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def fields_without_value(step: Step) -> list[str]:
+    """The kept fields that are null in every document that a source's first step read, where it read any."""
+    values: Counter[str] = Counter()
+    for own in step.numbers(MapMetrics):
+        values.update(own.field_values)
+    counts = _counts_of(step)
+    has_documents = step.is_committed and counts.read > counts.quarantined
+    return [name for name, count in values.items() if count == 0] if has_documents else []
+
+
+# ---------------------------------------------------------------------------------------------------- losses
+
+
+@dataclass(frozen=True, slots=True)
 class ExcessDrops:
     """A global stage that dropped a larger share of a source than its `max_dropped`.
 
     Attributes:
         dropped, read: documents.
         allowed: `max_dropped`, a share.
-        on_excess: "warn" or "fail", as the stage has it.
+        on_excess: "warn" or "fail".
         inspect: the option of `datapipe inspect` that shows the dropped documents.
     """
 
@@ -148,47 +172,82 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
         for global_step, step in zip(after, plan.of_kind("map", source)[1:], strict=False):
             if not isinstance(global_step, GlobalStep):
                 continue
-            stage = next(stages)
+            stage, name = next(stages), global_step.id
             if stage.max_dropped is None or not step.is_committed:
                 continue
-            document_counts = total_counts(record.metrics.document_counts for record in step.records)
-            dropped = sum(count for reason, count in document_counts.dropped.items() if reason.startswith(f"{global_step.id}:"))
-            if _is_more(dropped, document_counts.read, stage.max_dropped):
-                excesses.append(
-                    ExcessDrops(
-                        source=source,
-                        stage=global_step.id,
-                        dropped=dropped,
-                        read=document_counts.read,
-                        allowed=stage.max_dropped,
-                        on_excess=stage.on_excess,
-                        inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {global_step.id}",
-                    )
-                )
+            counts = _counts_of(step)
+            dropped = sum(count for reason, count in counts.dropped.items() if reason.startswith(f"{name}:"))
+            if _is_more(dropped, counts.read, stage.max_dropped):
+                inspect = f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {name}"
+                limit = stage.max_dropped, stage.on_excess
+                excesses.append(ExcessDrops(source, name, dropped, counts.read, *limit, inspect))
     return excesses
 
 
-def thresholds(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
-    """By source and stage that keeps a share: the cut, found by this run or taken from an earlier one, with the share."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for source, segments in plan.pipeline.segments.items():
-        for bound in (bound for segment in segments for bound in segment):
-            share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
-            cut = bound.cut or _found_cut(plan, source, bound.name)
-            if share is not None and cut is not None:
-                entry = {"share": float(share.share), "of": share.of, "from": share.threshold_from or None}
-                found.setdefault(source, {})[bound.name] = {**cut.to_json(), **entry}
-    return found
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """The drops of one stage in a source.
+
+    Attributes:
+        dropped: documents by reason, "stage:rule".
+        reached: documents that the stages before it left.
+        is_asked: whether an option asks for a loss as large as this: a share to keep, or `max_dropped`.
+    """
+
+    stage: str
+    dropped: Counter[str]
+    reached: int
+    is_asked: bool
+
+    @property
+    def share(self) -> float:
+        return self.dropped.total() / self.reached
 
 
-def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
-    """The cut that this run found, or None."""
-    records = [record for step in plan.of_kind("narrow", source) if filter_of(step.id) == stage for record in step.records]
-    found = found_of(records[-1]) if records else None
-    return found if found is not None and found.is_found else None
+def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Loss]:
+    """The loss of each stage that dropped documents, in order."""
+    left, names = counts.read, sorted((bound.name for bound in stages), key=len, reverse=True)
+    by_stage: dict[str, Counter[str]] = {}
+    for reason, number in counts.dropped.items():
+        stage = next((name for name in names if reason == name or reason.startswith(f"{name}:")), "")
+        by_stage.setdefault(stage, Counter())[reason] += number
+    for bound in stages:
+        dropped = by_stage.pop(bound.name, None)
+        if dropped is not None and dropped.total() and left:
+            yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=_is_asked(bound, dropped, left))
+            left -= dropped.total()
 
 
-_NAMED_REASONS = 3
+def asked_share(stages: Sequence[BoundStage]) -> Fraction:
+    """The share of a source that its filters are asked to keep; 1 where none is asked for a share."""
+    return prod((bound.share.share for bound in stages if bound.share is not None), start=Fraction(1))
+
+
+def _is_asked(bound: BoundStage, dropped: Counter[str], reached: int) -> bool:
+    stage, share = bound.stage, dropped.total() / reached
+    if bound.share is not None:
+        return (dropped.total() - dropped[f"{bound.name}:{BELOW_SHARE}"]) / reached <= MOST_LOST
+    return isinstance(stage, Global) and stage.max_dropped is not None and share <= stage.max_dropped
+
+
+def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:
+    """Why no document of a source is left, as a clause: "filter.length:too_few_words dropped 50 of 50 documents".
+
+    Args:
+        files: the paths of its input files.
+    """
+    documents = counts.document_counts
+    if not documents.read:
+        more = f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+        return f"no document is in its input: {next(iter(files))}{more}"
+    read = f"of {counted(documents.read, 'document')}"
+    reasons = [f"{name} dropped {number:,}" for name, number in documents.dropped.most_common(_NAMED_REASONS)]
+    if documents.quarantined:
+        reasons.append(f"{documents.quarantined:,} are in quarantine ({quarantine_text(documents)})")
+    return f"{read}, {', '.join(reasons)}"
+
+
+# ---------------------------------------------------------------------------------------------------- quarantine
 
 
 def quarantine_text(document_counts: DocumentCounts) -> str:
@@ -199,9 +258,6 @@ def quarantine_text(document_counts: DocumentCounts) -> str:
     return "; ".join([*texts, *([f"and {counted(more, 'more reason')}"] if more else [])])
 
 
-_NAMED_FILES = 5
-
-
 def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
     """A sentence that names the unreadable files of a source, at most the first few."""
     named = [f"{file.path} from {file.position:,} on: {file.error.rstrip('.')}" for file in files[:_NAMED_FILES]]
@@ -209,23 +265,9 @@ def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
     return f"source '{source}': {counted(len(files), 'input file')} cannot be read whole: {'; '.join(named)}{more}"
 
 
-def fields_without_value(step: Step) -> list[str]:
-    """The kept fields that are null in every document that a source's first step read, where it read any."""
-    values: Counter[str] = Counter()
-    for own in step.numbers(MapMetrics):
-        values.update(own.field_values)
-    counts = total_counts(record.metrics.document_counts for record in step.records)
-    has_documents = step.is_committed and counts.read > counts.quarantined
-    return [name for name, count in values.items() if count == 0] if has_documents else []
-
-
 @dataclass(slots=True)
 class FirstTasks:
-    """What the first tasks of a source have read, as long as all of it is quarantined.
-
-    Attributes:
-        records: of the committed tasks; none once one of them has read a document.
-    """
+    """The records of the first tasks of a source, as long as all documents in them are quarantined."""
 
     step: Step
     records: list[Record] = field(default_factory=list)
@@ -238,9 +280,7 @@ class FirstTasks:
         self._read += counts.read
         self._damages += len(record.metrics.of(MapMetrics).unreadable_files)
         self._has_documents = self._has_documents or counts.read != counts.quarantined
-        self.records = [] if self._has_documents else self.records
-        if not self._has_documents:
-            self.records.append(record)
+        self.records = [] if self._has_documents else [*self.records, record]
 
     @property
     def num_left(self) -> int:

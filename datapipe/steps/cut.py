@@ -1,4 +1,4 @@
-"""The cut of a filter that keeps a share of a source (`Filter.kept_share`): the documents of the highest scores.
+"""The cut of a filter that keeps the documents of a source with the highest scores.
 
     score of a document  ─▶  (ordered 64-bit integer, tie)  ─▶  the cut: the least pair that is kept  ─▶  kept or below_share
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 from datapipe.columns import KEY_BYTES, hex_keys, key_matrix, keys_from, numbers, text_buffers, text_lengths, texts_from
 from datapipe.columns import compute as pc
 from datapipe.errors import StageError, UserError
-from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.files import Block, open_rows, read_block, read_index
+from datapipe.exchange.tables import FactWriter
 from datapipe.kernels.text import replace
 from datapipe.metrics import DocumentCounts
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
@@ -32,8 +32,8 @@ from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.hash_range import table_checksums
-from datapipe.steps.measuring.clusters import SurvivorWriter
+from datapipe.steps.kind import table_checksums
+from datapipe.steps.measuring import SurvivorWriter
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datapipe.errors import EncodingError
-from datapipe.exchange.partitions import committed_bytes
+from datapipe.exchange.tables import committed_bytes
 from datapipe.records.outputs import TokenizerFile
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.contract.guard import Failed
+from datapipe.steps.guard import Failed
 from datapipe.storage.root import Root
 
 if TYPE_CHECKING:

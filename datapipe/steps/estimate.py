@@ -20,7 +20,7 @@ from datapipe.steps.kind import Plan, Step
 from datapipe.steps.request import Request
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 
-KeptShares = Mapping[str, float]
+KeptText = Mapping[str, float]
 """The share of the text that each step of documents kept, by the step's id."""
 
 _START_S, _STEP_S = 4.0, 0.25
@@ -51,7 +51,7 @@ class Estimate:
     start_seconds: float = 0.0
 
 
-def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
+def estimate(request: Request, plan: Plan, kept: KeptText) -> Estimate:
     """The estimate of a plan. `kept` are the shares of the last run of the output."""
     costs = step_costs(request, plan, kept)
     pending = [(share, costs[step.id]) for step in plan.steps if (share := _pending_share(step))]
@@ -59,14 +59,14 @@ def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
         bytes=round(sum(share * cost.bytes for share, cost in pending)),
         core_seconds=sum(share * cost.seconds for share, cost in pending),
         unknown=tuple(dict.fromkeys(name for _, cost in pending for name in cost.unknown)),
-        is_all_kept=len(kept_shares(plan, kept)) < len(plan.of_kind("map")),
+        is_all_kept=len(kept_text(plan, kept)) < len(plan.of_kind("map")),
         start_seconds=_START_S + _STEP_S * len(pending) if pending else 0.0,
     )
 
 
-def step_costs(request: Request, plan: Plan, kept: KeptShares) -> dict[str, StepCost]:
+def step_costs(request: Request, plan: Plan, kept: KeptText) -> dict[str, StepCost]:
     """The cost of every step by the same estimate, by its id, whether it is committed or not."""
-    texts = _texts(request, plan, kept_shares(plan, kept))
+    texts = _texts(request, plan, kept_text(plan, kept))
     costs: dict[str, StepCost] = {}
     for step in plan.steps:
         parts = list(step.work.cost(plan, step, texts))
@@ -75,7 +75,7 @@ def step_costs(request: Request, plan: Plan, kept: KeptShares) -> dict[str, Step
     return costs
 
 
-def kept_shares(plan: Plan, before: KeptShares | None = None) -> dict[str, float]:
+def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:
     """The shares of the steps of which tasks are committed, and those before of other steps."""
     steps = plan.of_kind("map")
     shares = {step.id: before[step.id] for step in steps if before is not None and step.id in before}
@@ -92,7 +92,7 @@ def _pending_share(step: Step) -> float:
     return len(step.pending()) / len(step.tasks) if step.tasks else 0.0
 
 
-def _texts(request: Request, plan: Plan, kept: KeptShares) -> Texts:
+def _texts(request: Request, plan: Plan, kept: KeptText) -> Texts:
     of_steps: dict[str, tuple[float, float]] = {}
     cleaned: dict[str, float] = {}
     for name, source in request.sources.items():

@@ -1,16 +1,15 @@
 """A kind of work, its tasks, and the plan of a run.
 
-A kind is a subclass of `Task` in a file of this folder: its fields are what a worker needs, `run` is what the worker does. The
-class says the rest: its version, the options and libraries that it depends on, how its steps are planned from those before
-them, and what they cost. `kinds.py` lists the kinds.
+A kind is a subclass of `Task` in a file of this folder. Its fields are the inputs of a worker, and `run` is the work. The class
+declares its version, the options and libraries that it depends on, how its steps are planned, and what they cost. `kinds.py`
+lists the kinds.
 
     mixture, inputs, records ─▶ Planning ─▶ Plan: steps of tasks ─▶ workers: Task.run ─▶ records ─▶ Planning ─▶ …
 
 Every task is picklable, names its inputs by content, and writes only under a folder of its own. Each field declares how it
 enters the fingerprint of its task: as it is, as what `entering(…)` makes of it, or not at all (`LEFT_OUT`). Stages enter by
 their digests. The code of a kind enters as its `version`, which grows with every change of the bytes of its outputs; the bytes
-of each version are pinned in `tests/golden/test_kinds.py`.
-"""
+of each version are pinned in `tests/golden/test_kinds.py`."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from unicodedata import unidata_version
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile
 from datapipe.stage.reader import InputFile
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.pipeline import BoundStage, Pipeline
@@ -54,18 +52,16 @@ class Task:
     """What every task has, and what every kind of work declares.
 
     Attributes:
-        kind: its name.
-        version: of what it writes.
-        options: keys of the mixture that its tasks depend on, beside stages and inputs; with all keys below them. SOURCE stands
+        version: of the bytes that it writes.
+        options: keys of the mixture that its tasks depend on, with all keys below them, beside stages and inputs. SOURCE stands
             for the source of the step.
         libraries: whose versions decide its outputs, beside those of all kinds.
-        of_tokens: True of a kind that only runs with a tokenizer have, False of one that only others have, None of others.
+        of_tokens: whether runs with a tokenizer have it (True), those without one (False), or all (None).
         is_exchange: whether it exchanges rows, and counts no documents.
         mb_per_s: megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is short.
         step: the id of its step.
-        fingerprint: 64 hex digits; `fingerprinted` sets it.
+        fingerprint: 64 hex digits.
         source: empty where the task serves several.
-        seed: of the mixture.
         resources: Ray's: num_cpus, num_gpus, memory in bytes.
     """
 
@@ -84,7 +80,7 @@ class Task:
     resources: tuple[tuple[str, float], ...] = field(default=(), metadata=LEFT_OUT)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Runs the task, writing its outputs below `folder`."""
+        """Writes the outputs below `folder`."""
         raise NotImplementedError
 
     @property
@@ -98,14 +94,13 @@ class Task:
 
     @property
     def input_bytes(self) -> float:
-        """About how many bytes the task reads. For comparisons with tasks of the same step."""
+        """About how many bytes the task reads, for comparisons with tasks of the same step."""
         values = (getattr(self, each.name) for each in fields(self))
         files = (file for value in values if isinstance(value, tuple) for file in value)
         return sum(file.bytes for file in files if isinstance(file, OutputFile))
 
     @property
     def stages_run(self) -> tuple[BoundStage, ...]:
-        """The stages that the task runs."""
         return ()
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
@@ -132,7 +127,7 @@ class Task:
 
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
-        """The parts of what all tasks of a step take. By default the step goes through all text of its source once."""
+        """The costs of parts of a step. By default the step reads all text of its source once."""
         if cls.mb_per_s:
             text, written = texts.cleaned[step.source], texts.token_bytes if cls.of_tokens else DOCUMENTS
             yield StepCost(text * written, seconds_of(text, cls.mb_per_s))
@@ -156,7 +151,7 @@ Own = TypeVar("Own")
 
 
 def fingerprinted(task: T) -> T:
-    """A task that was just made, given the fingerprint of its fields and of the code that it runs."""
+    """Sets the fingerprint of a new task: of its fields and of the code that it runs."""
     content = {"kind": task.kind, "code": code_of(type(task))}
     content |= {name: part(getattr(task, name)) for name, part in _parts(type(task))}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
@@ -166,25 +161,29 @@ def fingerprinted(task: T) -> T:
 
 @lru_cache(maxsize=32)
 def _parts(kind: StepKind) -> list[tuple[str, Callable[[Any], Any]]]:
-    """The fields of tasks of a kind that enter the fingerprint, each with what enters."""
+    """The fields of a kind that enter the fingerprint, each with the function of its value that enters."""
     return [(each.name, part) for each in fields(kind) if (part := each.metadata.get(_ENTERS, lambda value: value)) is not None]
 
 
 @lru_cache(maxsize=32)
 def code_of(kind: StepKind) -> str:
-    """What fingerprints have of the code of a kind: its version, and those of the libraries that decide bytes, among them
-    Python's Unicode tables, which say what a letter is."""
+    """The code of a kind in fingerprints: its version and those of the libraries that decide bytes. Python's Unicode tables are
+    one of them: they define letters."""
     libraries = (f"{name}={version(name)}" for name in (*_LIBRARIES, *kind.libraries))
     return " ".join([f"version={kind.version}", f"unicode={unidata_version}", *libraries])
 
 
 def checksums(files: Iterable[ExchangeFile]) -> list[str]:
-    """What identifies a set of exchange files. Their readers sort, so the order of the files is no part of it."""
+    """The identity of a set of exchange files, whose readers sort."""
     return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
 
 
+def table_checksums(tables: Tables) -> dict[str, list[str]]:
+    return {name: checksums(files) for name, files in sorted(tables.items())}
+
+
 def file_checksums(files: Iterable[OutputFile]) -> list[str]:
-    """What identifies files whose order counts."""
+    """The identity of files whose order counts."""
     return [file.checksum for file in files]
 
 
@@ -206,7 +205,7 @@ class Step:
 
     Attributes:
         id: unique in the run: "web/read", "dedup.minhash/compare".
-        label: what it does, in full, for people: "read → filter.length → filter.url".
+        label: for people: "read → filter.length → filter.url".
         source: empty where the step serves several.
         tasks: None while the steps that it needs are not committed.
         records: of the committed tasks, in task order.
@@ -236,11 +235,11 @@ class Step:
         return self.tasks is not None and len(self.records) == len(self.tasks)
 
     def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
-        """All outputs of a kind, which are files of one type, in task order."""
+        """All outputs of a kind, in task order."""
         return tuple(output for record in self.records for output in record.of(kind, file_type))
 
     def numbers(self, kind: type[Own]) -> Iterator[Own]:
-        """The numbers of its kind of work, of each committed task."""
+        """The metrics of its kind of work, of each committed task."""
         return (record.metrics.of(kind) for record in self.records)
 
     def pending(self) -> list[Task]:
@@ -254,8 +253,8 @@ class Plan:
 
     Attributes:
         inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
-        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
-        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
+        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found it.
+        widened: by source, the source with the types that reading has found, and the fingerprints of the tasks that found them.
     """
 
     pipeline: Pipeline
@@ -282,8 +281,8 @@ class Plan:
 
 
 class Planning:
-    """A plan that is being made. Tasks follow from committed records, which stay, so what an earlier plan of the same request,
-    from fewer records, has of tasks is taken from it.
+    """A plan in the making. Tasks follow from committed records, which stay, so tasks of an earlier plan of the request are
+    taken from it.
 
     Attributes:
         known: the steps of the plan, by id.
@@ -298,11 +297,11 @@ class Planning:
     def add(
         self, kind: StepKind, step_id: str, label: str, own: Iterable[Fields] | None, uses: Sequence[str] = (), **common: Any
     ) -> Step:
-        """Adds a step. To make its tasks takes 0.1 ms each, so those of the plan before are taken from there.
+        """Adds a step. A new task takes 0.1 ms, so those of the earlier plan are used again.
 
         Args:
             own: fields of each of its tasks; None while they are not known.
-            uses: names of what the tasks run, by which the mixture gives resources.
+            uses: names of stages or kinds, by which the mixture gives resources.
             common: fields of all its tasks.
         """
         step = self._before.get(step_id)
@@ -323,7 +322,7 @@ class Planning:
         return step
 
     def withdraw(self, step: Step) -> None:
-        """Takes back the step that was added last, whose tasks turned out to be others."""
+        """Removes the step that was added last, and its tasks."""
         self.plan.steps.pop()
         self._before.pop(step.id, None)
 
@@ -334,7 +333,7 @@ class Planning:
 
     @property
     def tokenizer(self) -> TokenizerFile | None:
-        """As `Plan.tokenizer`, which goes through all steps."""
+        """As `Plan.tokenizer`, without a walk through all steps."""
         step = self.known.get("tokenizer/load") or self.known.get("tokenizer/train")
         return None if step is None else next(iter(step.outputs("tokenizer", TokenizerFile)), None)
 

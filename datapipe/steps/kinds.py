@@ -15,44 +15,32 @@
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
 
-A step gets its tasks once the records of the step before are committed; until then only its name is known. So the driver
-compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once.
+A step gets its tasks once the step before is committed; until then only its name is known. So the driver compiles the plan
+again whenever a step ends, and a resumed run passes the committed steps at once.
 """
 
 from __future__ import annotations
 
 from datapipe.config.mixture import Mixture
-from datapipe.steps.gather import GatherTask
 from datapipe.steps.kind import LookUp, Plan, Planning, StepKind
 from datapipe.steps.map import MapTask
-from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import lay_out
 from datapipe.steps.rank import NarrowTask, RankTask
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
 from datapipe.steps.request import Request
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
-    MapTask,
-    ReduceTask,
-    MergeTask,
-    GatherTask,
-    RankTask,
-    NarrowTask,
-    SampleTask,
-    TrainTask,
-    TokenizeTask,
-    PackTask,
-    WriteTask,
+    *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask),
+    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 
 
 def kind_named(name: str) -> StepKind:
-    """The kind of a name."""
     return next(kind for kind in KINDS if kind.kind == name)
 
 
@@ -62,11 +50,8 @@ def kinds_of(mixture: Mixture) -> list[StepKind]:
 
 
 def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) -> Plan:
-    """The plan of a run as of now. Raises UserError where the order of global stages is contradictory.
-
-    Args:
-        before: an earlier plan of the same request, from fewer records.
-    """
+    """The plan of a run as of now. `before` is an earlier plan of the request, from fewer records. Raises UserError where the
+    order of global stages is contradictory."""
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
     planning, kinds = Planning(request, look_up, pipeline, before), kinds_of(request.mixture)
     for kind in kinds:

@@ -6,7 +6,7 @@
                                                                      ├─▶ drops          key, reason, measured value
                                                                      └─▶ quarantine     unreadable input, failed documents
 
-A source of batches (`input_source.py`, or the documents of the step before), the stages (`stage_runner.py`), and sinks, each
+A source of batches (`read_batches.py`, or the documents of the step before), the stages (`stage_runner.py`), and sinks, each
 of which writes its files. One batch is in memory at a time, and one run of emitted rows.
 
 A task that finds that its file cannot be cut at its range commits this alone; the next plan then has one task for the file
@@ -23,20 +23,16 @@ from typing import Any, Self, cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UnsplittableInputError
-from datapipe.exchange.facts import FactWriter, kept_facts
 from datapipe.exchange.files import TableWriters
-from datapipe.exchange.partitions import TableWriter, read_documents
+from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import ExchangeFile, Outputs, TableFile, Tables
-from datapipe.records.record import Record
+from datapipe.records.outputs import ExchangeFile, Outputs, Record, TableFile, Tables
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
-from datapipe.steps.contract.guard import NO_CARE, Care
 from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_on, rows_cost, seconds_of, stage_cost
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
-from datapipe.steps.gather import decisions
-from datapipe.steps.input_source import InputSource, InputSplit, MapMetrics
+from datapipe.steps.guard import NO_HINTS, RetryHints
 from datapipe.steps.kind import (
     ARROW,
     LEFT_OUT,
@@ -49,12 +45,12 @@ from datapipe.steps.kind import (
     documents_of,
     entering,
 )
-from datapipe.steps.measuring.clusters import SurvivorWriter
-from datapipe.steps.measuring.distributions import Distributions
-from datapipe.steps.measuring.findings import FindingsWriter, searched
+from datapipe.steps.measuring import Distributions, FindingsWriter, SurvivorWriter, searched
 from datapipe.steps.pipeline import BoundStage, GlobalStep, RankingStep
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import ScoreWriter, find_cut, is_scored
+from datapipe.steps.rank import ScoreWriter, find_cut
+from datapipe.steps.read_batches import InputSource, InputSplit, MapMetrics
+from datapipe.steps.reduce import decisions
 from datapipe.steps.request import PlannedSource
 from datapipe.steps.splits import file_hash
 from datapipe.steps.stage_runner import Sink, StageRunner
@@ -78,7 +74,7 @@ class MapTask(Task):
         cut: the filter that scored `documents` in the step before, with the cut that is applied to them.
         emit: the global stage that follows.
         source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
-        care: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
+        hints: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
             makes it raise is, so neither enters the fingerprint.
     """
 
@@ -97,7 +93,7 @@ class MapTask(Task):
     )
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     source_position: int | None = None
-    care: Care = field(default=NO_CARE, metadata=LEFT_OUT)
+    hints: RetryHints = field(default=NO_HINTS, metadata=LEFT_OUT)
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -186,11 +182,11 @@ class _Flow:
         self.input = InputSource(source, task.inputs, task.fields, task.limit, self.metrics, self.own, self.quarantine)
         self.drops = Drops(root, folder, source, self.counts)
         self.distributions, self.survivors = Distributions(root, folder, source), SurvivorWriter(root, folder)
-        scored = [bound for bound in task.stages if is_scored(bound)]
+        scored = [bound for bound in task.stages if bound.is_scored]
         self.sinks: list[Sink] = [ScoreWriter(root, folder, bound, task.seed) for bound in scored]
         self.sinks.append(FindingsWriter(root, folder, source))
         self.runner = StageRunner(
-            task.seed, task.care, self.metrics, self.quarantine, self.drops, self.distributions, self.sinks
+            task.seed, task.hints, self.metrics, self.quarantine, self.drops, self.distributions, self.sinks
         )
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
         self.kept: FactWriter | None = None  # of the last segment: documents that other segments pass on may still be dropped

@@ -22,15 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
-from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
+from datapipe.exchange.tables import FactWriter, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, train_rows
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
-from datapipe.steps.hash_range import hash_ranges
 from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
+from datapipe.steps.reduce import hash_ranges
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 

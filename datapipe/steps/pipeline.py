@@ -5,12 +5,11 @@
     code:                                     │ dedup.exact │  redact.pii
            segment 0 (only reads)                             segment 1
 
-A filter that keeps a share of a source ends a segment as well: it scores the documents there, and the next segment drops those
-below the cut, which is found between the two.
+A filter that keeps a share of a source ends a segment, too: it scores the documents, the cut is found, and the next segment
+drops those below it.
 
 A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
-the same order; otherwise each would wait for the other.
-"""
+the same order; otherwise each would wait for the other."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from datapipe.errors import UserError
-from datapipe.stage.base import Filter, Map
+from datapipe.stage.base import Filter, KeptShare, Map
 from datapipe.stage.global_stage import Global
 from datapipe.steps.cut import Cut
 
@@ -39,6 +38,16 @@ class BoundStage:
     digest: str
     emit_digest: str = ""
     cut: Cut | None = None
+
+    @property
+    def share(self) -> KeptShare | None:
+        """How much of a source it keeps by scores; None where its rules decide alone."""
+        return self.stage.kept_share() if isinstance(self.stage, Filter) else None
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it keeps a share whose cut is not known yet. Such a filter is the last stage of its segment."""
+        return self.cut is None and self.share is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,67 +107,49 @@ def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
     """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting orders."""
     segments = {source: _segments(listed) for source, listed in stages.items()}
     endings = {source: [bound for bound in listed if _ends_segment(bound)] for source, listed in stages.items()}
-    global_steps = {step.id: step for step in _global_steps(endings)}
-    by_identity = {(step.stage.name, step.stage.digest): step for step in global_steps.values()}
-    after = {
-        source: (
-            *(
-                by_identity[bound.name, bound.digest] if is_global(bound) else RankingStep(id=bound.name, stage=bound)
-                for bound in listed
-            ),
-            None,
-        )
-        for source, listed in endings.items()
-    }
+    global_steps = _global_steps(endings)
+    after: dict[str, tuple[GlobalStep | RankingStep | None, ...]] = {}
+    for source, listed in endings.items():
+        steps = [global_steps.get((bound.name, bound.digest)) or RankingStep(id=bound.name, stage=bound) for bound in listed]
+        after[source] = (*steps, None)
+    by_id = {step.id: step for step in global_steps.values()}
     orders = {source: [step.id for step in steps if isinstance(step, GlobalStep)] for source, steps in after.items()}
-    ordered = tuple(global_steps[step_id] for step_id in _order(orders))
+    ordered = tuple(by_id[step_id] for step_id in _order(orders))
     global_stages = {
-        source: tuple(cast(Global, bound.stage) for bound in listed if is_global(bound)) for source, listed in endings.items()
+        source: tuple(bound.stage for bound in listed if isinstance(bound.stage, Global)) for source, listed in endings.items()
     }
     return Pipeline(segments=segments, global_steps=ordered, after=after, global_stages=global_stages)
 
 
-def is_global(bound: BoundStage) -> bool:
-    """Whether a stage compares the documents of a run with each other."""
-    return isinstance(bound.stage, Global)
-
-
-def finds_cut(bound: BoundStage) -> bool:
-    """Whether a stage keeps a share of a source whose cut this run must find."""
-    share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
-    return share is not None and not share.threshold_from
-
-
 def _ends_segment(bound: BoundStage) -> bool:
-    return is_global(bound) or finds_cut(bound)
+    return isinstance(bound.stage, Global) or bound.is_scored
 
 
 def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
     segments: list[list[BoundStage]] = [[]]
     for bound in listed:
-        if not is_global(bound):
+        if not isinstance(bound.stage, Global):
             segments[-1].append(bound)
         if _ends_segment(bound):
             segments.append([])
     return tuple(tuple(segment) for segment in segments)
 
 
-def _global_steps(endings: Mapping[str, Sequence[BoundStage]]) -> list[GlobalStep]:
+def _global_steps(endings: Mapping[str, Sequence[BoundStage]]) -> dict[tuple[str, str], GlobalStep]:
+    """The global steps by the name and digest of their stage."""
     members: dict[tuple[str, str], list[tuple[str, int]]] = {}
     stages: dict[tuple[str, str], BoundStage] = {}
     for source, listed in endings.items():
-        for number, bound in ((number, bound) for number, bound in enumerate(listed) if is_global(bound)):
-            members.setdefault((bound.name, bound.digest), []).append((source, number))
-            stages[bound.name, bound.digest] = bound
+        for number, bound in enumerate(listed):
+            if isinstance(bound.stage, Global):
+                members.setdefault((bound.name, bound.digest), []).append((source, number))
+                stages[bound.name, bound.digest] = bound
     names = [name for name, _ in members]
-    return [
-        GlobalStep(
-            id=name if names.count(name) == 1 else f"{name}@{digest[:8]}",
-            stage=stages[name, digest],
-            sources=tuple(sources),
-        )
-        for (name, digest), sources in members.items()
-    ]
+    steps: dict[tuple[str, str], GlobalStep] = {}
+    for (name, digest), sources in members.items():
+        step_id = name if names.count(name) == 1 else f"{name}@{digest[:8]}"
+        steps[name, digest] = GlobalStep(id=step_id, stage=stages[name, digest], sources=tuple(sources))
+    return steps
 
 
 def _order(orders: Mapping[str, Sequence[str]]) -> list[str]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.document_name import document_name, with_own_id
-from datapipe.exchange.facts import FactWriter
+from datapipe.exchange.tables import FactWriter
 from datapipe.metrics import DocumentCounts
 from datapipe.records.names import INPUTS
 from datapipe.records.outputs import Outputs
@@ -26,7 +26,7 @@ from datapipe.shards import schemas
 from datapipe.stage.decoding import EXCERPT_BYTES
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import Rejected
-from datapipe.steps.contract.guard import Failed
+from datapipe.steps.guard import Failed
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root
 

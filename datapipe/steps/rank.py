@@ -4,14 +4,13 @@
     scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
     documents, the cut ─▶ map
 
-How the interval narrows is in `steps/cut.py`. What `narrow` finds is so small that it stands in its record, so the plan
-knows it without reading a file.
-"""
+`cut.py` narrows the interval. The result of `narrow` stands in its record, so the plan knows it without reading a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -20,10 +19,9 @@ import pyarrow as pa
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves, numbers, ordered, text_lengths
 from datapipe.errors import DatapipeError
-from datapipe.exchange.partitions import TableWriter, read_table
+from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile
-from datapipe.records.record import Record
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
 from datapipe.stage.documents import DocumentBatch
@@ -50,8 +48,7 @@ class _OfFilter(Task):
 
     @classmethod
     def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
-        bound = (bound for segment in plan.pipeline.segments[source] for bound in segment)
-        return [each for each in bound if each.name == filter_of(step.id)]
+        return [bound for bound in chain(*plan.pipeline.segments[source]) if bound.name == _filter_of(step)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +64,6 @@ class RankTask(_OfFilter):
     scores: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """The summary of some files of scores in an interval."""
         metrics, ranked = TaskMetrics(), Ranked(self.interval)
         with metrics.timed(f"{self.stage}: summarise scores") as work:
             for file in self.scores:
@@ -100,7 +96,6 @@ class NarrowTask(_OfFilter):
     share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """The narrower interval, or the cut. It is small, so it stands in the record and there is no file."""
         metrics = TaskMetrics()
         with metrics.timed(f"{self.stage}: find the cut") as work:
             summaries = [rows for file in self.summaries for rows in read_table(root, file)] or [Ranked(Cut()).summary()]
@@ -120,21 +115,18 @@ def scores_of(stage: str) -> str:
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
     """The filter with the cut of its share, or None while that is not committed."""
     bound, interval = ending.stage, Cut()
-    share = cast(Filter, bound.stage).kept_share()
-    assert share is not None
     scores = scored.outputs(scores_of(bound.name), TableFile)
     for number in range(1, MOST_ROUNDS + 1):
-        ranks, narrow = step_ids(source, bound.name, number)
         common = {"source": source, "stage": bound.name, "interval": interval}
         groups = ({"scores": files} for files in file_groups(scores, planning.bucket_bytes // 4))
-        label = f"{bound.name}: summarise scores, round {number}"
-        ranked = planning.add(RankTask, ranks, label, groups if scored.is_committed else None, **common)
-        summaries = [{"summaries": ranked.outputs("summary", TableFile), "share": share}]
-        label = f"{bound.name}: find the cut, round {number}"
-        narrowed = planning.add(NarrowTask, narrow, label, summaries if ranked.is_committed else None, **common)
+        step_id, label = f"{source}/rank-{bound.name}-{number}", f"{bound.name}: summarise scores, round {number}"
+        ranked = planning.add(RankTask, step_id, label, groups if scored.is_committed else None, **common)
+        summaries = [{"summaries": ranked.outputs("summary", TableFile), "share": bound.share}]
+        step_id, label = f"{source}/narrow-{bound.name}-{number}", f"{bound.name}: find the cut, round {number}"
+        narrowed = planning.add(NarrowTask, step_id, label, summaries if ranked.is_committed else None, **common)
         if not narrowed.is_committed:
             return None
-        interval = found_of(narrowed.records[0])
+        interval = narrowed.records[0].metrics.of(NarrowMetrics).cut
         if interval.is_found:
             return replace(bound, cut=interval)
     raise DatapipeError(
@@ -155,36 +147,37 @@ def file_groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[
         yield tuple(group)
 
 
-def step_ids(source: str, stage: str, number: int) -> tuple[str, str]:
-    """The ids of the two steps of a round: `web/rank-filter.classifier-1` and `web/narrow-filter.classifier-1`."""
-    return f"{source}/rank-{stage}-{number}", f"{source}/narrow-{stage}-{number}"
+def filters_with_cuts(plan: Plan) -> dict[str, dict[str, BoundStage]]:
+    """By source and name, the filters that keep a share, with their cuts: found by this run, or taken from an earlier one."""
+    filters: dict[str, dict[str, BoundStage]] = {}
+    for source, segments in plan.pipeline.segments.items():
+        for bound in chain(*segments):
+            cut = bound.cut if not bound.is_scored else _found_cut(plan, source, bound.name)
+            if cut is not None:
+                filters.setdefault(source, {})[bound.name] = replace(bound, cut=cut)
+    return filters
 
 
-def filter_of(step_id: str) -> str:
-    """The filter, by its name in the run, whose cut one of these steps helps to find."""
-    return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
+def _found_cut(plan: Plan, source: str, name: str) -> Cut | None:
+    steps = (step for step in plan.of_kind("narrow", source) if _filter_of(step) == name)
+    cuts = [own.cut for step in steps for own in step.numbers(NarrowMetrics)]
+    return cuts[-1] if cuts and cuts[-1].is_found else None
 
 
-def found_of(record: Record) -> Cut:
-    """What a task of kind "narrow" found."""
-    return record.metrics.of(NarrowMetrics).cut
+def _filter_of(step: Step) -> str:
+    """The filter, by its name in the run, whose cut the step helps to find."""
+    return step.id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
 # ---------------------------------------------------------------------------------------------------- in map tasks
-
-
-def is_scored(bound: BoundStage) -> bool:
-    """Whether a filter keeps a share of the source whose cut is not known yet. Such a filter is the last of its segment."""
-    return bound.cut is None and isinstance(bound.stage, Filter) and bound.stage.kept_share() is not None
 
 
 class ScoreWriter:
     """Writes the scores of a map task's documents that pass the other rules of a filter."""
 
     def __init__(self, root: Root, folder: str, bound: BoundStage, seed: int) -> None:
-        share = cast(Filter, bound.stage).kept_share()
-        assert share is not None
-        self._name, self._of, self._seed = bound.name, share.of, tie_seed(bound, seed)
+        assert bound.share is not None
+        self._name, self._of, self._seed = bound.name, bound.share.of, tie_seed(bound, seed)
         self._table = TableWriter(root, f"{folder}/scores.arrow")
 
     def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:

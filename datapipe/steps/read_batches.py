@@ -1,9 +1,14 @@
-"""What readers return as batches of documents: limited, with keys, joined up to the size of a batch."""
+"""The documents of the input files of a map task, in batches with keys, up to the limit.
+
+splits ─▶ reader ─▶ fields in the types of their columns ─▶ keys ─▶ batches of `TARGET_BATCH_BYTES`
+            └─▶ rejected input ─▶ quarantine
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +17,125 @@ from datapipe.columns import as_large_string, make_keys
 from datapipe.columns import compute as pc
 from datapipe.document_name import document_name
 from datapipe.errors import UserError
+from datapipe.inputs.planned_input import PlannedInput, damages
+from datapipe.machine.activity import at_place
+from datapipe.metrics import TaskMetrics, UnreadableFile
 from datapipe.shards.documents.json_lines import float_texts, json_values
 from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES
-from datapipe.stage.field_types import DECLARED, holds, in_words, joined, plain, written
-from datapipe.stage.reader import FieldNames, ReadBatch, Split
+from datapipe.stage.field_types import DECLARED, FoundType, holds, in_words, joined, plain, written
+from datapipe.stage.reader import FieldNames, OpenInput, ReadBatch, Reader, Split
+from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.splits import file_hash
 
 MAX_BATCH_DOCS = 8192
 _SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSplit:
+    """A split, its reader, and the digest of the reader's code and options."""
+
+    split: Split
+    reader: Reader
+    reader_digest: str
+
+    def identity(self) -> list[Any]:
+        file = self.split.file
+        return [self.reader_digest, file.path, file.num_bytes, file.stamp, self.split.start, self.split.stop]
+
+
+@dataclass(slots=True)
+class MapMetrics:
+    """The numbers of a map task. A task with `unsplittable_files` or `wider_types` has no outputs and no counts.
+
+    Attributes:
+        unreadable_files: in the order of the input, one for each damage.
+        unsplittable_files: paths of input files that cannot be cut at the task's range; the plan then reads them whole.
+        wider_types: by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`); the plan then
+            reads the source with wider types.
+        searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
+        field_values: by kept field, documents with a value; of tasks that read input.
+    """
+
+    unreadable_files: list[UnreadableFile] = field(default_factory=list)
+    unsplittable_files: list[str] = field(default_factory=list)
+    wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
+    searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    field_values: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InputSource:
+    """The input of one task.
+
+    Attributes:
+        own: of `metrics`.
+        limit: documents to read; None for all.
+        path: of the file that is read.
+    """
+
+    source: str
+    inputs: tuple[InputSplit, ...]
+    fields: FieldNames
+    limit: int | None
+    metrics: TaskMetrics
+    own: MapMetrics
+    quarantine: Quarantine
+    path: str = ""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises ChangedInputError where a file is not the planned one."""
+        return coalesced(self._records())
+
+    def _records(self) -> Iterator[pa.RecordBatch]:
+        self.own.field_values = dict.fromkeys(self.fields.columns, 0)
+        for entry in self.inputs:
+            if self.limit == 0:
+                return
+            self.path = entry.split.file.path
+            with PlannedInput(entry.split.file) as planned:
+                yield from self._records_of(entry, planned.open)
+
+    def _records_of(self, entry: InputSplit, open_input: OpenInput) -> Iterator[pa.RecordBatch]:
+        """The batches of a split with keys, up to the limit; rejected input goes to quarantine."""
+        split, num_records = entry.split, 0
+        reading = iter(entry.reader.read(split, self.fields, open_input))
+        while self.limit is None or self.limit > 0:
+            with self.metrics.timed("read") as work:
+                at_place(f"{split.file.path}, after {num_records:,} of its documents")
+                part = next(reading, None)
+                if part is None:
+                    break
+                self._add_wider(part)
+                part = conformed(part, split, self.fields)
+                if self.limit is not None:
+                    part, self.limit = limited(part, self.limit)
+                record = with_keys(part, split, self.source)
+                work.bytes, work.documents = part.input_bytes, len(part.positions)
+            num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
+            self._count(split, part)
+            if record.num_rows:
+                for name, column in part.extra.items():
+                    self.own.field_values[name] += len(column) - column.null_count
+                yield record
+        if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
+            self.metrics.document_counts.counts["read:empty_files"] += 1
+
+    def _count(self, split: Split, part: ReadBatch) -> None:
+        """Counts records that are no documents."""
+        self.quarantine.reject(split.file.path, part.rejected)
+        self.own.unreadable_files += damages(split.file, part.rejected)
+        for kind, count in part.passed_over.items():
+            self.metrics.document_counts.counts[f"read:{kind}"] += count
+
+    def _add_wider(self, part: ReadBatch) -> None:
+        """Adds the types of values that do not fit to those of the batches before, in the order of the input."""
+        for name, kind in part.wider.items():
+            found, held = FoundType(kind=kind, path=self.path), self.own.wider_types.get(name)
+            self.own.wider_types[name] = (found if held is None else FoundType.from_json(held).with_more(found)).to_json()
+
+
+# ---------------------------------------------------------------------------------------------------- batches
 
 
 def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
@@ -33,9 +149,9 @@ def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
 
 
 def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
-    """A reader's batch with its fields in the types of their columns, under the names of these. A document with a value that
-    cannot be of its declared type is rejected; values of a type that their column does not hold are left to `ReadBatch.wider`.
-    Raises UserError for a value that the type of all files does not hold."""
+    """A reader's batch with its fields under the names and in the types of their columns. A document with a value that cannot
+    be of its declared type is rejected; types that their column does not hold go to `ReadBatch.wider`. Raises UserError for a
+    value that the type of all files does not hold."""
     if not len(part.positions):  # damage alone, which has no fields
         return replace(part, extra={})
     columns: dict[str, pa.Array] = {}
@@ -53,7 +169,14 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
             columns[column] = values
             wider.setdefault(field, own)
         else:
-            columns[column] = _in_found_type(values, split, field, kind)
+            try:
+                columns[column] = in_found_type(values, kind)
+            except ValueError as error:
+                raise UserError(
+                    f"{split.file.url}: the field '{field}' is {in_words(own)} here, and {in_words(kind)} is the type that "
+                    f"other files of the source need: {error}. Declare the type of the column in the source, as in "
+                    f"types: {{{field}: string}}, or make two sources of the files."
+                ) from error
     part = replace(part, extra=columns, wider=wider)
     return part.without(bad) if bad else part
 
@@ -65,17 +188,6 @@ def _no_such_value(field: str, value: pa.Scalar, declared: str) -> str:
         shown = str(value)
     shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
     return f"field '{field}' is {shown}, which is no {declared}; `types` of the source declares {declared}"
-
-
-def _in_found_type(values: pa.Array, split: Split, field: str, kind: pa.DataType) -> pa.Array:
-    try:
-        return in_found_type(values, kind)
-    except ValueError as error:
-        raise UserError(
-            f"{split.file.url}: the field '{field}' is {in_words(plain(values.type))} here, and {in_words(kind)} is the type "
-            f"that other files of the source need: {error}. Declare the type of the column in the source, as in "
-            f"types: {{{field}: string}}, or make two sources of the files."
-        ) from error
 
 
 def with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
@@ -168,15 +280,12 @@ def _declared(column: pa.Array, name: str) -> pa.Array:
         return moments if name == "timestamp" else moments.cast(pa.date32(), safe=False)
     if name == "timestamp" and pa.types.is_timestamp(column.type) and column.type.tz is None:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
-    if name in _OF_NUMBERS and not (is_text or column.type == kind or (_is_number(column.type) and name != "bool")):
+    is_number = any(test(column.type) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
+    if name in _OF_NUMBERS and not (is_text or column.type == kind or (is_number and name != "bool")):
         raise pa.ArrowInvalid(f"{column.type} is no {name}")
     if name in ("date", "timestamp") and pa.types.is_integer(column.type):
         return column.cast(pa.timestamp("s", "UTC")).cast(kind)
     return column.cast(kind)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _moments(texts: pa.Array) -> pa.Array:

@@ -1,38 +1,98 @@
-"""The exchanges of a global stage: rows are reduced by hash.
+"""The exchanges of a global stage: tasks on hash ranges of tables, down to the decisions that map tasks apply.
 
-    tables ─▶ reduce, one task a hash range ─▶ tables ─▶ reduce ─▶ … ─▶ drops, cuts, sizes ─▶ `gather.py`
+    tables ─▶ (merge) ─▶ reduce, one task a hash range ─▶ tables ─▶ (merge) ─▶ reduce ─▶ … ─▶ drops, cuts, sizes
+    drops, cuts, sizes ─▶ (merge) ─▶ gather, one task a range of document keys ─▶ decisions
 
-Tables in too many sorted runs are merged first (`merge.py`). An exchange is repeated as long as its last round asks for another
-one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
+Tables in more sorted runs than a bucket should read are merged first (`runs.py`). An exchange is repeated as long as its last
+round asks for another one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
+
+The number of ranges follows from committed sizes, never from the number of workers, and enters no fingerprint of the tasks that
+wrote the rows. Exchange files enter fingerprints by their checksums: equal content needs no second run, whatever tasks wrote it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Self, cast
 
+import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import is_first, numbers
 from datapipe.errors import DatapipeError
 from datapipe.exchange.chunks import read_bucket, read_chunks
-from datapipe.exchange.files import RUN_BYTES, TableWriters
+from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
+from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import OPEN, Bucket, Exchange
-from datapipe.steps.contract.breaches import error_without_document
-from datapipe.steps.contract.results import checked_tables
-from datapipe.steps.hash_range import RangeTask, by_range, fits_one_call, is_reduced_in_one_task, table_schemas
-from datapipe.steps.kind import OpenStage, Planning, Step, entering
-from datapipe.steps.merge import merged
+from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket, Exchange
+from datapipe.steps import runs
+from datapipe.steps.costs import EXCHANGED, StepCost, Texts, stage_cost
+from datapipe.steps.decisions import Decisions
+from datapipe.steps.guard import breaches_raised
+from datapipe.steps.kind import LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, entering, table_checksums
 from datapipe.steps.pipeline import BoundStage, GlobalStep
+from datapipe.steps.results import checked_tables
 from datapipe.storage.root import Root
+
+_KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeTask(Task):
+    """A task on one hash range of tables.
+
+    Attributes:
+        stage: the global stage whose tables they are.
+        start, stop: hashes.
+        limit_bytes: about the most row bytes in memory at once.
+    """
+
+    options = ("execution.bucket_bytes",)
+    is_exchange = True
+
+    stage: BoundStage = field(metadata=LEFT_OUT)
+    tables: Tables = field(metadata=entering(table_checksums))
+    start: int
+    stop: int
+    limit_bytes: int = field(metadata=LEFT_OUT)
+
+    @property
+    def input_bytes(self) -> float:
+        num_bytes = sum(file.bytes for table in self.tables.values() for file in table)
+        return num_bytes * (self.stop - self.start) / HASH_SPACE
+
+    @property
+    def stages_run(self) -> tuple[BoundStage, ...]:
+        return (self.stage,)
+
+    def slices(self, root: Root, table: str, prefix: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a table in the range, sorted."""
+        return read_slices(root, self.tables[table], (self.start,), (self.stop,), self.limit_bytes, prefix)
+
+    @classmethod
+    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
+        """An equal part of the time that all exchanges of a global stage take."""
+        name = step.id.partition("/")[0]
+        number = sum(other.work.is_exchange and other.id.partition("/")[0] == name for other in plan.steps)
+        for following in plan.pipeline.global_steps:
+            if following.id == name:
+                emitted = sum(texts.of_steps[plan.pipeline.map_step(*segment)][1] for segment in following.sources)
+                yield stage_cost(following.stage.stage, EXCHANGED * emitted / number)
+
+    @classmethod
+    def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
+        group = step.id.partition("/")[0]
+        return [each.stage for each in plan.pipeline.global_steps if each.id == group and source in dict(each.sources)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReduceTask(RangeTask):
-    """Reduces the rows of one hash range in one round of an exchange. A range that has more than `limit_bytes` comes in chunks.
+    """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`.
 
     Attributes:
         exchange: its name.
@@ -49,7 +109,6 @@ class ReduceTask(RangeTask):
         return replace(self, stage=open_stage(self.stage, None))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """One hash range of one round of an exchange."""
         stage, metrics = cast(Global, self.stage.stage), TaskMetrics()
         exchange = next(exchange for exchange in stage.exchanges() if exchange.name == self.exchange)
         schemas = table_schemas(stage)
@@ -62,45 +121,140 @@ class ReduceTask(RangeTask):
         else:
             buckets = read_chunks(root, self.tables, schemas, exchange, self.start, self.stop, self.limit_bytes)
             reduce = stage.reduce
-        for bucket in metrics.timed_each(moving, buckets, lambda bucket: (_row_bytes(bucket), 0)):
-            with metrics.timed(name, _row_bytes(bucket)):
-                reduced = _reduced(self, reduce, bucket, declared)
+        for bucket in metrics.timed_each(moving, buckets, lambda bucket: (_memory_bytes(bucket), 0)):
+            with metrics.timed(name, _memory_bytes(bucket)):
+                reduced = self._reduced(reduce, bucket, declared)
             with metrics.timed(moving) as work:
                 work.bytes = writers.add(reduced, name)
         with metrics.timed(moving):
             outputs = writers.finish()
         return outputs, metrics
 
+    def _reduced(
+        self, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
+    ) -> dict[str, pa.RecordBatch]:
+        """Raises StageError where the stage fails or returns other tables than it declares."""
+        with breaches_raised(self.stage.name, self.stage.stage, reduce):
+            return checked_tables(reduce(self.exchange, bucket), declared)
 
-def _row_bytes(bucket: Bucket) -> int:
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeTask(RangeTask):
+    """Writes the rows that some files of each table have in one hash range as one sorted run."""
+
+    kind, version = "merge", 1
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        """Reading clears the bit that marks new documents in ranks of reference rows. The merged file belongs to this run, so no
+        reader clears ranks in it again, and it may hold rows of both kinds."""
+        metrics, schemas = TaskMetrics(), table_schemas(cast(Global, self.stage.stage))
+        writers = TableWriters(root, folder, {table: schemas[table] for table in self.tables}, self.limit_bytes)
+        name = f"{self.stage.name}: merge"
+        with metrics.timed(name) as work:
+            for table in self.tables:
+                for rows in self.slices(root, table):
+                    work.bytes += writers.add({table: rows}, name)
+            outputs = writers.finish()
+        return outputs, metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatherTask(RangeTask):
+    """Sorts the final tables by document key, in one range of the first halves of keys: one drop a document, its cuts, and the
+    sum of its sizes."""
+
+    kind, version = "gather", 1
+
+    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+        metrics = TaskMetrics()
+        writers = TableWriters(root, folder, {name: FINAL_SCHEMAS[name] for name in self.tables})
+        with metrics.timed(f"{self.stage.name}: decisions") as work:
+            for name in self.tables:
+                for rows in self.slices(root, name, _KEY_WORDS):
+                    work.bytes += writers.add({name: _of_each_document(name, rows)}, self.stage.name)
+            outputs = writers.finish()
+        return outputs, metrics
+
+
+def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The first drop of each document, or one row with the sum of its sizes; all rows of `cuts`."""
+    if table == "cuts":
+        return rows
+    firsts = np.flatnonzero(is_first(*sort_words(rows, _KEY_WORDS)))
+    kept = rows.take(pa.array(firsts))
+    if table == "drops":
+        return kept
+    sums = np.add.reduceat(numbers(rows.column("size")), firsts)
+    return kept.set_column(rows.schema.get_field_index("size"), rows.schema.field("size"), pa.array(sums))
+
+
+def _memory_bytes(bucket: Bucket) -> int:
     return sum(rows.nbytes for rows in bucket.values())
 
 
-def _reduced(
-    task: ReduceTask, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
-) -> dict[str, pa.RecordBatch]:
-    """What the stage makes of the rows. Raises StageError where its code fails or returns other tables than it declares."""
-    try:
-        return checked_tables(reduce(task.exchange, bucket), declared)
-    except BaseException as error:
-        told = error_without_document(task.stage.name, task.stage.stage, reduce, error)
-        if told is None:
-            raise
-        raise told from error
+def table_schemas(stage: Global) -> dict[str, pa.Schema]:
+    """The schema of every table of a stage; the engine knows those of the final ones and of `open`."""
+    schemas = dict(stage.emits())
+    for exchange in stage.exchanges():
+        schemas.update(exchange.outputs)
+    known = {**FINAL_SCHEMAS, OPEN: OPEN_SCHEMA}
+    return {name: known.get(name, schema) for name, schema in schemas.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- planning
 
 
-def exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, tables: Tables | None) -> Tables | None:
+def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[Step]) -> Decisions | None:
+    """The decisions of a global stage, or None while they are not committed.
+
+    Args:
+        emitting: the steps that emit its rows; only read while the decisions are not planned.
+    """
+    step_id = f"{global_step.id}/decisions"
+    step = planning.known.get(step_id) or _gather(planning, step_id, global_step, emitting)
+    if not step.is_committed:
+        return None
+    stage = cast(Global, global_step.stage.stage)
+    tables = {*stage.emits(), *(name for exchange in stage.exchanges() for name in exchange.outputs)}
+    names = tables if stage.size_column is not None else tables - {"sizes"}
+    return Decisions(
+        name=global_step.id,
+        rule=global_step.rule,
+        tables={name: step.outputs(name, ExchangeFile) for name in FINAL_SCHEMAS if name in names},
+        size_column=stage.size_column,
+        cluster_column=stage.cluster_column,
+        removed_share=stage.removed_share_limit(),
+    )
+
+
+def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting: Iterable[Step]) -> Step:
+    """Plans the exchanges of a global stage one after the other, and its decisions by document."""
+    stage = cast(Global, global_step.stage.stage)
+    tables: Tables | None = None
+    emitting = list(emitting)
+    if all(step.is_committed for step in emitting):
+        reference_rows = planning.request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {})
+        tables = {name: _with_rows(emitting, f"emitted.{name}") + reference_rows.get(name, ()) for name in stage.emits()}
+    for exchange in stage.exchanges():
+        tables = _exchanged(planning, global_step, exchange, tables)
+    final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
+    if final is not None and not is_reduced_in_one_task(final, 0, planning.bucket_bytes):
+        final = _merged(planning, step_id, global_step, final)
+    ranges = None if final is None else by_range(final, planning.bucket_bytes)
+    label = f"{global_step.id}: collect decisions by document"
+    common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes}
+    return planning.add(GatherTask, step_id, label, ranges, [global_step.stage.name], **common)
+
+
+def _exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, tables: Tables | None) -> Tables | None:
     """The tables after an exchange, or None while they are not known."""
     name = f"{global_step.id}/{exchange.name}"
     for number in range(1, exchange.rounds + 1):
         step_id = name if exchange.rounds == 1 else f"{name}-{number}"
         own = None if tables is None else {table: tables.get(table, ()) for table in exchange.inputs}
         if own is not None and not is_reduced_in_one_task(own, exchange.at_once_bytes, planning.bucket_bytes):
-            own = merged(planning, step_id, global_step, own)
-        at_once = own is not None and fits_one_call(own, exchange.at_once_bytes, planning.bucket_bytes)
+            own = _merged(planning, step_id, global_step, own)
+        at_once = own is not None and _fits_one_call(own, exchange.at_once_bytes, planning.bucket_bytes)
         ranges = None if own is None else by_range(own, None if at_once else planning.bucket_bytes)
         common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes * 5 // 4, "exchange": exchange.name}
         label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
@@ -109,7 +263,7 @@ def exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, t
             return None
         replaced = set(exchange.outputs) & set(exchange.inputs)
         tables = {table: () if table in replaced else files for table, files in {**tables, **own}.items()}
-        tables |= {table: tables.get(table, ()) + files_with_rows([step], table) for table in exchange.outputs}
+        tables |= {table: tables.get(table, ()) + _with_rows([step], table) for table in exchange.outputs}
         if not tables.pop(OPEN, ()):
             return tables
     if exchange.rounds == 1:
@@ -120,6 +274,75 @@ def exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, t
     )
 
 
-def files_with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
+def _merged(planning: Planning, before: str, global_step: GlobalStep, tables: Tables) -> Tables | None:
+    """The tables with no hash in more sorted runs than a bucket should read, or None while they are not merged."""
+    merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
+    while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > runs.MOST_RUNS]:
+        ranges: list[Fields] = []
+        group_keys: list[int] = []  # of the group of each task
+        for name in wide:
+            groups, merged[name] = runs.merge_groups(merged[name])
+            for group in groups:
+                ranges += by_range({name: group.files}, planning.bucket_bytes)
+                group_keys += [group.group_key] * (len(ranges) - len(group_keys))
+        step_id, label = f"{before}.merge-{level}", f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
+        common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes * 5 // 4}
+        step = planning.add(MergeTask, step_id, label, ranges, [global_step.stage.name], **common)
+        if not step.is_committed:
+            return None
+        for record, group_key in zip(step.records, group_keys, strict=True):
+            for name in record.outputs:
+                files = (file for file in record.of(name, ExchangeFile) if file.rows)
+                merged[name] += [runs.KeyedFile(group_key=group_key, file=file) for file in files]
+        level += 1
+    return {name: tuple(keyed.file for keyed in files) for name, files in merged.items()}
+
+
+def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
     """The outputs of a kind that have rows."""
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
+
+
+# ---------------------------------------------------------------------------------------------------- ranges
+
+
+def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
+    """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
+    count = math.ceil(total_bytes / bucket_bytes)
+    borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
+    return list(zip(borders[:-1], borders[1:])) if count else []
+
+
+def is_reduced_in_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+    """Whether one task reads all rows of an exchange, so that no block is read twice."""
+    return _row_bytes(tables) <= bucket_bytes or _fits_one_call(tables, at_once_bytes, bucket_bytes)
+
+
+def _fits_one_call(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+    """Whether an exchange is done in one call; see `Exchange.at_once_bytes`."""
+    budget = bucket_bytes // 2 if at_once_bytes is None else at_once_bytes
+    return 0 < _row_bytes(tables) <= budget
+
+
+def _row_bytes(tables: Tables) -> int:
+    return sum(file.row_bytes for files in tables.values() for file in files)
+
+
+def by_range(tables: Tables, bucket_bytes: int | None) -> Iterator[Fields]:
+    """The fields of a task for each hash range of about `bucket_bytes` (None: one range) in which files may have rows: these
+    files in the order of their checksums.
+
+    One sweep opens each file where it begins and closes it where it ends, because there are as many ranges as files.
+    """
+    total = _row_bytes(tables)
+    by_first, by_checksum = attrgetter("first"), attrgetter("checksum")
+    ahead = {name: sorted((file for file in files if file.rows), key=by_first, reverse=True) for name, files in tables.items()}
+    overlapping: dict[str, list[ExchangeFile]] = {name: [] for name in tables}
+    for start, stop in hash_ranges(total, bucket_bytes or total):
+        for name, files in ahead.items():
+            while files and files[-1].first < stop:
+                overlapping[name].append(files.pop())
+            overlapping[name] = [file for file in overlapping[name] if file.last >= start]
+        if any(overlapping.values()):
+            of_range = {name: tuple(sorted(files, key=by_checksum)) for name, files in overlapping.items()}
+            yield {"tables": of_range, "start": start, "stop": stop}

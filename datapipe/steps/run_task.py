@@ -15,10 +15,9 @@ from datapipe.machine.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import Outputs
-from datapipe.records.record import Record
+from datapipe.records.outputs import Outputs, Record
 from datapipe.stage.base import Stage, StageContext
-from datapipe.steps.contract.breaches import error_without_document
+from datapipe.steps.guard import breaches_raised
 from datapipe.steps.kind import StepKind, Task
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
@@ -105,14 +104,8 @@ def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundSta
     identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
         opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
-        try:
-            with doing(f"{bound.name}: open"):
-                opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
-        except BaseException as error:
-            told = error_without_document(bound.name, opened, opened.open, error)
-            if told is None:
-                raise
-            raise told from error
+        with breaches_raised(bound.name, opened, opened.open), doing(f"{bound.name}: open"):
+            opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
         _opened[identity] = opened
     stage = _opened[identity]
     if type(stage) is not type(bound.stage):

@@ -1,4 +1,4 @@
-"""Stages in an order that the documentation advises against. Pure."""
+"""Warnings about stages in another order than the documentation advises. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ADVICE = (
 
 
 def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
-    """A warning for each pair of stages that stand in an order which the documentation advises against; sources share one.
+    """A warning for each pair of stages in another order than the documentation advises; sources share one.
 
     The advice is that of `stages/README.md` and `stages/dedup/README.md`. A list that names a stage twice, once in its place,
     is left alone; so is a filter that only tags or keeps a share, and a stage that decides by a field instead of the text.

@@ -24,13 +24,13 @@ from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.steps.contract.guard import Care, Guard
-from datapipe.steps.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 from datapipe.steps.decisions import Drops
-from datapipe.steps.measuring.distributions import Distributions
+from datapipe.steps.guard import Guard, RetryHints
+from datapipe.steps.measuring import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import is_scored, of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 
 
 class Sink(Protocol):
@@ -46,12 +46,12 @@ class StageRunner:
     """The stages of one task.
 
     Attributes:
-        care: what earlier attempts at the task have shown.
+        hints: what earlier attempts at the task have shown.
         sinks: of decisions, `drops` and `distributions` aside.
     """
 
     seed: int
-    care: Care
+    hints: RetryHints
     metrics: TaskMetrics
     quarantine: Quarantine
     drops: Drops
@@ -105,7 +105,7 @@ class StageRunner:
         return _joined([part for part, _ in parts], batch) if failed else batch
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, care=self.care)
+        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, hints=self.hints)
 
     @contextmanager
     def _timed(self, name: str, batch: DocumentBatch) -> Iterator[None]:
@@ -127,7 +127,7 @@ class StageRunner:
         if isinstance(result, dict):
             return self._with_columns(bound.name, stage, part, result)
         assert isinstance(stage, Filter)
-        result = with_score_column(bound, result) if is_scored(bound) else result
+        result = with_score_column(bound, result) if bound.is_scored else result
         for sink in (*self.sinks, self.distributions):
             sink.add(bound, part, result)
         if stage.mode == "tag":

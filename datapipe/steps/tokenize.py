@@ -29,14 +29,14 @@ from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves
 from datapipe.columns import compute as pc
 from datapipe.errors import UserError
 from datapipe.exchange.files import TableWriters
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile, train_rows
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.license_codes import codes_of_documents
+from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.encoding import ENCODERS, encode, encoder_of
 from datapipe.steps.kind import LEFT_OUT, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from datapipe.columns import key_halves
-from datapipe.exchange.partitions import TableWriter, read_documents, read_table
+from datapipe.exchange.tables import TableWriter, read_documents, read_table
 from datapipe.machine.activity import at_place
 from datapipe.metrics import TaskMetrics
 from datapipe.quantities import counted

@@ -12,9 +12,18 @@ from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, total_by_name
 from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
-from datapipe.steps.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
+from datapipe.steps.counts import (
+    MOST_LOST,
+    Loss,
+    SourceCounts,
+    asked_share,
+    excess_drops,
+    fields_without_value,
+    losses,
+    source_counts,
+    unreadable_text,
+)
 from datapipe.steps.kind import Plan
-from datapipe.steps.losses import MOST_LOST, Loss, kept_share, losses
 from datapipe.steps.pack import PackMetrics, PackTask
 from datapipe.steps.request import Request, RunWarning, named
 from datapipe.steps.tokenize import TokenizeMetrics
@@ -29,14 +38,14 @@ _LISTED_FILES = 100
 
 
 def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning] = ()) -> list[RunWarning]:
-    """All warnings of a run as far as it went. What is known of a source that is read replaces what its first records told.
+    """All warnings of a run as far as it went. Warnings about a source that is read replace those about its first records.
 
     Args:
         of_snapshot: the warnings of its publication.
     """
     read = [source for source in request.sources if plan.of_kind("map", source)[0].is_committed]
     counts_by_source = {source: source_counts(plan, source) for source in read}
-    early = [warning for warning in request.warnings if warning.source not in read or warning.kind not in _TOLD_BY_READING]
+    early = [warning for warning in request.warnings if warning.source not in read or warning.kind not in _OF_READING]
     empty = {warning.source for warning in of_snapshot if warning.kind == "nothing_to_draw"}
     found = list(_limited(request, counts_by_source))
     for source, counts in counts_by_source.items():
@@ -53,7 +62,6 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
 
 
 def _read_again(plan: Plan) -> Iterator[RunWarning]:
-    """A warning about blocks whose checksum was wrong at first."""
     count = sum(record.metrics.rereads for step in plan.steps for record in step.records)
     if count:
         text = (
@@ -63,7 +71,7 @@ def _read_again(plan: Plan) -> Iterator[RunWarning]:
         yield RunWarning(kind="read_again", text=text, details={"count": count})
 
 
-_TOLD_BY_READING = ("missing_field", "unreadable_files")
+_OF_READING = ("missing_field", "unreadable_files")
 
 
 def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarning:
@@ -83,9 +91,12 @@ _ABOUT_FILES = {
 def files_warning(kind: str, source: str, listed: Sequence[str]) -> RunWarning:
     """A warning of `_ABOUT_FILES`: what a pattern or a list of a source names and is passed over, the first by name."""
     key, ending = _ABOUT_FILES[kind]
-    more = f" and {len(listed) - 1:,} more" if len(listed) > 1 else ""
     details = {key: list(listed[:_LISTED_FILES]), "count": len(listed)}
-    return RunWarning.of(kind, source, f"{listed[0]}{more}{ending}", **details)
+    return RunWarning.of(kind, source, f"{_first(listed)}{ending}", **details)
+
+
+def _first(listed: Sequence[str]) -> str:
+    return listed[0] + (f" and {len(listed) - 1:,} more" if len(listed) > 1 else "")
 
 
 def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
@@ -123,15 +134,12 @@ def normalized_warning(where: str, weights: Mapping[str, Fraction]) -> RunWarnin
 
 
 def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
-    looked_at = {
-        warning.details["field"]: warning.details["fields"]
-        for warning in request.warnings
-        if warning.kind == "missing_field" and warning.source == source
-    }
-    kept = request.mixture.sources[source].keep
+    missing = (each for each in request.warnings if each.kind == "missing_field" and each.source == source)
+    of_first_records = {warning.details["field"]: warning.details["fields"] for warning in missing}
+    spec = request.mixture.sources[source]
     for name in fields_without_value(plan.of_kind("map", source)[0]):
-        place = request.mixture.where("sources", source, "keep" if name in kept else "license_field")
-        known = looked_at.get(name, [])
+        place = request.mixture.where("sources", source, spec.option_of(name))
+        known = of_first_records.get(name, [])
         there = f" The first records have {', '.join(known)}." if known else ""
         text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"
         yield RunWarning(kind="null_field", source=source, text=text, details={"field": name})
@@ -185,16 +193,15 @@ def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> 
     if limit is not None and cut:
         whose = f"of source '{cut[0]}'" if len(cut) == 1 else f"of each of {named(cut)}"
         text = f"--limit: only the first {counted(limit, 'document')} {whose} {'was' if limit == 1 else 'were'} read."
-        source = cut[0] if len(cut) == 1 else ""
-        yield RunWarning(kind="limited", source=source, text=text, details={"sources": cut, "limit": limit})
+        details = {"sources": cut, "limit": limit}
+        yield RunWarning(kind="limited", source=cut[0] if len(cut) == 1 else "", text=text, details=details)
 
 
 def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
     paths = sorted(plan.read_whole[source])
     if paths:
-        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
         text = (
-            f"{paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
+            f"{_first(paths)} cannot be cut into ranges, because its records hold archives, so one task "
             f"read it whole. Nothing is lost. Split such files to read them on all cores."
         )
         yield RunWarning.of("read_whole", source, text, files=paths[:_LISTED_FILES], count=len(paths))
@@ -214,7 +221,7 @@ def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[
     if not counts.is_complete or not documents.read:
         return
     yield from _empty(source, counts, request.mixture.sources[source].text)
-    if documents.kept / documents.read < LEAST_KEPT * kept_share(stages):
+    if documents.kept / documents.read < LEAST_KEPT * asked_share(stages):
         yield _few_kept(source, documents)
         return
     for loss in losses(documents, stages):
@@ -236,7 +243,7 @@ def _lost(output: str, source: str, loss: Loss) -> RunWarning:
 
 
 MOST_EMPTY = 0.5
-"""Share of a source's documents without text above which they are told."""
+"""Share of a source's documents without text above which a run warns."""
 
 
 def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWarning]:
@@ -251,9 +258,8 @@ def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWa
 
 
 def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
-    reason, count = max(
-        documents.dropped.items(), key=lambda item: (item[1], item[0]), default=("quarantine", documents.quarantined)
-    )
+    quarantine = "quarantine", documents.quarantined
+    reason, count = max(documents.dropped.items(), key=lambda item: (item[1], item[0]), default=quarantine)
     share = f"{documents.kept / documents.read:.2%}"
     text = (
         f"{documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
@@ -263,13 +269,14 @@ def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
 
 
 MOST_UNKNOWN = 0.001
-"""Share of a source's tokens above which it is told that they stand for text without a token."""
+"""Share of a source's tokens that stand for text without a token above which a run warns."""
 
 
 def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
     fertility = Fertility()
-    for own in (own for step in plan.of_kind("tokenize", source) for own in step.numbers(TokenizeMetrics)):
-        fertility.add(own.fertility)
+    for step in plan.of_kind("tokenize", source):
+        for own in step.numbers(TokenizeMetrics):
+            fertility.add(own.fertility)
     tokens = fertility.total.tokens
     share = fertility.unknown / tokens if tokens else 0.0
     if share > MOST_UNKNOWN:
@@ -308,7 +315,7 @@ def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
 
 
 MOST_SPLIT = 0.05
-"""Share of a source's documents above which it is told that they are split. Best fit alone splits none of them."""
+"""Share of a source's documents that are split above which a run warns. Best fit alone splits none of them."""
 
 
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:

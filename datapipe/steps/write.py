@@ -29,12 +29,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datapipe.columns import count_empty, is_first, text_lengths
-from datapipe.exchange.partitions import read_documents, read_table
+from datapipe.exchange.tables import read_documents, read_table
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import DocumentsFile, Outputs, TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import DocumentsFile, Outputs, Record, TableFile
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
-from datapipe.stage.license_codes import codes_of_documents
+from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.kind import Fields, Planning, Task, entering, file_checksums
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName

@@ -1,10 +1,7 @@
 """Conditional writes to an object store: a write that succeeds only while the object is the one that was read.
 
-pyarrow's file systems have none, so this goes by obstore, for the few objects by which runs exclude each other. All else is
-read and written by pyarrow.
-
-A write whose answer is lost is looked up. If the object has its content, it is done. If the object is still the expected one,
-it is written again.
+pyarrow's file systems have none, so the few objects by which runs exclude each other are written by obstore. A write whose
+answer is lost is looked up: it is done if the object has its content, and repeated if the object is still the expected one.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import configparser
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -30,11 +27,11 @@ if TYPE_CHECKING:
 _REQUEST_TIMEOUT_S = 10.0
 _POLICY = RetryPolicy(first_s=0.1, longest_s=15.0, most_attempts=4, most_s=21.0)
 _WRITES = 3
-"""Attempts at a write without an answer, each after those of obstore, which sends none again that timed out."""
+"""Attempts at a write without an answer. obstore itself does not repeat a write that timed out."""
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 Version = dict[str, Any]
-"""What tells one content of an object from all others: its ETag, on Google Cloud its generation."""
+"""Identifies the content of an object: its ETag, on Google Cloud its generation."""
 
 
 class ConflictError(Exception):
@@ -42,10 +39,8 @@ class ConflictError(Exception):
 
 
 class ConditionalStore:
-    """Objects below one folder of a store.
-
-    Raises, beside what the methods say, OSError where the store does not answer and PermissionError where it refuses.
-    """
+    """Objects below one folder of a store. Each method raises OSError where the store does not answer, and
+    PermissionError where it refuses."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -57,7 +52,7 @@ class ConditionalStore:
 
     def read(self, path: str) -> tuple[bytes, Version] | None:
         """The content of an object and its version; None where there is none."""
-        with _told(self.root, path):
+        with _os_errors(self.root, path):
             try:
                 found = self._store.get(path)
             except FileNotFoundError:
@@ -66,7 +61,7 @@ class ConditionalStore:
 
     def version(self, path: str) -> Version | None:
         """The version of an object; None where there is none."""
-        with _told(self.root, path):
+        with _os_errors(self.root, path):
             try:
                 return _version(self._store.head(path))
             except FileNotFoundError:
@@ -76,9 +71,9 @@ class ConditionalStore:
         """Seconds since an object was written, by the clock of the store; None where there is none.
 
         Args:
-            probe: path of an object that is written, looked at and deleted to read that clock.
+            probe: path of an object that is written and deleted to read that clock.
         """
-        with _told(self.root, path):
+        with _os_errors(self.root, path):
             self._store.put(probe, b"")
             now = self._store.head(probe)["last_modified"]
             self._store.delete(probe)
@@ -92,13 +87,13 @@ class ConditionalStore:
 
         Raises:
             ConflictError: another process has written or deleted it meanwhile.
-            UserError: the store has no such bucket, and the URL does not allow to create it.
+            UserError: the store has no such bucket, and the URL does not allow creating it.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         for attempt in range(1, _WRITES + 1):
             try:
-                with _told(self.root, path):
+                with _os_errors(self.root, path):
                     return self._put(path, content, expected)
             except PermissionError:
                 raise
@@ -119,20 +114,15 @@ class ConditionalStore:
         except FileNotFoundError:
             if expected is not None:
                 raise
-            _create_bucket(self.root)
-            return _version(self._store.put(path, content, mode=mode))
-
-
-def _create_bucket(root: Root) -> None:
-    """Creates the bucket of a folder, where its URL has allow_bucket_creation=true. Raises UserError elsewhere."""
-    bucket = root.path().partition("/")[0]
-    try:
-        root.filesystem.create_dir(bucket)
-    except OSError as error:
-        raise UserError(
-            f"{root.url}: the store has no bucket {bucket}, and it was not created: {_first_line(error)}. Create it, name "
-            f"another, or add allow_bucket_creation=true to the URL."
-        ) from error
+        bucket = self.root.path().partition("/")[0]
+        try:
+            self.root.filesystem.create_dir(bucket)  # where the URL has allow_bucket_creation=true
+        except OSError as error:
+            raise UserError(
+                f"{self.root.url}: the store has no bucket {bucket}, and it was not created: {_first_line(error)}. Create it, "
+                f"name another, or add allow_bucket_creation=true to the URL."
+            ) from error
+        return _version(self._store.put(path, content, mode=mode))
 
 
 def _version(facts: Any) -> Version:
@@ -140,8 +130,7 @@ def _version(facts: Any) -> Version:
 
 
 @contextmanager
-def _told(root: Root, path: str) -> Iterator[None]:
-    """A context in which the errors of obstore, which are no OSErrors, become those that waiting, or access, mends."""
+def _os_errors(root: Root, path: str) -> Iterator[None]:
     from obstore import exceptions
 
     url = root.child_url(path)
@@ -169,28 +158,27 @@ def _open(root: Root) -> ObjectStore:
     from obstore.store import GCSStore, S3Store, from_url
 
     bucket, _, prefix = root.path().partition("/")
-    common: dict[str, Any] = {
-        "prefix": prefix or None,
-        "client_options": {
-            "allow_http": True,
-            "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s",
-            "timeout": f"{1000 * _REQUEST_TIMEOUT_S:.0f}ms",
-        },
-        "retry_config": {
-            "max_retries": int(_POLICY.most_attempts) - 1,
-            "retry_timeout": timedelta(seconds=_POLICY.most_s),
-            "backoff": {
-                "init_backoff": timedelta(seconds=_POLICY.first_s),
-                "max_backoff": timedelta(seconds=_POLICY.longest_s),
-                "base": 2,
-            },
-        },
+    client = {
+        "allow_http": True,
+        "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s",
+        "timeout": f"{1000 * _REQUEST_TIMEOUT_S:.0f}ms",
     }
+    backoff = {
+        "init_backoff": timedelta(seconds=_POLICY.first_s),
+        "max_backoff": timedelta(seconds=_POLICY.longest_s),
+        "base": 2,
+    }
+    retry = {
+        "max_retries": int(_POLICY.most_attempts) - 1,
+        "retry_timeout": timedelta(seconds=_POLICY.most_s),
+        "backoff": backoff,
+    }
+    common: dict[str, Any] = {"client_options": client, "retry_config": retry}
     if is_s3(root.url):
-        return S3Store(bucket, **_s3_options(root), **common)
+        return S3Store(bucket, prefix=prefix or None, **_s3_options(root), **common)
     if root.url.startswith(("gs://", "gcs://")):
-        return GCSStore(bucket, **common)
-    return from_url(root.url, **{name: value for name, value in common.items() if name != "prefix"})
+        return GCSStore(bucket, prefix=prefix or None, **common)
+    return from_url(root.url, **common)
 
 
 def _s3_options(root: Root) -> dict[str, Any]:
@@ -212,15 +200,13 @@ def _s3_options(root: Root) -> dict[str, Any]:
 
 
 def _profile() -> dict[str, str]:
-    """Keys in the credentials file of AWS, which obstore does not read; nothing where the environment has keys."""
+    """Keys in the credentials file of AWS, which obstore does not read; empty where the environment has keys."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws/credentials")
     profiles = configparser.ConfigParser(interpolation=None)
-    try:
+    with suppress(configparser.Error, OSError):
         profiles.read(file, encoding="utf-8")
-    except (configparser.Error, OSError):
-        return {}
     name = os.environ.get("AWS_PROFILE", "default")
     found = profiles[name] if profiles.has_section(name) else {}
     return {key.removeprefix("aws_"): found[key] for key in _PROFILE_KEYS if key in found}

@@ -3,11 +3,10 @@
     open ─▶ GET bytes=0-0 ─▶ size, ETag, Last-Modified       read in order ─▶ one GET from there to the end, kept open
                                                              read anywhere ─▶ a GET of these bytes
 
-A file is asked for by a range from the start, not by HEAD: servers of signed links refuse HEAD, and the answer tells whether
-ranges work. Redirects are followed by each request, up to `_MOST_REDIRECTS`; credentials stay with the host that they are given
-for. Content encodings are never taken off: a `.gz` arrives as it is stored.
+Opening asks for a range, not by HEAD: servers of signed links refuse HEAD, and the answer shows whether ranges work. Each
+request follows up to `_MOST_REDIRECTS` redirects; credentials stay with their host. A `.gz` arrives as it is stored.
 
-| what happens | what is done |
+| event | reaction |
 |---|---|
 | 429, 500, 502, 503, 504 | up to 8 attempts, after what Retry-After asks for, or 0.5 s, 1, 2, 4, 8, 8, 8 |
 | refused or dropped connection, no byte in 10 s | up to 4 attempts, after 0.5 s, 1, 2; what has arrived is kept |
@@ -15,9 +14,8 @@ for. Content encodings are never taken off: a `.gz` arrives as it is stored.
 | no ranges, no size, another answer | OSError: no further attempt helps |
 | another ETag, size or time than when the file was opened | OSError; the engine then finds that the file has changed |
 
-What stays after the last attempt is a TimeoutError or ConnectionError, as that of any store: a run waits for it. Retry-After is
-kept up to a minute, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
-stalled.
+The last attempt raises TimeoutError or ConnectionError, for which a run waits. Retry-After is kept up to a minute, and to
+`_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as stalled.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -41,7 +39,7 @@ import pyarrow as pa
 
 from datapipe.credentials import masked
 from datapipe.machine.retries import RetryPolicy, retry_io
-from datapipe.storage.file_state import FileState
+from datapipe.storage.local import FileState
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
@@ -68,7 +66,7 @@ def is_http(url: str) -> bool:
 
 
 def state_of(url: str) -> FileState:
-    """What a server tells of a file, by one request. Raises OSError as `open_file`."""
+    """The state of a file, by one request. Raises OSError as `open_file`."""
     answer = retry_io(lambda: _Answer(url, 0, 1), _Retries().pause_after, sleep)
     answer.close()
     return answer.state
@@ -93,7 +91,7 @@ class HttpFile(pa.PythonFile):
 
 
 class _Reading:
-    """The bytes of a file. A read that begins where the one before ended goes on with the answer to it."""
+    """The bytes of a file. A read that begins where the last one ended continues its answer."""
 
     closed = False
 
@@ -104,7 +102,7 @@ class _Reading:
         self._answer: _Answer | None = None
 
     def read(self, num_bytes: int = -1) -> bytes:
-        """The next bytes: as many as are asked for, fewer only at the end of the file."""
+        """The next bytes; fewer than `num_bytes` only at the end of the file."""
         left = self.state.num_bytes - self._position
         content = self._read(left if num_bytes < 0 else min(num_bytes, left)) if left > 0 else b""
         self._position += len(content)
@@ -148,20 +146,17 @@ class _Reading:
         return piece
 
     def close(self) -> None:
-        """Ends the open answer, if there is one: a later read asks again."""
         if self._answer is not None:
             self._answer.close()
             self._answer = None
 
 
 class _Retries:
-    """The failures of one read or request."""
-
     def __init__(self) -> None:
         self._num_failed, self._paused_s = 0, 0.0
 
     def pause_after(self, error: OSError, number: int) -> float:
-        """Seconds until the next attempt. Raises the error where there is none."""
+        """Seconds until the next attempt. Raises the error of the last one."""
         self._num_failed += 1
         is_busy = isinstance(error, _BusyError)
         policy = _BUSY if is_busy else _NETWORK
@@ -175,10 +170,10 @@ class _Retries:
 
 
 class _BusyError(ConnectionError):
-    """The server asks to come later, or fails.
+    """The server fails, or asks to come later.
 
     Attributes:
-        retry_after_s: seconds until it wants to be asked again; None where it does not tell.
+        retry_after_s: seconds until the next request; None for no wish.
     """
 
     def __init__(self, message: str, url: str, retry_after_s: float | None) -> None:
@@ -187,15 +182,12 @@ class _BusyError(ConnectionError):
 
 
 class _Answer:
-    """The answer to one request for some bytes of a file, as it arrives.
-
-    Args:
-        num_bytes: None for all to the end.
+    """The answer to one request for `num_bytes` of a file, None for all to the end, as it arrives.
 
     Attributes:
-        state: of the file, as the answer tells it.
+        state: of the file.
         position: in the file, of the next byte.
-        num_left: bytes of the answer that are not read; infinite where it does not tell its length.
+        num_left: unread bytes of the answer; infinite for an unknown length.
     """
 
     def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
@@ -233,14 +225,10 @@ def _length(response: Any) -> float:
 
 def _close(response: Any, chunks: Iterator[bytes], num_left: float) -> None:
     """Gives the connection of an answer back if little is left to read, else ends it."""
-    try:
+    with closing(response), suppress(OSError):  # after a connection that broke the next request makes another one
         if num_left <= _LEAST_LEFT_BYTES:
             with _named_errors(""):
                 deque(chunks, maxlen=0)
-    except OSError:  # a connection that broke: the next request makes another one
-        return
-    finally:
-        response.close()
 
 
 @contextmanager
@@ -260,7 +248,7 @@ def _named_errors(url: str) -> Iterator[None]:
 
 
 def _facts(url: str, response: Any, start: int) -> FileState:
-    """What an answer tells. Raises OSError for one that is not these bytes of a file."""
+    """The state of the file. Raises OSError for an answer that is not these bytes of a file."""
     status, headers, shown = response.status_code, response.headers, masked(url)
     message = f"HTTP {status} {response.reason_phrase}".strip()
     if status in _BUSY_STATUSES:
@@ -274,14 +262,14 @@ def _facts(url: str, response: Any, start: int) -> FileState:
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start == 0 and sent is not None and sent[3] == "0":
         is_empty = True
     if not is_empty and status == HTTPStatus.OK:
-        why = "" if headers.get("Content-Length", "").isdigit() else ", and tells no size"
+        why = "" if headers.get("Content-Length", "").isdigit() else ", and sends no size"
         remedy = "Expected a server that takes the header Range. Download the file, and name the copy"
         raise OSError(errno.EOPNOTSUPP, f"the server gives no byte ranges{why}. {remedy}", shown)
     if not is_empty and status != HTTPStatus.PARTIAL_CONTENT:
         raise OSError(errno.EBADMSG, f"{message}; expected 206 Partial Content", shown)
     if not is_empty and (sent is None or sent[1] is None or int(sent[1]) != start or sent[3] == "*"):
         found = headers.get("Content-Range") or "none"
-        raise OSError(errno.EBADMSG, f"the server tells no size: Content-Range {found}. Expected 'bytes {start}-…/SIZE'", shown)
+        raise OSError(errno.EBADMSG, f"the server sends no size: Content-Range {found}. Expected 'bytes {start}-…/SIZE'", shown)
     return FileState(
         num_bytes=0 if is_empty or sent is None else int(sent[3]),
         mtime_ns=_time_ns(headers.get("Last-Modified")),
@@ -290,7 +278,7 @@ def _facts(url: str, response: Any, start: int) -> FileState:
 
 
 def _requested(url: str, byte_range: str) -> Any:
-    """The answer of the last server, behind all redirects, its body not read yet."""
+    """The answer of the last server after redirects, its body not read yet."""
     import httpx2 as httpx
 
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None)
@@ -313,7 +301,6 @@ def _requested(url: str, byte_range: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _client(process: int) -> Any:
-    """The connections of a process, through the proxies of the environment."""
     import httpx2 as httpx
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS)
@@ -323,7 +310,7 @@ def _client(process: int) -> Any:
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds until a server wants to be asked again, by its Retry-After of seconds or a date; None for anything else."""
+    """Seconds of a Retry-After header, a number or a date; None for anything else."""
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", (value or "").strip()):
         return float(value or "")
     time_ns = _time_ns(value)

@@ -1,9 +1,9 @@
 """The Hugging Face Hub, `hf://datasets/OWNER/NAME[@REVISION]/path`, through huggingface_hub's file system, which pyarrow takes.
 
-    hf://datasets/me/data/*.parquet ─▶ the commit of the revision, asked for once when planning ─▶ hf://datasets/me/data@COMMIT/*.parquet
+    hf://datasets/me/data/*.parquet ─▶ the commit of the revision, when planning ─▶ hf://datasets/me/data@COMMIT/*.parquet
 
-A branch moves and a commit does not, so all tasks of a run read the files of one commit, and the commit is the stamp of a file.
-The token is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. The library sends it, and all that is printed masks it.
+A branch moves and a commit does not, so all tasks of a run read one commit, and the commit is the stamp of a file. The token
+is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. Everything printed masks it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def is_hub(url: str) -> bool:
-    """Whether a URL is that of a file on the Hub."""
     return url.startswith(_SCHEME)
 
 
 def commit_of(url: str) -> str | None:
-    """The commit that a URL names; None for one without."""
     found = _COMMIT.match(url)
     return None if found is None else found[1]
 
 
 def without_revision(url: str) -> str:
-    """A URL or pattern of the Hub without its revision, any other as it is."""
+    """A URL or pattern of the Hub without its revision; any other unchanged."""
     return _REVISION.sub(r"\1", url, count=1) if is_hub(url) else url
 
 
 def pinned(url: str) -> str:
-    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, as it is.
+    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, unchanged.
 
     Raises:
         UserError: huggingface_hub is not installed, or may not be asked (HF_HUB_OFFLINE).

@@ -1,53 +1,57 @@
-"""Lists a local folder: every file with its size.
-
-Four times as fast as Arrow's listing. Four threads look at many folders, since a disk and a network file system answer several
-requests at once: 60,000 files in 20,000 folders take 1.4 s where the system does not have them in its cache, and 0.35 to 0.4 s
-where it has. One thread takes 2.3 and 0.3 s (November 2026).
-"""
+"""Local files: listing them, and the facts that show whether the content of a file has changed."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-_THREADS = 4
-_FOLDERS_AT_ONCE = 256
-"""That a thread takes."""
 
-_Folder = tuple[str, str]
-"""A folder's path, and what the paths of its files begin with."""
-
-
-def local_files(folder: Path, prefix: str, *, recursive: bool) -> list[tuple[str, int]]:
+def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:
     """(path, bytes) of the files in a folder, or anywhere below it, in no order. Each path begins with `prefix` in place of the
-    folder. Files that are deleted meanwhile, and a folder that is not there, are left out."""
-    files, folders = _files_and_folders([(str(folder), prefix)])
-    with ThreadPoolExecutor(_THREADS) as pool:  # starts no thread before it gets work
-        while folders and recursive:
-            parts = [folders[start : start + _FOLDERS_AT_ONCE] for start in range(0, len(folders), _FOLDERS_AT_ONCE)]
-            folders = []
-            for found, below in (map if len(parts) == 1 else pool.map)(_files_and_folders, parts):
-                files += found
-                folders += below
-    return files
+    folder. Files that are deleted meanwhile, and a missing folder, are left out.
 
-
-def _files_and_folders(folders: Sequence[_Folder]) -> tuple[list[tuple[str, int]], list[_Folder]]:
-    """What is directly in the folders."""
-    files: list[tuple[str, int]] = []
-    below: list[_Folder] = []
-    for folder, prefix in folders:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+    60,000 files in 20,000 folders take 0.3 s if the system has cached them, else 2.3 s; Arrow's listing takes four times as
+    long (November 2026).
+    """
+    folders = [(str(folder), prefix)]
+    while folders:
+        path, begin = folders.pop()
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    below.append((entry.path, f"{prefix}{entry.name}/"))
+                    if recursive:
+                        folders.append((entry.path, f"{begin}{entry.name}/"))
                     continue
                 with suppress(FileNotFoundError):
                     status = entry.stat()
                     if stat.S_ISREG(status.st_mode):
-                        files.append((prefix + entry.name, status.st_size))
-    return files, below
+                        yield begin + entry.name, status.st_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileState:
+    """Facts about a file, local or remote; those that its file system lacks are None.
+
+    Attributes:
+        num_bytes: size as stored.
+        mtime_ns: time of the last change of the content, which any program can set. Whole seconds of a web server, and of an
+            object that was opened: some stores list fractions of a second and leave them out then.
+        ctime_ns: time of the last change of content, metadata or name, which no program can set back.
+        inode: (device, inode), which another file at the same path does not have.
+        etag: of an object, or of a file on a web server, with its quotes.
+    """
+
+    num_bytes: int
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+    inode: tuple[int, int] | None = None
+    etag: str | None = None
+
+    @classmethod
+    def local(cls, status: os.stat_result) -> FileState:
+        inode = status.st_dev, status.st_ino
+        return cls(num_bytes=status.st_size, mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, inode=inode)

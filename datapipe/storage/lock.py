@@ -1,22 +1,21 @@
 """One run per output: a second run is refused while the first is alive.
 
-local          flock on work/lock: the kernel releases it with the process, so nothing is left to clean up
+local          flock on work/lock: the kernel releases it with the process
 object store   a lease, which a run takes, renews, and may lose:
 
     work/lock.json      holder, epoch, beat          every write is conditional on the version that the writer knows
-    work/condemned-…    what a holder is deleting    written before the lease names it
+    work/deleting-…     what a holder is deleting    written before the lease names it
 
-A run that is killed renews no more, and its lease expires by the clock of the store. A run that is paused for longer than that
-may wake at any point of its work, after another run has taken the output. Asking for the lease before each step would not help:
-the process may be paused between question and step. So
+The lease of a killed run expires by the clock of the store. A run that is paused for longer may wake at any point of its
+work, after another run has taken the output, so asking for the lease before each step would not help. Instead
 
 - committing is harmless: a task has the first of its records;
 - deletions are listed before they begin. The lease of the next holder names the same lists, and that run uses none of the
-  files, whenever the deletions come;
+  files;
 - what is replaced (snapshot.json and the files beside it) is written on condition of the version that stood there while the
   lease was surely held, so that it never replaces what a newer run has written.
 
-The scheme is that of fencing tokens (Kleppmann, "How to do distributed locking", 2016), the lease's version being the token.
+These are fencing tokens (Kleppmann, "How to do distributed locking", 2016), the lease's version being the token.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from datapipe.storage.root import Root
 
 LOCK = "work/lock"
 LEASE = "work/lock.json"
-PENDING_DELETIONS = "work/condemned-"
+PENDING_DELETIONS = "work/deleting-"
 PROBE = "work/probe-"
 
 LEASE_S = 60.0
@@ -49,6 +48,7 @@ LEASE_S = 60.0
 
 _RENEW_S = 15.0
 _RETRY_S = 3.0
+_MOST_CONFLICTS = 3
 
 
 class LeaseLostError(DatapipeError):
@@ -56,8 +56,8 @@ class LeaseLostError(DatapipeError):
 
 
 def exclusive(root: Root) -> OutputLock:
-    """A context in which this process alone changes an output. Raises UserError where another run holds the output, and
-    LeaseLostError where another run took it."""
+    """A context in which this process alone changes an output. Raises UserError where another run holds it,
+    and LeaseLostError where another run took it."""
     return OutputLock(root) if root.local is not None else Lease(root)
 
 
@@ -111,7 +111,8 @@ class OutputLock:
         )
 
     def check(self) -> None:
-        """Raises LeaseLostError where another run has taken the output, as far as this process knows. Costs nothing."""
+        """Raises LeaseLostError where this process knows that another run has taken the output. Costs
+        nothing."""
 
     def check_pending_deletions(self, wanted: Iterable[str]) -> None:
         """Raises DatapipeError where a cleaning that was interrupted, or is paused, deletes a file that is to be published."""
@@ -125,11 +126,11 @@ class OutputLock:
 
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
-        """A context in which these files and folders may be deleted, even if the process is paused within it and another run
-        takes the output: that run does not use them. Raises LeaseLostError where that has happened already.
+        """A context in which these files and folders may be deleted, even by a process that is paused within it while another
+        run takes the output: that run does not use them. Raises LeaseLostError where that has happened already.
 
         Args:
-            below: with these paths all pending deletions below this folder are made, and are pending no longer.
+            below: with these paths all pending deletions below this folder are done.
         """
         yield
 
@@ -143,8 +144,8 @@ class Lease(OutputLock):
     """The lease of one run.
 
     Attributes:
-        state: what the run has written last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the
-            paths of the lists of pending deletions.
+        state: what the run wrote last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the paths
+            of the lists of pending deletions ("condemned", as the first release named them).
     """
 
     def __init__(self, root: Root) -> None:
@@ -193,15 +194,19 @@ class Lease(OutputLock):
         with self._writing:
             self.check()
             state = {**self.state, **changes, "beat": self.state["beat"] + 1}
-            try:
-                self._version = self.store.write(LEASE, _bytes(state), self._version)
-            except ConflictError:
-                self._version = self._version_after_conflict()
-                self._version = self.store.write(LEASE, _bytes(state), self._version)
-            self.state = state
+            for _ in range(_MOST_CONFLICTS):
+                try:
+                    self._version = self.store.write(LEASE, _bytes(state), self._version)
+                except ConflictError:
+                    self._version = self._version_after_conflict()
+                else:
+                    self.state = state
+                    return
+            self._lost = f"{self.root.url}: other processes write {LEASE} at the same time"
+            self.check()
 
     def _version_after_conflict(self) -> Version:
-        """The version of an own write of which no answer came. Raises LeaseLostError where another run wrote."""
+        """The version of our own write whose answer was lost. Raises LeaseLostError for another run."""
         found = self.store.read(LEASE)
         state = _state(found[0]) if found else {}
         if found is None or state.get("holder") != self.state["holder"]:
@@ -224,8 +229,6 @@ class Lease(OutputLock):
                 return
             except OSError:  # no answer: the run waits for the store, and so does the lease
                 pause_s = _RETRY_S
-            except ConflictError:
-                pause_s = _RETRY_S
 
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
@@ -234,21 +237,21 @@ class Lease(OutputLock):
         if paths:
             self.root.write_atomic(own, json.dumps(sorted(paths)).encode())
         try:
-            self._fence(condemned=[*before, own] if paths else before)
+            self.renew(condemned=[*before, own] if paths else before)
         except LeaseLostError:
             self.root.delete(own)  # no lease names it
             raise
         yield
-        settled = [name for name in before if all(path.startswith(below) for path in self._listed(name))]
-        settled += [own] if paths else []
-        if settled:
-            self._fence(condemned=[name for name in self.state["condemned"] if name not in settled])
-        for name in settled:
+        done = [name for name in before if all(path.startswith(below) for path in self._listed(name))]
+        done += [own] if paths else []
+        if done:
+            self.renew(condemned=[name for name in self.state["condemned"] if name not in done])
+        for name in done:
             self.root.delete(name)
 
     def replace(self, files: Mapping[str, bytes]) -> None:
         known = {path: self.store.version(path) for path in files}
-        self._fence()  # held until now, so whatever another run publishes comes after these versions
+        self.renew()  # held until now, so whatever another run publishes comes after these versions
         for path, content in files.items():
             try:
                 self.store.write(path, content, known[path])
@@ -258,14 +261,7 @@ class Lease(OutputLock):
                     f"as it is. When the other run has ended, run the same command again"
                 ) from error
 
-    def _fence(self, **changes: Any) -> None:
-        try:
-            self.renew(**changes)
-        except ConflictError as error:
-            raise LeaseLostError(f"{self.root.url}: other processes write {LEASE} at the same time") from error
-
     def _listed(self, name: str) -> list[str]:
-        """The paths of a list of pending deletions."""
         try:
             return json.loads(self.root.read_bytes(name))
         except (FileNotFoundError, ValueError):
@@ -277,7 +273,6 @@ def _bytes(state: dict[str, Any]) -> bytes:
 
 
 def _state(content: bytes) -> dict[str, Any]:
-    """What a lease says; nothing where it is damaged."""
     try:
         state = json.loads(content)
     except ValueError:
@@ -285,6 +280,25 @@ def _state(content: bytes) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
+def holder(root: Root) -> str:
+    """The process that holds an output; empty where none does."""
+    if root.local is None:
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            lease = json.loads(root.read_bytes(LEASE))
+            if lease["holder"] and time.time() - lease["renewed"] < LEASE_S:
+                return str(lease["process"])
+        return ""
+    try:
+        lock = root.local / LOCK
+        inode = lock.stat().st_ino
+        # The kernel's list of locks. To ask by taking the lock would stop a run that begins meanwhile.
+        locks = map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines())
+        held = any(len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in locks)
+        return lock.read_text(errors="replace").strip() or "unknown" if held else ""
+    except OSError:
+        return ""
+
+
 def probe(name: str) -> str:
-    """The file by which a cluster's nodes are asked whether they see OUTPUT; deleted once they answered."""
+    """The file by which the nodes of a cluster show that they see OUTPUT."""
     return f"{PROBE}{name}"

@@ -1,10 +1,10 @@
 """Failures of disks, stores and hubs: which of them may pass, and the words for them.
 
     exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
-              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: no attempt helps until somebody changes something
+              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 
-pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known by
-the package of their class: none of these packages has to be installed.
+pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known
+by the package of their class, so that none has to be installed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ _STORE_REFUSALS = (
     "UNAUTHENTICATED",
     "AuthenticationFailed",
 )
-"""Parts of the text of a store's answer that waiting does not change."""
+"""Parts of the text of permanent errors of stores."""
 
 _BAD_REQUEST = "(HTTP status 400) during Head"
-"""The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
+"""S3 answers so to a HEAD request with expired credentials: without a body, and so without a name of the error."""
 
 _CUT_ANSWERS = ("UNKNOWN (HTTP status 400) during GetObject", "Failed to flush response stream")
-"""Of the SDK of S3, which reads an answer into room for the bytes that it asked for: an error is longer than a small file. It
-may pass, where the network damaged the request."""
+"""The SDK of S3 reads an answer into room for the requested bytes, and an error is longer than a small file. May pass."""
 
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
@@ -74,9 +73,9 @@ class Outage:
     """A disk that is full, or a disk, store or hub that does not answer.
 
     Attributes:
-        where: path or URL, without credentials; empty where it is not known.
-        cause: what it says: "the disk is full", or the text of the error.
-        free_bytes: on the disk, once everything that the failed attempt wrote is deleted; None for a store.
+        where: path or URL, without credentials; empty where unknown.
+        cause: "the disk is full", or the text of the error.
+        free_bytes: on the disk, once the files of the failed attempt are deleted; None for a store.
     """
 
     where: str
@@ -94,7 +93,7 @@ class Outage:
 
 
 class OutageError(DatapipeError):
-    """A task or a run could not read or write, and may when it is tried again."""
+    """A task or a run could not read or write, but a later attempt may."""
 
     def __init__(self, outage: Outage) -> None:
         super().__init__(str(outage))
@@ -105,7 +104,7 @@ class OutageError(DatapipeError):
 
 
 def outage_of(error: BaseException, url: str) -> Outage | None:
-    """The outage that an exception tells of; None for any other exception.
+    """The outage that an exception reports; None for any other exception.
 
     Args:
         url: the folder that is read and written, for an error that names no file; empty for none.
@@ -126,8 +125,8 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 
 def refusal_of(error: BaseException, url: str = "") -> str | None:
-    """Why an exception stays as long as nobody changes permissions, credentials or names, and what to do, without the end of
-    the sentence; None for any other exception.
+    """Why an exception stays until somebody changes permissions, credentials or names, and what to do, without the end of the
+    sentence; None for any other exception.
 
     Args:
         url: the folder that is written, for an error of a disk that names no file; empty for none.
@@ -169,7 +168,8 @@ def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeEr
 
 
 def free_bytes(path: str) -> int | None:
-    """Bytes that this user can still write to the disk of a path, which need not exist; None where no disk tells."""
+    """Bytes that this user can still write to the disk of a path, which need not exist; None where
+    unknown."""
     while True:
         try:
             status = os.statvfs(path)
@@ -189,7 +189,7 @@ def may_write(path: str) -> bool:
 
 
 def _paths(error: BaseException, url: str) -> Iterator[str]:
-    """The folder of the file that an error names, or where it may be: in `url`, if local, or among temporary files."""
+    """The folder of the named file, or else `url`, if local, and the folder of temporary files."""
     if isinstance(error, OSError) and isinstance(error.filename, str):
         yield os.path.dirname(os.path.abspath(error.filename))
         return
@@ -210,13 +210,12 @@ def _is_of_http(error: BaseException) -> bool:
 
 
 def _is_malformed(error: BaseException) -> bool:
-    """Whether a URL is not one of its store. An OSError, as of requests, may be an answer that is not JSON."""
+    """Whether a URL is malformed. An OSError, as of requests, may be an answer that is not JSON."""
     is_value = isinstance(error, ValueError) and not isinstance(error, OSError)
     return _is_of_http(error) and (is_value or type(error).__name__ in _MALFORMED)
 
 
 def _named(error: BaseException) -> str:
-    """The file or URL that an error names; empty for none."""
     name = error.filename if isinstance(error, OSError) else None
     with suppress(RuntimeError):  # httpx: the error has no request
         name = name or getattr(getattr(error, "request", None), "url", None)

@@ -5,14 +5,12 @@
     s3://anonymous@bucket/a                                                     a public bucket, without credentials
     https://host/a, http://host/a                                               input files of web servers (`storage/http.py`)
 
-When a store stops answering, a read fails instead of hanging (`storage/s3.py`, `storage/http.py`).
+When a store stops answering, a read fails instead of hanging. Input files are read by positional reads and never mapped: a
+mapped file that is cut short while it is read ends the process by SIGBUS. Local files that the engine itself wrote are mapped.
 
-Input files are read by positional reads and never mapped: a mapped file that is cut short while it is read ends the process
-by SIGBUS. Files that the engine itself wrote are mapped where they are local.
-
-A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store by
-one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs are never opened
-under their final name.
+A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store
+by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs are never
+opened under their final name.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ import pyarrow.parquet as pq
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 from datapipe.machine.files import replacing, write_atomic
-from datapipe.storage.file_state import FileState
 from datapipe.storage.http import HttpFile, is_http, open_file
-from datapipe.storage.local import local_files
+from datapipe.storage.local import FileState, local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
 from datapipe.storage.written import OutputStream, chunks_checksum
 
@@ -114,14 +111,14 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 
 def _check_waits_for_nobody(path: str) -> None:
-    """Raises UserError for a pipe, socket or device in the place of a file of ours: to read it would wait, or never end."""
+    """Raises UserError for a pipe, socket or device in place of our file: reading might never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError(f"{path}: a pipe, a socket or a device. Expected a file; delete it, and restore the file.")
 
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
-    """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store or a web server.
+    """The state of the file at `url`, which `stream` has just opened. Costs no request of S3 or a web server.
     Raises OSError."""
     if isinstance(stream, HttpFile):
         return stream.state
@@ -143,8 +140,8 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
 
 
 def current_state(url: str) -> FileState:
-    """The state of the file at `url` now; one request of a store. A local file is opened for it, as a network file system
-    asks its server for the state only then. Raises OSError as `open_input`."""
+    """The state of the file at `url` now; one request of a store. A local file is opened, since a network
+    file system asks its server only then. Raises OSError as `open_input`."""
     if is_http(url) or not isinstance(resolve(url)[0], pafs.LocalFileSystem):
         with open_input(url) as stream:
             return file_state(url, stream)
@@ -159,16 +156,14 @@ def current_state(url: str) -> FileState:
 
 
 def whole_seconds(time_ns: int) -> int:
-    """A time in nanoseconds without its fraction of a second."""
     return time_ns // _SECOND_NS * _SECOND_NS
 
 
 def parquet_table(content: bytes, columns: list[str] | None = None) -> pa.Table:
     """The table in the bytes of a Parquet file, decoded by the calling thread alone.
 
-    `pq.read_table` decodes in threads of pyarrow, one of which may release the bytes after the call has returned. The thread
-    needs the interpreter for that. Where the interpreter is ending meanwhile, the process aborts with "terminate called without
-    an active exception" and status 134.
+    A thread of `pq.read_table` may release the bytes after the call has returned, for which it needs the interpreter. If the
+    interpreter is ending meanwhile, the process aborts with "terminate called without an active exception" and status 134.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read(columns, use_threads=False)
@@ -208,7 +203,7 @@ class Root:
         return Root(self.child_url(folder)) if folder else self
 
     def trying_once(self) -> Root:
-        """The same S3 folder with one attempt for each read, for a caller that retries reads itself."""
+        """The same S3 folder with one attempt for each read, for a caller that retries itself."""
         return Root(with_one_attempt(self.url)) if is_s3(self.url) else self
 
     def open_input(self, relative: str) -> pa.NativeFile:
@@ -227,17 +222,15 @@ class Root:
         return OutputStream.to(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
 
     def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:
-        """Whether a store has a file with this content. Its answer to a write may have been lost."""
+        """Whether a store has this file: its answer to a write may have been lost."""
         try:
             return self.local is None and self.checksum(relative) == (checksum, num_bytes)
         except OSError:
             return False
 
     def checksum(self, relative: str) -> tuple[str, int]:
-        """Checksum and size in bytes of a file, read in chunks. Raises FileNotFoundError or OSError.
-
-        The file is not mapped: its pages would count as memory of the process.
-        """
+        """Checksum and size in bytes of a file, read in chunks, since mapped pages would count as memory of
+        the process. Raises OSError."""
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
         chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
@@ -264,10 +257,10 @@ class Root:
         write_atomic(Path(self.path(relative)), content)
 
     def take(self, other: Root, source: str, target: str, staging: str) -> None:
-        """Links or copies the file `source` of a root, of this one too, to `target`, which appears completely or not at all.
+        """Links or copies the file `source` of a root, maybe this one, to `target`, which appears completely or not at all.
 
         Args:
-            staging: a unique relative path, outside the target's folder, for the link or copy before it is renamed.
+            staging: a unique relative path outside the target's folder, for the link or copy before it is renamed.
         """
         if self.local is None and self.filesystem == other.filesystem:
             self.filesystem.copy_file(other.path(source), self.path(target))
@@ -287,12 +280,10 @@ class Root:
                     shutil.copyfile(other.path(source), temporary)
 
     def delete(self, relative: str) -> None:
-        """Deletes a file, if it exists."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(relative))
 
     def delete_folder(self, relative: str) -> None:
-        """Deletes a folder with all its files, if it exists."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path(relative))
 
@@ -329,7 +320,7 @@ class Root:
 
 
 def _all_of(stream: pa.NativeFile) -> bytes:
-    """The content of an object. pyarrow's streams would ask for 256 KiB, wait, and ask for the next."""
+    """The content of an object, in large requests: pyarrow's streams ask for 256 KiB at a time."""
     size = stream.size()
     if size <= _REQUEST_BYTES:
         return stream.read_at(size, 0)

@@ -5,11 +5,10 @@
     max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
 
 If the store stalls at every attempt, a read fails after about max_attempts * (request_timeout + 6) seconds, 47 by default.
-pyarrow accepts none of the three in a URL; its own 31 attempts take 288 s at a stall and 6 s at a 503 (pyarrow 26 on Linux,
-where request_timeout works, contrary to its documentation). A store that sends a byte a second is not detected as stalled.
+pyarrow's own 31 attempts take 288 s at a stall and 6 s at a 503 (pyarrow 26 on Linux, where request_timeout works, contrary
+to its documentation). A store that sends a byte a second is not detected as stalled.
 
-`s3://anonymous@bucket/…` reads a public bucket without credentials: nothing is signed, and none are looked for on this machine.
-pyarrow takes this form for gs:// alone, and signs as a user of this name on S3.
+`s3://anonymous@bucket/…` reads a public bucket without credentials. pyarrow takes this form for gs:// alone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ REQUEST_TIMEOUT_S = 3.0
 MAX_ATTEMPTS = 5
 _LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
-"""Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters, and anonymous access."""
+"""Parameters that pyarrow takes only in a URL, so they exclude our own parameters and anonymous access."""
 
 _ANONYMOUS = "s3://anonymous@"
 
@@ -70,7 +69,7 @@ def _split_limits(url: str) -> tuple[str, dict[str, float] | None]:
 
 
 def _bounded(filesystem: pafs.FileSystem, limits: dict[str, float], is_anonymous: bool) -> pafs.FileSystem:
-    """The same file system with these limits, made again from the arguments of its pickle."""
+    """The same file system with these limits, rebuilt from the arguments of its pickle."""
     (options,) = filesystem.__reduce__()[1]
     retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(limits["max_attempts"]))
     limits = {name: limits[name] for name in ("connect_timeout", "request_timeout")}

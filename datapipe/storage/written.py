@@ -1,10 +1,7 @@
-"""A new file with the checksum of what is written to it, so that nothing has to be read back.
+"""A new file with the checksum of the bytes written to it, so that nothing has to be read back.
 
-    writer ─▶ OutputStream ─▶ pyarrow's stream of the file
-                  └─▶ size and checksum
-
-What a store gives back may have been changed on its way, so a checksum of bytes that are read back may be wrong for ever. A
-store may also store a file while its answer is lost. `close` then looks the file up, and raises only where it is not there.
+What a store returns may be damaged on its way, so a checksum of bytes that are read back may be wrong for ever. A store may
+also store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class OutputStream(pa.PythonFile):
     """A stream to a new file; made by `to`.
 
     Attributes:
-        num_bytes, checksum: of what was written so far.
+        num_bytes, checksum: of the bytes written so far.
     """
 
     def __init__(self, sink: _Sink, mode: str) -> None:
@@ -44,7 +41,6 @@ class OutputStream(pa.PythonFile):
 
     @classmethod
     def to(cls, stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
-        """A stream that writes to `stream`."""
         return cls(_Sink(stream, look_up), mode="w")
 
     @property
@@ -57,8 +53,6 @@ class OutputStream(pa.PythonFile):
 
 
 class _Sink:
-    """What pyarrow asks of a file object of Python."""
-
     def __init__(self, stream: pa.NativeFile, look_up: LookUp) -> None:
         self._stream, self._look_up = stream, look_up
         self.hasher, self.num_bytes = xxhash.xxh3_128(), 0

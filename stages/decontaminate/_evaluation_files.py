@@ -100,7 +100,6 @@ def _refusal(text: str) -> UserError:
 
 
 def _stem(path: str) -> str:
-    """The name of a file without its format."""
     name = Path(path).name
     return re.split(r"\.(?:jsonl|json|ndjson|parquet|pq)\b", name)[0] or name
 
@@ -149,9 +148,6 @@ def read_set(benchmark: Benchmark) -> EvaluationSet:
     return EvaluationSet(name=benchmark.name, fields=fields, items=tuple(items))
 
 
-# ------------------------------------------------------------------------------------------------ records
-
-
 def _records(path: str) -> Iterator[Mapping[str, Any]]:
     compression = next((name for ending, name in COMPRESSION_OF_ENDING.items() if path.lower().endswith(ending)), None)
     plain = path.lower() if compression is None else path.lower().rpartition(".")[0]
@@ -170,7 +166,6 @@ def _of_parquet(content: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _of_json(content: bytes, path: str) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSONL file, or of a file that is one array."""
     content = content.removeprefix(BOM)
     is_array = content.lstrip()[:1] == b"["
     for row, line in enumerate([content] if is_array else content.split(b"\n")):
@@ -186,11 +181,7 @@ def _of_json(content: bytes, path: str) -> Iterator[Mapping[str, Any]]:
             yield record
 
 
-# ------------------------------------------------------------------------------------------------ fields
-
-
 def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The field of each role. Raises UserError where no field can be the question, or a named one is in no record."""
     known = list(dict.fromkeys(field for record in records[:_LOOKED_AT] for field in record))
     roles = ("question", "context", "answer", "choices", "gold")
     options = benchmark.model_dump()
@@ -210,7 +201,6 @@ def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The field of each role by the names of fields."""
     found: dict[str, str] = {}
     for role, names in _FIELDS.items():
         field = next((name for name in names if name in known and name not in found.values()), "")
@@ -228,11 +218,7 @@ def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> d
 
 
 def _is_choice(answer: Any) -> bool:
-    """Whether an answer may be the number or the letter of a choice."""
     return isinstance(answer, int) or (isinstance(answer, str) and len(answer.strip()) == 1)
-
-
-# ------------------------------------------------------------------------------------------------ items
 
 
 def _item(record: Mapping[str, Any], fields: Mapping[str, str], row: int) -> Item:
@@ -302,5 +288,4 @@ def _gold(gold: Any, choices: Sequence[str], labels: Sequence[str]) -> int | Non
 
 
 def _without_labels(question: str) -> str:
-    """The question without "Question:" before it and "Answer:" behind it."""
     return _ANSWER_LABEL.sub("", _LABEL.sub("", question, count=1) if _LABEL.match(question) else question)

@@ -142,9 +142,6 @@ def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
     )
 
 
-# ------------------------------------------------------------------------------------------------ spellings
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Texts:
     """Texts with their words: `runs` has a row for each, and `offsets` and `data` hold them."""
@@ -230,8 +227,6 @@ def _groups(set_of: np.ndarray, spelled: _Spelled) -> np.ndarray:
     return np.unique(names, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-# ------------------------------------------------------------------------------------------------ n-grams
-
 _Grams = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Keys (num_windows,) uint64; what has them, items or spellings of items, (num_windows,) int64;
 whether that is a choice which is not the answer, (num_windows,) bool."""
@@ -293,7 +288,6 @@ def _owned(offsets: np.ndarray, members: np.ndarray, item_of: np.ndarray, set_of
 def _weighed(
     offsets: np.ndarray, members: np.ndarray, own: np.ndarray, item_of: np.ndarray, spelled: _Spelled, rules: Rules
 ) -> tuple[Postings, np.ndarray]:
-    """The postings with weights and needs, and the sum of all weights of each member."""
     num_grams = len(offsets) - 1
     totals = np.zeros(len(item_of), np.int64)
     if rules.min_coverage is None:
@@ -313,9 +307,6 @@ def _weighed(
 
 def _postings(offsets: np.ndarray, members: np.ndarray, own: np.ndarray, weights: np.ndarray, needs: np.ndarray) -> Postings:
     return input_record(Postings, (offsets.astype(np.int64), members.astype(np.int32), own, weights, needs, PASSAGE_GAP))
-
-
-# ------------------------------------------------------------------------------------------------ short items
 
 
 def _wholes(
@@ -360,7 +351,6 @@ def _last_windows(runs: word_runs.RunsOut) -> np.ndarray:
 
 
 def _tails(ends: np.ndarray, lengths: np.ndarray, first_entry: int) -> tuple[np.ndarray, search.Tails]:
-    """The distinct tails, and the lengths of the questions that end with each."""
     keys, numbers = np.unique(ends, return_inverse=True)
     offsets, distinct_lengths = _lists(numbers, lengths, len(keys))
     first = first_entry if len(keys) else -1
@@ -374,7 +364,6 @@ def _lists(numbers: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndar
 
 
 def _pairs(numbers: np.ndarray, keys: np.ndarray, lengths: np.ndarray, items: np.ndarray, num_questions: int) -> dict:
-    """The pairs of questions and answers, as fields of `Wholes`."""
     named = np.stack([numbers.reshape(-1).astype(np.uint64), keys], axis=1)
     distinct, pair = np.unique(named, axis=0, return_inverse=True)
     slots = num_slots_for(len(distinct))

@@ -53,7 +53,6 @@ def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bo
 
 
 def _taken(columns: Any, rows: np.ndarray) -> Any:
-    """Some rows of a named tuple of arrays."""
     return type(columns)(*(column[rows] for column in columns))
 
 
@@ -62,9 +61,6 @@ def _expanded(offsets: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.
     counts = offsets[numbers + 1] - offsets[numbers]
     rows = np.repeat(np.arange(len(numbers)), counts)
     return rows, np.arange(len(rows)) + np.repeat(offsets[numbers] - np.cumsum(counts) + counts, counts)
-
-
-# ------------------------------------------------------------------------------------------------ whole items
 
 
 def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray, index: Index) -> tuple[Hits, Findings]:
@@ -83,9 +79,6 @@ def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray,
     hits = np.unique(match)
     found = Findings(matches.documents[match], items, matches.starts[match], stops, np.ones_like(match))
     return Hits(matches.documents[hits], matches.starts[hits], farthest[hits]), found
-
-
-# ------------------------------------------------------------------------------------------------ n-grams
 
 
 def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tuple[Hits, Findings]:
@@ -118,11 +111,7 @@ def _in_contaminated(matches: search.Matches, wholes: Findings, index: Index) ->
     return np.isin(matches.documents, np.concatenate([matches.documents[has_own], wholes.documents]))
 
 
-# ------------------------------------------------------------------------------------------------ findings
-
-
 def _joined(found: Findings) -> Findings:
-    """The findings by document and item, each pair once."""
     found = _taken(found, np.lexsort((found.starts, found.items, found.documents)))
     firsts = np.flatnonzero(is_first(found.documents, found.items))
     if not len(firsts):

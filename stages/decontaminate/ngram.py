@@ -144,7 +144,6 @@ class Ngram(Filter):
         return replace(result, findings=_findings(found, index, offsets))
 
     def _dropped(self, batch: DocumentBatch, hits: _matches.Hits, found: _matches.Findings) -> FilterResult:
-        """The result of `strict`, measured in matches, and of `coverage`, measured by the greatest share."""
         measured = np.zeros(batch.num_docs)
         if self.profile == "coverage":
             np.maximum.at(measured, found.documents, found.values)
@@ -154,7 +153,6 @@ class Ngram(Filter):
         return FilterResult.first_failing(batch.num_docs, [(measured, measured > 0)], dict.fromkeys(self.counts, nothing))
 
     def _cut(self, batch: DocumentBatch, hits: _matches.Hits) -> FilterResult:
-        """The result of `gpt3`: matches, and the pieces that stay."""
         offsets, data = batch.buffers
         num_matches = np.bincount(hits.documents, minlength=batch.num_docs)
         removed = cutting.removed_of(offsets, data, *hits, self.margin_chars, self.min_piece_chars)
@@ -182,7 +180,6 @@ def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: n
 
 
 def _findings(found: _matches.Findings, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
-    """What is found, by document, in the order of the text."""
     order = np.lexsort((found.items, found.starts, found.documents))
     documents, items, starts, stops, values = (column[order] for column in found)
     lists = pa.array([evaluation.name for evaluation in index.sets], pa.string()).take(pa.array(index.set_of[items]))
@@ -192,7 +189,6 @@ def _findings(found: _matches.Findings, index: Index, offsets: np.ndarray) -> pa
 
 
 def _entries(items: np.ndarray, index: Index) -> pa.Array:
-    """The names of items, (num_items,) string."""
     first = np.searchsorted(index.set_of, index.set_of[items])
     pairs = zip(index.set_of[items].tolist(), (items - first).tolist())
     return pa.array([index.sets[number].items[item].name for number, item in pairs], pa.string())

@@ -43,7 +43,6 @@ class Cutting(Global):
 
     @property
     def _rank(self) -> np.uint16:
-        """The rank of the documents that are emitted."""
         return source_rank(self._context.source_position)
 
 

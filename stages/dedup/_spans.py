@@ -54,7 +54,6 @@ def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch
 
 
 def _whole_characters_of(rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Start and stop byte of spans, without characters that cross their ends."""
     starts = columns.numbers(rows.column("start"))
     stops = starts + columns.numbers(rows.column("size"))
     if "trims" not in rows.schema.names:

@@ -108,7 +108,6 @@ def _edges_of_this_run(narrow: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _signed(rows: pa.RecordBatch, num_perm: int) -> np.ndarray:
-    """The signatures of rows, (num_rows, num_perm) uint32."""
     column = rows.column("signature")
     data = column.buffers()[1]
     if data is None or not len(column):

@@ -107,7 +107,6 @@ class Minhash(KeepingOne):
 
     @property
     def _num_perm(self) -> int:
-        """Permutations of a signature; 0 where pairs are not verified."""
         bands, rows = self.banding()
         return bands * rows if self.verify == "signature" else 0
 

@@ -110,7 +110,6 @@ def decode_page(page: bytes, header: str, detect: Detector) -> Decoded:
 
 
 def _declared(page: bytes, header: str) -> Iterator[str]:
-    """The charsets that a page and its header declare, in order, then UTF-8."""
     yield from (codec for mark, codec in _MARKS if page.startswith(mark))
     by_header = codec_of(header)
     if by_header is not None and by_header != USER_DEFINED:
@@ -168,7 +167,6 @@ def _strictly(page: bytes, codec: str) -> str | None:
 
 
 def _detected(page: bytes, detect: Detector) -> Decoded:
-    """The text of a page that no declared charset decodes."""
     text = page.decode(UTF_8, "replace")
     num_bad = text.count("\ufffd")
     num_characters = len(text) - len(_ascii_of(page))
@@ -216,7 +214,6 @@ def _num_bad(part: bytes, codec: str) -> int:
 
 
 def _loosely(page: bytes, codec: str, errors: str) -> str:
-    """The text of a page with bad bytes, without a character that is cut off at its end."""
     return codecs.getincrementaldecoder(codec)(errors).decode(page)
 
 
@@ -239,8 +236,6 @@ def _clean(text: str, page: bytes) -> str:
     text = text.removeprefix("\ufeff")
     return text.replace("\0", "") if b"\0" in page else text  # a search in bytes takes a hundredth of one in wide characters
 
-
-# ------------------------------------------------------------------------------------------------ detectors
 
 _OF_UCHARDET = {
     ("cp1252", "iso8859_2"),

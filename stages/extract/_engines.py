@@ -236,9 +236,6 @@ class OwnEngine:
         return Found(text)
 
 
-# ------------------------------------------------------------------------------------------------ two engines in turn
-
-
 class Auto:
     """Resiliparse; where it finds little, resiliparse without misleading names, then trafilatura. The longest text is kept."""
 
@@ -288,7 +285,6 @@ def _longer(text: str, engine: str, other: str | None, its_engine: str) -> tuple
 
 
 def _without_boilerplate(page: Page, text: str) -> Page:
-    """The page without its boilerplate, but for elements that hold the text."""
     found, budget = _unspaced(max(text.splitlines(), key=len)), _MOST_READ * len(page.shown)
     for element in page.tree.body.query_selector_all(_BOILERPLATE).values():
         its_text = element.inner_text

@@ -70,7 +70,6 @@ def write_latex(tree: Any) -> bool:
 
 
 def _delimited(formula: Any, is_displayed: bool) -> str:
-    """The LaTeX of a formula between its dollar signs; "" without any."""
     if formula.tag == "script":
         latex, mode = formula.text_content, (formula.getattr("type") or "").lower()
         is_displayed |= "mode=display" in "".join(mode.split())
@@ -89,7 +88,6 @@ def _delimited(formula: Any, is_displayed: bool) -> str:
 
 
 def _within(formula: Any) -> Any:
-    """The `<math>` that an element has as its attribute, or the element itself."""
     if not formula.hasattr("data-mathml"):
         return formula
     from resiliparse.parse.html import HTMLTree
@@ -99,7 +97,6 @@ def _within(formula: Any) -> Any:
 
 
 def _unstyled(latex: str) -> str:
-    """The LaTeX inside of Wikipedia's `{\\displaystyle …}`."""
     style = _STYLE.match(latex)
     if style is None:
         return latex
@@ -113,7 +110,6 @@ def _unstyled(latex: str) -> str:
 
 
 def _authored(math: Any) -> str:
-    """The LaTeX that `<math>` carries beside its MathML."""
     annotation = math.query_selector('annotation[encoding*="tex" i]')
     return (annotation.text_content if annotation is not None else "").strip() or (math.getattr("alttext") or "").strip()
 

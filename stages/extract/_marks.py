@@ -72,7 +72,6 @@ def _licenses(elements: list[Any]) -> str | None:
 
 
 def _license_name(address: str) -> tuple[str, bool]:
-    """The name of a licence, and whether it is one of Creative Commons."""
     found = _CREATIVE_COMMONS.search(address)
     if found is None:
         return address, False

@@ -117,7 +117,6 @@ def _token(name: str, text: str, variant: str) -> str:
 
 
 def _sign(sign: str) -> str:
-    """A character as LaTeX writes it."""
     if sign in _SIGNS or sign.isascii():
         return _SIGNS.get(sign, sign)
     name = unicodedata.name(sign, "")

@@ -134,7 +134,6 @@ class PageReader:
         return [int(measure[0]) for measure in measured(np.array([0, len(data)]), data, self.options.max_depth)]
 
     def _beyond(self, measures: Sequence[int]) -> tuple[int, int]:
-        """The first limit that a page is beyond, as a rule, and its value; -1 and 0 for a page within the limits."""
         limits = (self.options.max_bytes, self.options.max_attributes, self.options.max_cost)
         for rule, value, limit in zip((BYTES, ATTRIBUTES, COST), measures, limits):
             if value > limit:
@@ -142,7 +141,6 @@ class PageReader:
         return -1, 0
 
     def _without_parser(self, decoded: Decoded, rule: int, value: int) -> Read:
-        """A page beyond the limits: dropped, or its text without tags."""
         if self.options.beyond == "drop":
             return Read(rule=rule, value=value)
         text = plain_text(decoded.text)

@@ -18,7 +18,7 @@
 The four limits bound the time that any page takes without a clock, so what is kept does not depend on the machine. With
 `beyond: plain_text` pages beyond them are read without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page says nothing: `title`, `html_lang`, `license`, `robots`. The column `charset`, where
+Columns that come out, null where a page says nothing: those of `Marks`. The column `charset`, where
 the source keeps it, is the one of the HTTP header. A loop over pages in Python is meant: a parser takes one page.
 """
 
@@ -97,7 +97,6 @@ class Html(PageOptions, EngineOptions, Filter):
         return self._result(read, measures)
 
     def _result(self, read: list[Read], measures: Measures) -> FilterResult:
-        """The decisions, and the columns of all pages."""
         num_docs, rule = len(read), np.array([page.rule for page in read], np.int16)
         value = np.array([page.value for page in read], np.float64)
         limited = {BYTES: measures.num_bytes, ATTRIBUTES: measures.attributes, COST: measures.costs, DEPTH: measures.depths}
@@ -116,7 +115,6 @@ class Html(PageOptions, EngineOptions, Filter):
 
 
 def _charsets_of(batch: DocumentBatch) -> list[str]:
-    """The charset of the HTTP header of every page; "" where there is none, or no such column."""
     if "charset" not in batch.record.schema.names:
         return [""] * batch.num_docs
     return [label or "" for label in batch.record.column("charset").cast(pa.large_string()).to_pylist()]

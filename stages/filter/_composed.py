@@ -60,7 +60,6 @@ def composed_spans(texts: pa.Array, num_chars: int) -> list[Spans]:
 
 
 def _cut(offsets: np.ndarray, data: np.ndarray, num_chars: int) -> tuple[np.ndarray, np.ndarray]:
-    """Start and stop of the first `num_chars` characters of every text: (num_docs,) int64 each."""
     stops = np.empty(len(offsets) - 1, np.int64)
     prefix_stops(offsets, data, num_chars, stops)
     return offsets[:-1].copy(), stops

@@ -30,7 +30,7 @@ The authors also drop pages of more than 190,000 characters (`max_chars`), and m
 other pages are separate stages. Every profile counts sentences like spaCy's sentencizer, which datatrove uses
 (`datapipe/kernels/text/sentences.py`); the authors use NLTK's Punkt.
 
-Checked against datatrove 0.10.1 with the profiles `datatrove` and `fineweb` on 3,687 real English documents: all decisions are
+Compared with datatrove 0.10.1 with the profiles `datatrove` and `fineweb` on 3,687 real English documents: all decisions are
 equal, and of 3,057 and 3,304 kept texts all but 6, with control characters at which `str.splitlines` ends a line. Of 74,000
 lines in more than 400 languages all but 1 have as many sentences as in spaCy.
 """

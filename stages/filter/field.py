@@ -1,4 +1,4 @@
-"""Keeps documents by a field of theirs: licence, status, media type, score, language attribute.
+"""Keeps documents by a field of theirs: status, media type, score, language attribute.
 
     value of the field ── as text ───▶ keep, drop              equal to one of a list           rules `not_in_keep`, `in_drop`
                        │           └─▶ keep_matching, drop_…   a regular expression finds it    `not_matching`, `matching`
@@ -100,12 +100,10 @@ class Field(Filter):
 
     @property
     def _by_date(self) -> bool:
-        """Whether limits are dates."""
         return isinstance(self.min_value, str) or isinstance(self.max_value, str)
 
     @property
     def _is_keeping(self) -> bool:
-        """Whether some condition says what to keep."""
         return bool(self.keep or self.keep_matching) or self._has_range
 
     @property
@@ -197,7 +195,6 @@ class Field(Filter):
         return columns.numbers_in(values)
 
     def _values(self, column: pa.Array) -> pa.Array:
-        """The values as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
         try:
             return column.cast(pa.large_string()).fill_null("")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -216,7 +213,6 @@ def _shown(limit: float | str | None) -> str:
 
 
 def _limit_of(option: str, value: float | str) -> float:
-    """A number, or a date in seconds since 1970. Raises ValueError."""
     if not isinstance(value, str):
         return value
     seconds = _seconds_of(pa.array([value], pa.large_string()))[0]
@@ -243,7 +239,6 @@ def _seconds_of(column: pa.Array) -> np.ndarray:
 
 
 def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> np.ndarray:
-    """Which texts are in a list: (num_docs,) bool."""
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
     if are_floats:  # Arrow writes 1.0 as 1
         numbers = columns.numbers_in(pa.array(texts, pa.large_string()))

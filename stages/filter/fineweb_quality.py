@@ -13,7 +13,7 @@ its share is of all characters but newlines.
 | `paper` | the text of the paper | at most 0.1 | words are separated by white space |
 | `fineweb2` | FineWeb-2 (Penedo et al. 2025) | at most 0.1 | no rule for short lines; thresholds by `language` |
 
-A value equal to a limit passes. A document without lines fails the rule `empty`. Checked against
+A value equal to a limit passes. A document without lines fails the rule `empty`. Compared with
 datatrove 0.10.1 on 3,526 real documents with the profile `datatrove`: all decisions are equal.
 """
 

@@ -20,7 +20,7 @@ them. A value equal to a limit passes. All measures of a document without words 
 in every script that separates words by spaces.
 
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_thresholds/fineweb2.py`).
-Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
+Compared with DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 """
 
 from __future__ import annotations
@@ -125,13 +125,11 @@ class GopherQuality(ProfiledFilter):
         )
 
     def _dclm_lengths(self, batch: DocumentBatch) -> np.ndarray:
-        """Words of every document as DCLM counts them for its length, (num_docs,) int64."""
         if self.words == "whitespace":
             return quality.word_start_counts(*batch.buffers)
         return quality.word_counts(words_by(batch, self.words)).T[quality.NUM_CONTENT]
 
     def _symbols(self, batch: DocumentBatch, num_words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`#` per word and ellipses per word, (num_docs,) float64 each."""
         hashes, ellipses, spaced = quality.symbol_counts(*batch.buffers).T
         if self.profile == "dclm":
             added_up = (hashes + ellipses + spaced) / num_words
@@ -148,7 +146,6 @@ class GopherQuality(ProfiledFilter):
         return bullets / np.maximum(num_lines, 1), trailing / np.maximum(num_lines, 1)
 
     def _stop_words(self, batch: DocumentBatch, rated: Words) -> np.ndarray:
-        """The number of stop words of every document, (num_docs,) int64: distinct words, or occurrences."""
         _, data = batch.buffers
         different, occurrences = quality.stop_word_counts(rated, data, self.stop_words, _MATCHES[self.stop_word_match]).T
         return occurrences if self.profile == "dclm" else different

@@ -24,7 +24,7 @@ spaces. A line of white space alone is blank in the profiles `paper` and `datatr
 
 `language` takes the thresholds that FineWeb-2 published for a language (`_thresholds/fineweb2.py`).
 
-Checked against datatrove 0.10.1 on 2,480 web documents and DCLM's program on 740: all decisions are equal. With CR LF as line
+Compared with datatrove 0.10.1 on 2,480 web documents and DCLM's program on 740: all decisions are equal. With CR LF as line
 ends 154 of 250 decisions of `datatrove` differ, which counts blank lines with a CR as copies: put `normalize.unicode` before.
 """
 
@@ -53,7 +53,6 @@ _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplic
 
 
 def _share(default: float, of: str) -> float:
-    """An option with the greatest share of a document that passes."""
     return Field(default=default, ge=0, description=f"Greatest share of {of}.")
 
 
@@ -128,14 +127,12 @@ class GopherRepetition(ProfiledFilter):
         return shares
 
     def _paragraphs(self, batch: DocumentBatch, units: Units) -> Units:
-        """The paragraphs of a batch, from its lines or, for DCLM, from its text."""
         if self.profile == "dclm":
             found = find_lines(*batch.buffers, newlines=2)
             return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
         return repetition.paragraphs(units, lines(batch).opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
-        """Shares of characters in n-grams: (num_docs,) each."""
         words = words_by(batch, self.words)
         joined = self.profile == "datatrove"
         counts = repetition.ngram_repetition(words, joined).T

@@ -117,7 +117,6 @@ class Language(Filter):
             raise ValueError("keep: [] drops nothing, so the stage has no effect; set `write: true` or `mode: tag` as well.")
 
     def _kept(self, labels: Sequence[str]) -> set[str]:
-        """The labels that `keep` names, by their names or with a star."""
         return {label for pattern in self.keep for label in matching(labels, pattern)}
 
     def _writes(self) -> bool:
@@ -196,7 +195,6 @@ class Language(Filter):
 
 
 def _unknown(language: str, known: Sequence[str]) -> str:
-    """What is wrong with a label that the model does not have."""
     same = [name for name in names_of(language.removeprefix("__label__")) if name in known]
     nearest = f" Did you mean '{same[0]}'?" if same else suggest(language, known)
     examples = ", ".join(known[:: max(1, len(known) // 3)][:3])

@@ -45,7 +45,6 @@ class Length(Filter):
 
 
 def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:
-    """The length of every document in `unit`: (num_docs,) int64."""
     if unit == "chars":
         return columns.numbers(pc.utf8_length(batch.texts))
     return columns.text_lengths(batch.texts) if unit == "bytes" else word_counts(*batch.buffers)

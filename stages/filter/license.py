@@ -20,8 +20,7 @@ from pydantic import Field, field_validator
 
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.license_codes import license_codes
-from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed
+from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed, license_codes
 
 
 class License(Filter):

@@ -41,7 +41,7 @@ TOXIC = ("1", "true", "toxic", "hateful", "offensive", "abusive", "hate")
 
 _ALONE = (
     "a list alone says little: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
-    "the cases that are not hateful against 7.8 % of the hateful. Set `model`, or `mode: tag` to look at its hits, or "
+    "the cases that are not hateful, and 7.8 % of the hateful. Set `model`, or `mode: tag` to look at its hits, or "
     "`drop_by_list: true` to drop by it all the same"
 )
 
@@ -112,7 +112,6 @@ class Toxicity(Filter):
 
     @property
     def _must_agree(self) -> bool:
-        """Whether a document is dropped only where lists and model agree."""
         return bool(self.lists) and self.model is not None and self.drop_if == "both" and self.mode == "drop"
 
     def process(self, batch: DocumentBatch) -> FilterResult:

@@ -100,7 +100,6 @@ class Url(Filter):
             raise ValueError(f"no list is given. Expected at least one of: {', '.join(_LISTS)}, or their files")
 
     def _given(self, name: str) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-        """The entries of a list in the mixture, and its files."""
         return getattr(self, name), getattr(self, f"{name.removesuffix('s')}_files")
 
     def input_files(self) -> tuple[str, ...]:
@@ -119,7 +118,6 @@ class Url(Filter):
 
     @cached_property
     def _tables(self) -> dict[str, Any]:
-        """The lookup table of every list with entries. Raises UserError."""
         read = {name: lists.read_entries(name, *self._given(name)) for name in _LISTS}
         loaded: dict[str, Any] = {name: lists.domain_table(read[name]) for name in _LISTS[:2] if read[name]}
         if read["urls"]:
@@ -141,7 +139,6 @@ class Url(Filter):
         return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules], without)
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
-        """The URLs, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
         column = batch.column(self.field, "filter.url")
         if not any(check(column.type) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
             raise UserError(

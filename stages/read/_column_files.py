@@ -115,7 +115,6 @@ class ColumnReader(Reader):
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(opened.schema)))
 
     def _unreadable(self, error: Exception, stream: pa.NativeFile) -> str:
-        """Why nothing of a file can be read, by the error of its reader and the file's first bytes."""
         pointer = lfs_pointer(stream.read_at(min(HEAD_BYTES, stream.size()), 0))
         return pointer or f"the {self.format_name} file is damaged: {on_one_line(error)}"
 
@@ -124,7 +123,7 @@ _IMPOSSIBLE_BYTES = 1 << 40
 """A size that no row group or record batch has: where Arrow asks for more memory at once, a length in the file is damaged."""
 
 _LARGE_BYTES = 64 << 20
-"""The size of a read from which on it is held against that of the file: memory for it is taken first."""
+"""The size of a read from which on it is compared with that of the file: memory for it is taken first."""
 
 
 class WatchedStream:
@@ -169,7 +168,6 @@ class WatchedStream:
 
 
 def _asked_bytes(error: MemoryError) -> int:
-    """The size in Arrow's message, "malloc of size 218802813927552 failed"; 0 where there is none."""
     size = re.search(r"\bof size (\d+)", str(error))
     return int(size[1]) if size else 0
 

@@ -87,7 +87,6 @@ def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """The column of a field; None if the file has none, or several with its name."""
     first, *rest = [name] if name in batch.schema.names else name.split(".")
     index = batch.schema.get_field_index(first)
     if index < 0:
@@ -128,7 +127,6 @@ def _strings(column: Any, num_rows: int) -> pa.Array:
 
 
 def _python_strings(column: Any) -> pa.Array:
-    """The values as `str` of Python shows them."""
     return pa.array([_python_string(value) for value in column], pa.large_string())
 
 
@@ -156,7 +154,6 @@ def _plain(column: Any) -> Any:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Whether values are strings, or bytes that may be UTF-8."""
     return is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 

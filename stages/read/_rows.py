@@ -125,7 +125,6 @@ class _OpenRow:
             self._chunks, self._num_bytes = [], 0
 
     def _go_on(self, offset: int, chunk: bytes, open_bytes: int) -> None:
-        """Holds the end of a chunk, which belongs to the row that goes on."""
         if self._skipped is not None:
             return
         if self._delimited.open_bytes <= len(chunk):

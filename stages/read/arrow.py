@@ -99,8 +99,6 @@ class _Opened(OpenedFile):
                 yield documents(part, row + first + start, fields)
 
     def _loaded(self, number: int) -> list[bytes]:
-        """The messages that Arrow's reader needs next, the last one the record batch. Raises
-        OSError where the storage fails, ValueError for sizes that cannot be."""
         message = self._layout.batches[number]
         if message is None:
             raise ValueError("its head, or what the footer says of it, is damaged")
@@ -111,7 +109,6 @@ class _Opened(OpenedFile):
         return contents
 
     def _content(self, message: Message) -> bytes:
-        """A message, once its sizes are checked."""
         if message.num_bytes > self._max_bytes:
             raise ValueError(f"{message.num_bytes} bytes, more than max_batch_bytes, {self._max_bytes}")
         content = self._stream.read_at(message.num_bytes, message.offset)
@@ -140,7 +137,6 @@ class _Opened(OpenedFile):
         return batch
 
     def _reader_of(self, contents: list[bytes], fields: FieldNames) -> Any:
-        """Arrow's reader, which gets these messages next."""
         if self._reader is None:
             self._fed = _Fed()
             self._fed.put(self._schema_content)

@@ -147,7 +147,6 @@ class Csv(ContentReader):
         return Delimited(self.delimiter or ("\t" if is_tsv else ","), quote, self._escape)
 
     def _without_header(self, split: Split, first: Rows) -> Rows:
-        """The first rows of a split that are no header."""
         has_header = split.start == 0 and self.column_names is None
         return first.part(1, len(first.starts)) if has_header else first
 
@@ -229,11 +228,9 @@ class _Table:
         )
 
     def _is_cut(self, rows: Rows) -> bool:
-        """Whether the file ends within the last row."""
         return rows.is_unended and len(rows.counts) > 0 and int(rows.counts[-1]) < self.num_columns
 
     def _errors(self, rows: Rows) -> dict[int, str]:
-        """Why rows are no documents, by row."""
         errors: dict[int, str] = {}
         for row in np.flatnonzero(rows.counts != self.num_columns).tolist():
             count = int(rows.counts[row])

@@ -50,7 +50,7 @@ class _DamagedShardError(ValueError):
 
 
 class Mds(Reader):
-    """Reads MDS shards of text, plain or compressed, and checks them against the sizes and hashes of their `index.json`.
+    """Reads MDS shards of text, plain or compressed, and compares them with the sizes and hashes of their `index.json`.
 
     The text is a column of strings, of UTF-8 bytes, or of JSON strings; dots reach into JSON columns. Kept numbers keep their
     types; kept JSON is a string. Name the shards by `path: FOLDER/*.mds`, or `FOLDER/*.mds.zstd`.
@@ -291,7 +291,6 @@ class _Shard:
 
 
 def _columns(config: bytes) -> dict[str, _Column]:
-    """The columns that the JSON of a shard describes. Raises _DamagedShardError."""
     try:
         described = json.loads(config)
         version, names = described["version"], described["column_names"]
@@ -322,7 +321,6 @@ def _exactly(stream: ByteStream, num_bytes: int, what: str) -> bytes:
 
 
 def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
-    """The values of a column, by where each begins and ends."""
     if column.encoding in _NUMBERS:
         assert column.size is not None
         raw = np.ascontiguousarray(data[starts[:, None] + np.arange(column.size)])

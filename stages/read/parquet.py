@@ -47,8 +47,6 @@ class Parquet(ColumnReader):
 
 
 class _Opened(OpenedFile):
-    """A file whose footer is read."""
-
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises ValueError for a damaged footer, also where row groups have lost rows."""
         self._watched = WatchedStream(stream)
@@ -119,8 +117,6 @@ def _parquet_file(
 
 
 class _RefusingStream(WatchedStream):
-    """A file of the same size whose content nobody gets."""
-
     was_read = False
 
     def read(self, num_bytes: int = -1) -> bytes:

@@ -139,8 +139,6 @@ class _Sample:
 
 
 class _Names:
-    """The base names of an archive and the endings of their members."""
-
     def __init__(self) -> None:
         self._endings: dict[int, frozenset[str]] = {}
 
@@ -173,8 +171,6 @@ class _NotTextError(Exception):
 
 
 class _Batch:
-    """Samples that become a batch."""
-
     def __init__(self, fields: FieldNames) -> None:
         self._fields, self.names, self._is_split = fields, _Names(), False
         self._clear()
@@ -246,7 +242,6 @@ class _Batch:
 
 
 def _parsed(ending: str, content: bytes) -> Mapping[str, Any]:
-    """The object of a JSON member, its numbers as they are written."""
     try:
         parsed = parsed_json(_decoded(ending, content))
     except (ValueError, RecursionError) as error:

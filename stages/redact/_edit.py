@@ -83,7 +83,6 @@ class Redacting(Filter):
         return edited, counts
 
     def _replaced(self, offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> pa.Array:
-        """The texts with every span replaced."""
         rows = np.zeros((len(spans.starts), REPLACEMENT_BYTES), np.uint8)
         lengths = np.zeros(len(spans.starts), np.int64)
         if self.replace == "tag":

@@ -76,8 +76,6 @@ def read_rules(path: Path, built_in_ids: list[str]) -> UserRules:
 
 
 class _File:
-    """Reads the tables of one file and collects notes."""
-
     def __init__(self, path: Path) -> None:
         self._path, self._notes = path, list[str]()
 
@@ -85,7 +83,6 @@ class _File:
         return UserError(f"rules: {self._path}: {place}: {text}")
 
     def _checked(self, table: Any, known: set[str], place: str) -> dict[str, Any]:
-        """The table, if its keys are known and its values of the right type."""
         if not isinstance(table, dict):
             raise self._error(place, f"found {type(table).__name__}, expected a table with keys.")
         for key, value in table.items():

@@ -122,7 +122,6 @@ class Patterns:
 
 
 def _found(patterns: Sequence[Pattern], text: bytes) -> Iterator[tuple[int, int]]:
-    """Start and stop of the secrets of patterns in a text."""
     replaced = [match.span() for match in _REPLACED.finditer(text)]
     stops = [stop for _, stop in replaced]
     for pattern in patterns:
@@ -147,5 +146,4 @@ def _is_secret(pattern: Pattern, text: bytes, start: int, stop: int, secret: byt
 
 
 def _entropy(text: str) -> float:
-    """Bits a character, by the frequencies of the characters."""
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())

@@ -106,7 +106,6 @@ def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenu
 
 
 def _is_possible(number: phonenumbers.PhoneNumber) -> bool:
-    """Whether a number with its area has a length that its country has."""
     return phonenumbers.is_possible_number_with_reason(number) == phonenumbers.ValidationResult.IS_POSSIBLE
 
 

@@ -36,7 +36,6 @@ _TOP_LEVEL = r"(?i)^(?:[a-z][a-z0-9+.-]*:)?(?://)?(?:[^/?#@]*@)?[^/?#:@]*\.(?P<n
 
 @cache
 def _table(section: str) -> Mapping[str, tuple[str, ...]]:
-    """The regions of each code in a section: codes are in lower case, regions in upper case."""
     content = TABLES.read_text("utf-8").partition(f"[{section}]")[2].partition("\n\n")[0]
     regions: dict[str, tuple[str, ...]] = {}
     for entry in content.replace("|", "\n").splitlines():
@@ -78,7 +77,6 @@ def _top_levels(column: pa.Array) -> list[str | None]:
 
 
 def _strings(column: pa.Array) -> pa.Array:
-    """The column as strings; nulls where it has none."""
     values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     return values if is_text else pa.nulls(len(values), pa.string())
@@ -116,7 +114,6 @@ def _chosen(top_levels: tuple[str, ...], tags: tuple[str, ...]) -> tuple[Regions
 
 
 def _of_domain(name: str) -> tuple[str, ...]:
-    """The country of a top-level domain, where it has one."""
     country = name.upper()
     is_country = len(name) == 2 and name not in _table("generic") and country in phonenumbers.SUPPORTED_REGIONS
     return _table("domains").get(name) or ((country,) if is_country else ())

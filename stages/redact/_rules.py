@@ -82,7 +82,6 @@ def compiled_rules(kinds: Sequence[str], user: UserRules) -> Rules:
 
 
 def _forms_of(rule: dict[str, Any], kinds: Sequence[str], numbers: dict[str, int]) -> list[Form]:
-    """The forms of an issuer, one for each keyword."""
     return [
         Form(
             kind=kinds.index(rule["kind"]),

@@ -131,7 +131,6 @@ class Pii(Redacting):
         return addresses.merged(_phones.validated(data, numbers, self._regions(rows[texts], record, chosen)))
 
     def _regions(self, rows: np.ndarray, record: pa.RecordBatch, chosen: np.ndarray) -> list[_regions.Regions]:
-        """The regions of national candidates, each in one of `rows`; see `find`."""
         if self.phone_regions != "auto":
             return [_regions.Regions(self.phone_regions)] * len(rows)
         if not len(rows):

@@ -30,8 +30,7 @@ from datapipe.engine.run_report import run_and_report
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record, TableFile
 from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.additions import begin_addition
 from datapipe.steps.kind import Task
@@ -157,7 +156,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
 def _loaded(root: Root, lock: OutputLock) -> Ledger:
     ledger = Ledger(root, lock.pending_deletions)
     ledger.load()
-    ledger.sweep(lock)
+    ledger.delete_orphans(lock)
     return ledger
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from datapipe.columns import make_keys
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.explore import search
 from datapipe.explore.clusters import find_clusters
 from datapipe.explore.documents import Fate, Inspector

@@ -22,7 +22,7 @@ from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.terminal import Terminal
 from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.report.report import Report
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
 from datapipe.steps.kind import Plan, Step

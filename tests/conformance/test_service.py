@@ -1,6 +1,6 @@
 """Servers that are killed, paused, drained, started again or attacked: their clients get every batch, in its place.
 
-A hostile client is refused or cut, and memory stays bounded. Each attack has a token of its own, as has the trainer beside it.
+A hostile client is refused, and memory stays bounded. Each attack has a token of its own, as has the trainer beside it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -42,7 +41,7 @@ class _Place:
     def __init__(self, folder: Path, output: Path) -> None:
         self.folder, self.port = folder, free_port()
         folder.mkdir()
-        self._arguments = [f"web={output}", "--no-files", "--port", str(self.port), "--drain", "5", "--idle", "5"]
+        self._arguments = [f"web={output}", "--no-files", "--port", str(self.port), "--drain", "5"]
         self.server = Server(self._arguments, folder / "server.log")
 
     def suffer(self, event: str, seconds: float, wait: threading.Event) -> None:
@@ -96,7 +95,7 @@ def test_clients_of_two_servers_get_every_batch_whatever_happens_to_the_servers(
 flight = pytest.importorskip("pyarrow.flight")
 MB = 1_000_000
 TOKENS = {"good": "of-the-trainer", "evil": "of-the-attacker"}
-IDLE_S, STREAMS, CONNECTIONS = 5, 8, 40
+STREAMS = 8
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +110,8 @@ def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     (folder / "tokens.yaml").write_text("tokens:\n" + "\n".join(lines) + "\n")
     for name, token in TOKENS.items():
         (folder / name).write_text(token)
-    limits = ["--idle", str(IDLE_S), "--client-streams", str(STREAMS), "--connections", str(CONNECTIONS)]
-    with served(folder, f"web={output}", "--no-files", "--tokens", str(folder / "tokens.yaml"), *limits) as running:
+    options = ["--no-files", "--tokens", str(folder / "tokens.yaml"), "--client-streams", str(STREAMS), "--drain", "1"]
+    with served(folder, f"web={output}", *options) as running:
         yield running
 
 
@@ -259,65 +258,38 @@ def test_hostile_states_are_refused(server: Server, output: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("others_are_served")
-def test_streams_that_are_never_read_are_cut(server: Server, output: Path) -> None:
-    before = server.figure('datapipe_service_cut_connections_total{reason="unread"}')
-    client, options = _client(server)
-    ticket = json.dumps({**_valid(output), "count": 10_000}).encode()
-    unread = [client.do_get(flight.Ticket(ticket), options) for _ in range(STREAMS)]
-    with pytest.raises(flight.FlightUnavailableError, match="'evil' has 8 streams, its most"):
-        client.do_get(flight.Ticket(ticket), options)
-    wait_until(lambda: server.figure('datapipe_service_running_streams{client="evil"}') == 0, "the end of the streams")
-    assert server.figure('datapipe_service_cut_connections_total{reason="unread"}') > before
-    for reader in unread:
-        with pytest.raises((flight.FlightError, OSError)):
-            list(reader)
-    client.close()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("others_are_served")
 def test_a_slow_reader_is_served_slowly(server: Server, output: Path) -> None:
     client, options = _client(server)
     reader = client.do_get(flight.Ticket(json.dumps({**_valid(output), "count": 1_000}).encode()), options)
     for _ in range(3):
         assert reader.read_chunk().data.num_rows
-        threading.Event().wait(0.5 * IDLE_S)
+        threading.Event().wait(2)
     reader.cancel()
     client.close()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("others_are_served")
-def test_messages_of_gigabytes_are_cut(server: Server) -> None:
-    """Arrow Flight takes them whole, before any code of ours runs."""
-    before = server.figure('datapipe_service_cut_connections_total{reason="flood"}')
-    content = bytes(1 << 29)
-
-    def flood(_: int) -> None:
-        client, options = _client(server, timeout_s=8)  # gRPC sends again and again until then
-        with pytest.raises((flight.FlightError, OSError)):
-            client.do_get(flight.Ticket(content), options)
-        client.close()
-
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(flood, range(3)))
-    assert server.figure('datapipe_service_cut_connections_total{reason="flood"}') > before
+def test_streams_that_are_never_read_take_the_slots_of_their_client_alone(server: Server, output: Path) -> None:
+    client, options = _client(server)
+    ticket = json.dumps({**_valid(output), "count": 10_000}).encode()
+    unread = [client.do_get(flight.Ticket(ticket), options) for _ in range(STREAMS)]
+    with pytest.raises(flight.FlightUnavailableError, match="'evil' has 8 streams, its most"):
+        client.do_get(flight.Ticket(ticket), options)
+    for reader in unread:
+        reader.cancel()
+    client.close()
+    wait_until(lambda: server.figure('datapipe_service_running_streams{client="evil"}') == 0, "the end of the streams")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("others_are_served")
-def test_connections_that_send_nothing_or_noise_keep_nobody_out(server: Server) -> None:
-    generator = random.Random(3)
-    with ExitStack() as stack:
-        for number in range(6 * CONNECTIONS):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
-            if number % 6 == 1:
-                connection.sendall(generator.randbytes(1_000))
-            if number % 6 == 2:
-                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + generator.randbytes(100))
-        cut = 'datapipe_service_cut_connections_total{reason="connections"}'
-        wait_until(lambda: server.figure(cut) >= CONNECTIONS, "the cut of connections")
-        wait_until(lambda: server.figure("datapipe_service_connections") <= CONNECTIONS + 2, "the rest")
+def test_a_server_ends_although_a_stream_is_never_read(output: Path, tmp_path: Path) -> None:
+    with served(tmp_path, f"web={output}", "--no-files", "--drain", "1") as server:
+        client = flight.connect(server.location)
+        unread = client.do_get(flight.Ticket(json.dumps({**_valid(output), "count": 10_000}).encode()))
+        assert server.end(signal.SIGTERM) == 0
+        unread.cancel()
+        client.close()
 
 
 @pytest.mark.slow

@@ -18,8 +18,7 @@ import pytest
 from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.errors import DatapipeError
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import OutputFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import OutputFile, Record
 from datapipe.steps.kind import Task
 from datapipe.steps.kinds import KINDS
 from datapipe.steps.run_task import run_task

@@ -25,7 +25,7 @@ from datapipe.config import StageUse, catalogue
 from datapipe.engine.watching.sums import Figures, Pauses
 from datapipe.errors import UserError
 from datapipe.machine import activity
-from datapipe.machine.activity import PAGE_BYTES, Activity, Page
+from datapipe.machine.activity import BLOCK_BYTES, Activity, ActivityBlock
 from datapipe.machine.cache import cache_home, read_checked, write_checked
 from datapipe.machine.libraries import require
 from datapipe.metrics import TaskMetrics
@@ -158,28 +158,28 @@ def test_library_that_cannot_be_imported_names_the_reason_and_the_extra(tmp_path
 # ------------------------------------------------------------------------------------------------ activity
 
 
-def _new_page() -> tuple[Page, int]:
-    descriptor = activity.shared_file(PAGE_BYTES)
-    return Page(descriptor), descriptor
+def _new_page() -> tuple[ActivityBlock, int]:
+    descriptor = activity.shared_file(BLOCK_BYTES)
+    return ActivityBlock(descriptor), descriptor
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page() -> Iterator[ActivityBlock]:
     made, descriptor = _new_page()
     os.close(descriptor)
-    activity.tell_to(made)
+    activity.publish_to(made)
     yield made
-    activity.tell_to(None)
+    activity.publish_to(None)
     made.close()
 
 
-def _now(page: Page) -> Activity:
+def _now(page: ActivityBlock) -> Activity:
     told = page.read()
     assert told is not None
     return told[1]
 
 
-def test_activity_is_that_of_the_innermost_block_and_then_that_of_the_block_around_it(page: Page) -> None:
+def test_activity_is_that_of_the_innermost_block_and_then_that_of_the_block_around_it(page: ActivityBlock) -> None:
     with activity.doing("filter.length", 100):
         activity.on_documents("a.jsonl:7", b"k" * 16, 3, 100)
         outer = _now(page)
@@ -191,7 +191,7 @@ def test_activity_is_that_of_the_innermost_block_and_then_that_of_the_block_arou
     assert _now(page) == Activity()
 
 
-def test_activity_every_message_counts(page: Page) -> None:
+def test_activity_every_message_counts(page: ActivityBlock) -> None:
     counts = []
     with TaskMetrics().timed("merge"):
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_activity_every_message_counts(page: Page) -> None:
     assert counts == [counts[0], counts[0] + 1, counts[0] + 2]
 
 
-def test_activity_survives_the_process_that_told_it(page: Page) -> None:
+def test_activity_survives_the_process_that_told_it(page: ActivityBlock) -> None:
     child = os.fork()
     if child == 0:
         with activity.doing("redact.pii"):
@@ -218,7 +218,7 @@ def test_page_takes_any_text_and_reads_it_printable(work: str, place: str, key: 
     told = _now(page)
     page.close()
     assert told.num_docs == told.num_bytes == size
-    assert told.key == (key if any(key) else b"")
+    assert told.key == key
     assert told.work.isprintable() and told.place.isprintable()
     if work.isascii() and work.isprintable():
         assert told.work == work[:160]
@@ -228,7 +228,7 @@ def test_page_that_is_half_written_is_no_message() -> None:
     page, descriptor = _new_page()
     assert page.read() is None
     page.write(Activity(work="read"))
-    os.pwrite(descriptor, b"x", PAGE_BYTES - 1)
+    os.pwrite(descriptor, b"x", BLOCK_BYTES - 1)
     assert page.read() is None
     page.close()
     os.close(descriptor)
@@ -238,7 +238,7 @@ def test_activity_without_a_page_tells_nobody() -> None:
     with activity.doing("read"):
         activity.at_place("a.jsonl")
         activity.progress()
-    assert not activity.is_told()
+    assert not activity.is_published()
 
 
 # ------------------------------------------------------------------------------------------------ figures
@@ -257,11 +257,11 @@ def test_longest_pause_is_forgotten_after_two_minutes_and_grows_while_the_driver
     pauses = Pauses(lambda: now[0])
     for step_s in (0.0, 0.1, 7.0, 0.1):
         now[0] += step_s
-        pauses.look()
+        pauses.update()
     assert pauses.longest_s == 7.0
     for _ in range(130):
         now[0] += 1.0
-        pauses.look()
+        pauses.update()
     assert pauses.longest_s == 1.0
     now[0] += 40.0
     assert pauses.longest_s == 40.0

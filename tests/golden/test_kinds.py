@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from datapipe.exchange.partitions import read_table
 from datapipe.exchange.ranges import HASH_SPACE, read_rows
+from datapipe.exchange.tables import read_table
 from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile
 from datapipe.steps.kinds import KINDS
 from datapipe.storage.root import Root

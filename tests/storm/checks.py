@@ -87,6 +87,6 @@ def check_residue(output: Path) -> None:
     left = [path for path in attempts.rglob("*") if not (path.is_dir() and any(path.iterdir()))]
     left = [path for path in left if str(path.relative_to(output)).encode() not in named]
     left += [path for path in output.rglob("*") if path.name.endswith(".tmp") or path.parent == output / "work" / "publish"]
-    left += [*(output / "work").glob("probe-*"), *(output / "work").glob("condemned-*")]
+    left += [*(output / "work").glob("probe-*"), *(output / "work").glob("deleting-*")]
     left += [path for path in (output / "work").glob("lock.json") if json.loads(path.read_bytes())["holder"]]
     assert not left, f"left behind: {[str(path.relative_to(output)) for path in left]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapipe.exchange.partitions import read_documents, read_table
+from datapipe.exchange.tables import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.storage.root import Root
 from tests.support import corpora, runs

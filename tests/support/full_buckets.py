@@ -22,12 +22,10 @@ from datapipe.shards import schemas
 from datapipe.stage.clusters import EDGE_SCHEMA, NARROW, WIDE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK, key_hash, new_bit
-from datapipe.steps.gather import GatherTask
 from datapipe.steps.kind import Task
-from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
 from datapipe.storage.root import Root
 from stages.dedup._spans import CANDIDATES
 from stages.dedup._verified import LIKENESS, PAIRS

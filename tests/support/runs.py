@@ -12,7 +12,7 @@ from datapipe.engine.events import Committed, Event, Observer, Retried, Said
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.run import Run, RunOptions
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.report.report import Report
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot

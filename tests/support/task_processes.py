@@ -19,13 +19,11 @@ from pathlib import Path
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.machine.memory import peak_bytes
-from datapipe.records.record import Record
-from datapipe.steps.gather import GatherTask
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.map import MapTask
-from datapipe.steps.merge import MergeTask
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
 from datapipe.steps.run_task import run_task
 from datapipe.storage.root import Root
 

@@ -1,1 +1,1 @@
-"""The sources of a mixture: their files, where these come from, and what their licences allow."""
+"""The sources of a mixture: their files, where these come from, and what a mixture allows of them."""

@@ -18,6 +18,7 @@ from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
+from datapipe.credentials import masked
 from datapipe.errors import suggest
 from datapipe.reserved_columns import OWN_COLUMNS
 
@@ -162,6 +163,23 @@ class Source(Record):
         """The input fields that documents keep, by column: `keep`, and the field with their license."""
         own = {} if self.license_field is None or self.license_field in self.keep else {self.license_field: self.license_field}
         return {**self.keep, **own}
+
+    def option_of(self, column: str) -> str:
+        """The option that names a kept column."""
+        return "keep" if column in self.keep else "license_field"
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the source comes from, as manifests have it."""
+        synthetic = self.synthetic
+        if not isinstance(synthetic, bool):
+            synthetic = {name: text and masked(text) for name, text in synthetic.model_dump().items()}
+        return {
+            "license": self.license,
+            "synthetic": synthetic,
+            "license_field": self.license_field,
+            "homepage": self.homepage and masked(self.homepage),
+            "collected": self.collected,
+        }
 
 
 class SnapshotSource(Record):

@@ -3,9 +3,9 @@
     joins ─▶ asked ─▶ fit ──────▶ leaving (it got notice) ─▶ gone
                └────▶ left alone, asked again every `ASK_AGAIN_S` ─▶ fit
 
-A node is known by its id: several nodes may have one address. It is asked when it joins, before tasks are sent to it. A task
-that waited for any node, and reaches a new one earlier, asks in its own process (`on_node.py`) and comes back. What a node
-lacks is told once, and again when it changes. Knows no scheduler.
+A node is known by its id, since several nodes may have one address. It is asked when it joins, before it gets tasks. A task
+that waited for any node, and reaches a new one earlier, checks it in its own process (`on_node.py`) and comes back. What a
+node lacks is reported once, and again when it changes. Knows no scheduler.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ASK_AGAIN_S = 60.0
-"""Pause after which a node that lacked something is asked again: disks are freed, and mounts come back."""
+"""Pause after which a node that lacked something is asked again."""
 
 NOTICE_S = 60.0
-"""For so long a node gets no tasks after one of its processes was told to end; a node that is drained is gone by then."""
+"""A node gets no tasks for so long after one of its processes got SIGTERM; a drained node is gone by then."""
 
 SLOW_S = 15.0
-"""Seconds after which a node without an answer is told; it gets tasks once it has answered."""
+"""Seconds after which a node without an answer is reported; it gets tasks once it has answered."""
 
-MOST_TOLD = 5
-"""Nodes that a message names."""
+_MOST_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -32,11 +31,11 @@ class Node:
     """A node that is alive.
 
     Attributes:
-        resources: that it has when nothing runs, by Ray's names.
+        resources: of the idle node, by Ray's names.
         lacks: in words; None before it has answered.
         asked_at: when it was asked last, or its answer came; None while it is to be asked.
         leaves_until: until then it counts as leaving.
-        is_slow: whether it was told that no answer came.
+        is_slow: whether its missing answer was reported.
     """
 
     node_id: str
@@ -57,22 +56,22 @@ class Node:
 
 @dataclass(slots=True)
 class Nodes:
-    """All nodes that are alive. `take_news` are lines for the user."""
+    """All nodes that are alive."""
 
     clock: Callable[[], float] = time.monotonic
     _nodes: dict[str, Node] = field(default_factory=dict)
-    _news: list[str] = field(default_factory=list)
+    _notices: list[str] = field(default_factory=list)
 
     def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
         """Takes the nodes that are alive now, and those that got notice; the ids of those to ask."""
         now, before = self.clock(), self._nodes
         self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
         gone = sorted(before.keys() - self._nodes.keys())
-        self._news += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
+        self._notices += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
         for node in self._nodes.values():
             if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
                 node.is_slow = True
-                self._news.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
+                self._notices.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
         for node_id in leaving:
             self.give_notice(node_id, float("inf"))
         due = [
@@ -85,14 +84,13 @@ class Nodes:
         return [node.node_id for node in due]
 
     def answer(self, node_id: str, lacks: Sequence[str]) -> None:
-        """Takes what a node lacks."""
         node = self._nodes.get(node_id)
         if node is None:
             return
         if lacks and list(lacks) != list(node.lacks or ()):
-            self._news.append(f"{node} gets no tasks: {'; '.join(lacks)}")
+            self._notices.append(f"{node} gets no tasks: {'; '.join(lacks)}")
         if not lacks and (node.lacks or node.is_slow):
-            self._news.append(f"{node} gets tasks now")
+            self._notices.append(f"{node} gets tasks now")
         node.lacks, node.asked_at, node.is_slow = list(lacks), self.clock(), False
 
     def name(self, node_id: str) -> str:
@@ -101,12 +99,12 @@ class Nodes:
         return node_id[:12] if node is None else node.name
 
     def give_notice(self, node_id: str, for_s: float = NOTICE_S) -> None:
-        """Notes that a node, or one of its processes, was told to end."""
+        """Notes that a node, or one of its processes, got SIGTERM."""
         node = self._nodes.get(node_id)
         if node is None:
             return
         if node.leaves_until <= self.clock():
-            self._news.append(f"{node} was told to end: its tasks end, or run again elsewhere")
+            self._notices.append(f"{node} was told to end: its tasks end, or run again elsewhere")
         node.leaves_until = max(node.leaves_until, self.clock() + for_s)
 
     def is_leaving(self, node_id: str) -> bool:
@@ -115,14 +113,15 @@ class Nodes:
 
     @property
     def fit(self) -> list[Node]:
-        """The nodes that get tasks. Where all were told to end, those that may stay: people end processes by mistake."""
+        """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by
+        mistake."""
         now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == []]
         staying = [node for node in able if node.leaves_until <= now]
         return staying or [node for node in able if node.leaves_until < float("inf")]
 
     @property
     def excluded(self) -> list[str]:
-        """The ids of the nodes that get no tasks, sorted."""
+        """The ids of the other nodes, sorted."""
         return sorted(self._nodes.keys() - {node.node_id for node in self.fit})
 
     @property
@@ -132,15 +131,15 @@ class Nodes:
     def why_none(self) -> str:
         """Why the nodes get no tasks, in words; empty where none is alive."""
         texts = [f"{str(node).capitalize()}: {self._why(node)}" for node in self._nodes.values()]
-        more = [f"So do {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []
-        return ". ".join([*texts[:MOST_TOLD], *more])
+        more = [f"So do {len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
+        return ". ".join([*texts[:_MOST_NAMED], *more])
 
     def _why(self, node: Node) -> str:
         if node.leaves_until > self.clock():
             return "it was told to end"
         return "it has not answered" if node.lacks is None else "; ".join(node.lacks)
 
-    def take_news(self) -> list[str]:
-        """The lines since the last call."""
-        news, self._news = self._news, []
-        return news
+    def take_notices(self) -> list[str]:
+        """The lines for the user since the last call."""
+        notices, self._notices = self._notices, []
+        return notices

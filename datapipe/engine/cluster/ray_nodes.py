@@ -1,6 +1,6 @@
 """The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and given their kernels.
 
-ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `arrival.lacks_here` ─▶ `Nodes.answer`
+ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `lacks_here` ─▶ `Nodes.answer`
                                                             └─ fit ─▶ a process that compiles its kernels
 """
 
@@ -19,8 +19,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.credentials import masked
-from datapipe.engine.cluster.arrival import Expectation, versions_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
+from datapipe.engine.cluster.on_node import Expectation, versions_here
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.steps.request import Request
@@ -32,7 +32,7 @@ _PROBE_TIMEOUT_S = 60.0
 _WAIT_S = 1.0
 
 _TAKEN_AWAY = frozenset({1, 3, 4})
-"""Ray's reasons of the death of a node that was announced: told to end (SIGTERM), preempted, drained as it was idle."""
+"""Ray's reasons of an announced death: SIGTERM, preempted, drained while idle."""
 
 _NODE_ID = re.compile(r"node ID: ([0-9a-f]{56})")
 
@@ -45,9 +45,9 @@ class RayNodes:
         patience_s: how long a run goes on without any node that can run tasks.
 
     Attributes:
-        known: what is known of each node that has cores.
+        known: the nodes that have cores.
         expectation: what each node must have.
-        node_seconds: for which nodes were alive, summed over them.
+        node_seconds: the time that nodes were alive, summed over them.
     """
 
     def __init__(self, root: Root, request: Request, patience_s: float) -> None:
@@ -60,20 +60,21 @@ class RayNodes:
         )
         self._kernels = kernels_of_run(request.mixture)
         self._patience_s = patience_s
-        self._look_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
+        self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
         self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
         self._asked: dict[Any, str] = {}
         self._compiling: dict[str, Any] = {}
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run tasks."""
+        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run
+        tasks."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         deadline = time.monotonic() + _PROBE_TIMEOUT_S
-        self.look(0.0)
+        self.update(0.0)
         while self._asked and time.monotonic() < deadline:
             ray.wait(list(self._asked), num_returns=1, timeout=_WAIT_S)
-            self.look(0.0)
+            self.update(0.0)
             if self.known.fit and time.monotonic() > deadline - _PROBE_TIMEOUT_S + SLOW_S:
                 return
         if self.known.num_alive and not self.known.fit:  # a cluster without nodes adds some when tasks wait
@@ -83,7 +84,7 @@ class RayNodes:
                 f"s3://bucket/folder, with their credentials on every node."
             )
 
-    def look(self, every_s: float) -> None:
+    def update(self, every_s: float) -> None:
         """Takes the nodes that are alive, asks new ones, and takes their answers.
 
         Raises DatapipeError where no node has been able to run tasks for long.
@@ -96,8 +97,8 @@ class RayNodes:
         self._counted_at = now
         with_cores = [node for node in alive if node.resources.get("CPU")]
         for node_id in self.known.see(with_cores, _draining()):
-            look = on_node(self._look_there, node_id, "look at the node")
-            self._asked[look.remote(pickle.dumps(self.expectation), node_id)] = node_id
+            check = on_node(self._check_there, node_id, "check the node")
+            self._asked[check.remote(pickle.dumps(self.expectation), node_id)] = node_id
         self._take_answers()
         self._check_fit(now)
 
@@ -115,7 +116,6 @@ class RayNodes:
                 self._compiling[node_id] = on_node(self._compile_there, node_id, "compile").remote(self._kernels)
 
     def _unseen_answer(self, node_id: str) -> list[str]:
-        """What a node lacks whose answer the driver does not see; deletes the answer."""
         answer = self.expectation.answer(node_id)
         if not self.root.exists(answer):
             return [masked(f"the driver does not see what it writes to {self.root.url}")]
@@ -128,28 +128,27 @@ class RayNodes:
         elif now - self._fit_at >= max(self._patience_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
             why = self.known.why_none() or "No node with cores is alive"
             raise DatapipeError(
-                f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Mend or start "
+                f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Repair or start "
                 f"one, and run the same command again; where the cluster adds nodes by itself and needs longer, raise "
                 f"execution.stall_s"
             )
 
     def is_output_seen(self) -> bool:
-        """Whether the driver sees what it has written to OUTPUT."""
         try:
             return self.root.exists(self.expectation.probe)
         except OSError:
             return False
 
     def is_taken_away(self, node_id: str, error: Exception) -> bool:
-        """Whether the node that lost a task was told to end. Where it is not known, the error may name it."""
+        """Whether the node that lost a task got notice. Where it is not known, the error may name it."""
         named = _NODE_ID.search(str(error))
         node_id = node_id or (named[1] if named else "")
         return self.known.is_leaving(node_id) or _reason_of_death(node_id) in _TAKEN_AWAY
 
     def close(self) -> None:
         """Deletes the probe. Questions and compilers that still run on nodes end by themselves."""
-        with suppress(RayError, ConnectionError, DatapipeError):  # a cluster that is gone tells nothing more
-            self.look(0.0)
+        with suppress(RayError, ConnectionError, DatapipeError):  # a cluster that is gone
+            self.update(0.0)
         self._asked.clear()
         self._compiling.clear()
         with suppress(OSError):  # a store that is gone keeps it until the next run
@@ -157,20 +156,20 @@ class RayNodes:
 
 
 def question_that_travels() -> Callable[..., Any]:
-    """What a node lacks, found out on the node."""
+    """What a node lacks. Ray sends the nested function whole, so that a node without datapipe can answer."""
 
-    def look(expectation: bytes, node_id: str) -> list[str]:
+    def check(expectation: bytes, node_id: str) -> list[str]:
         try:
             import pickle
 
-            from datapipe.engine.cluster.arrival import lacks_here
+            from datapipe.engine.cluster.on_node import lacks_here
 
             opened = pickle.loads(expectation)
         except Exception as error:
             return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"]
         return lacks_here(opened, node_id)
 
-    return look
+    return check
 
 
 def _compile_here(names: list[str]) -> None:
@@ -187,15 +186,12 @@ def on_node(function: Any, node_id: str, name: str) -> Any:
 
 
 def _alive() -> list[Node]:
-    return [
-        Node(node_id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"])
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return [Node(node_id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"]) for node in alive]
 
 
 def _draining() -> list[str]:
-    """The ids of the nodes that were told to end. Ray has no public name for them: without it, none is known."""
+    """The ids of the nodes that got notice. Ray has no public name for them: without it, none is known."""
     try:
         from ray._private.state import state
 

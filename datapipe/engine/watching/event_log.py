@@ -39,21 +39,21 @@ class EventLog:
                 self._write("run_started", **asdict(event))
             case Planned():
                 self._planned(event.plan)
-            case Started():
-                self._write("task_started", **_where(event.attempt))
+            case Started() | Failed() | Cancelled():
+                self._write(f"task_{type(event).__name__.lower()}", **_facts(event.attempt))
             case Committed():
                 for attempt in event.attempts:
-                    self._write("task_committed", **_where(attempt), **_facts(attempt))
-            case Failed():
-                self._write("task_failed", **_where(event.attempt), **_why(event.attempt))
+                    self._write("task_committed", **_facts(attempt))
             case Retried():
-                self._write("task_retried", **_where(event.attempt), **_why(event.attempt) | {"message": event.text})
-            case Cancelled():
-                self._write("task_cancelled", **_where(event.attempt))
+                self._write("task_retried", **_facts(event.attempt) | {"message": event.text})
             case Said():
                 self._write("said", message=event.line)
+            case RunEnded(problem=None):
+                self._write("run_finished", snapshot=event.snapshot or None)
+            case RunEnded(problem=KeyboardInterrupt()):
+                self._write("run_stopped")
             case RunEnded():
-                self._ended(event)
+                self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
             case Waiting() | Adding():
                 self._write(type(event).__name__.lower(), **asdict(event))
             case Published():
@@ -69,28 +69,16 @@ class EventLog:
                 self._write(f"step_{state}", step=step.id, title=step.title, tasks=len(step.tasks or ()))
             self._states[step.id] = state
 
-    def _ended(self, event: RunEnded) -> None:
-        if event.problem is None:
-            self._write("run_finished", snapshot=event.snapshot or None)
-        elif isinstance(event.problem, KeyboardInterrupt):
-            self._write("run_stopped")
-        else:
-            self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
-
-
-def _where(attempt: Attempt) -> dict[str, str]:
-    node = {"node": attempt.node} if attempt.node else {}
-    return {"step": attempt.task.step, "task": attempt.task.fingerprint[:12], "attempt": attempt.attempt, **node}
-
 
 def _facts(attempt: Attempt) -> dict[str, Any]:
-    assert attempt.record is not None
-    metrics = attempt.record.metrics
-    counts = metrics.document_counts
-    seconds = round(metrics.seconds, 3)
-    return {"seconds": seconds, "peak_bytes": metrics.peak_bytes, "read": counts.read, "kept": counts.kept}
-
-
-def _why(attempt: Attempt) -> dict[str, str]:
-    assert attempt.failure is not None
-    return {"kind": attempt.failure.kind, "message": attempt.failure.message}
+    facts: dict[str, Any] = {"step": attempt.task.step, "task": attempt.task.fingerprint[:12], "attempt": attempt.attempt}
+    if attempt.node:
+        facts["node"] = attempt.node
+    if attempt.failure is not None:
+        facts |= {"kind": attempt.failure.kind, "message": attempt.failure.message}
+    if attempt.record is not None:
+        metrics = attempt.record.metrics
+        counts = metrics.document_counts
+        facts |= {"seconds": round(metrics.seconds, 3), "peak_bytes": metrics.peak_bytes}
+        facts |= {"read": counts.read, "kept": counts.kept}
+    return facts

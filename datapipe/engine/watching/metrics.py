@@ -63,7 +63,7 @@ class RunMetrics(Collector):
             yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **counts})
         for name, text, labels in _HISTOGRAMS:
             yield _histograms(name, text, labels, totals)
-        memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
+        memory = {(str(number),): message.memory_bytes for number, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
         yield _gauge("longest_silence_seconds", "Of the running attempts.", {}, silent)
@@ -71,7 +71,7 @@ class RunMetrics(Collector):
         yield _counters("driver_cpu_seconds", "CPU of the driver's process.", [], {(): process_time()})
         yield _gauge("slots", "Tasks that the engine runs at once.", {}, state.slots)
         yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, state.queued)
-        text = "Longest time between two looks of the driver, in the last one or two minutes."
+        text = "Longest time between two updates of the driver, in the last one or two minutes."
         yield _gauge("driver_longest_pause_seconds", text, {}, state.pauses.longest_s)
         left = state.time_left()
         if left is not None:
@@ -107,7 +107,6 @@ _counters = partial(_gauges, kind=CounterMetricFamily)
 
 
 def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Metric:
-    """Histograms by the value of their label, if they have one."""
     family = HistogramMetricFamily(f"datapipe_run_{name}", text, labels=labels)
     bounds = [*map(str, BOUNDS[name]), "+Inf"]
     for values in dict.fromkeys(key[1:-1] for key in totals if key[0] == name) if labels else [()]:

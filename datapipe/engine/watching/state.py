@@ -1,8 +1,8 @@
 """How far the runs of a command are: the sums of their events. The thread of the events writes, others read.
 
-Numbers are of all committed tasks of the plan, also those that an earlier process committed, so that a resumed run goes on
-where it was. The size is that of the plan's steps and of the workers, never of the tasks. A command has one run, or with
-`--follow` one after the other: steps, failures and messages are of the last one, and `totals` of all.
+Numbers are of all committed tasks of the plan, also those of an earlier process, so that a resumed run continues where it
+was. The size is that of the plan's steps and of the workers, never of the tasks. A command has one run, or with `--follow`
+one after the other: steps, failures and messages are of the last one, and `totals` of all.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class RunState:
     Attributes:
         steps: by id, in the order of the plan.
         failures: failed attempts that are tried again, by the kind of the failure.
-        messages: what each running attempt is at. since: when each was first seen.
+        messages: the activity of each running attempt. since: when each was first seen.
         slots, queued: as of the last `Progress`. pauses: between them.
-        lines: the last that the run said. failed: the last failed attempt, in words.
+        lines: the last lines of the run. failed: the last failed attempt, in words.
         num_published: new snapshots of all runs.
         looked_at: when the sources were last listed, in seconds since 1970; None where they are not followed.
     """
@@ -64,8 +64,6 @@ class RunState:
         self.lines: list[str] = []
         self.failed = self._blocked_by = ""
 
-    # ---------------------------------------------------------------------------------------------- events
-
     def observe(self, event: Event) -> None:
         match event:
             case RunStarted():
@@ -86,7 +84,7 @@ class RunState:
             case Said():
                 self.lines = [*self.lines[1 - _LAST_LINES :], event.line]
             case RunEnded():
-                self._progress(Progress(is_last=True))  # nothing runs any more, also where the last look found a worker at work
+                self._progress(Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
                 self.num_published += event.is_new
             case Looked():
                 self.looked_at = time.time()
@@ -96,7 +94,7 @@ class RunState:
                 pass
 
     def _start(self, output: str) -> None:
-        """A run into the same output finds the committed tasks of the one before: until it has a plan, theirs count."""
+        """A run into the same output finds the committed tasks of the last one."""
         if output != self._output:
             ended, sums = self._counts
             self._output, self._counts = output, (Figures(ended).add(sums), Sums())
@@ -106,10 +104,11 @@ class RunState:
         steps, sums = {}, Sums(event.plan)
         for step in event.plan.steps:
             num_tasks = None if step.tasks is None else len(step.tasks)
-            before = self.steps.get(step.id) or StepState(step=step, planned=num_tasks)
-            began = before.began or (None if num_tasks is None else time.monotonic())
-            here = {"began": began, "done_here": before.done_here, "bytes_here": before.bytes_here}
-            state = steps[step.id] = StepState(step=step, planned=num_tasks, estimate=event.costs.get(step.id), **here)
+            state = steps[step.id] = StepState(step=step, planned=num_tasks, estimate=event.costs.get(step.id))
+            if (before := self.steps.get(step.id)) is not None:
+                state.began, state.done_here, state.bytes_here = before.began, before.done_here, before.bytes_here
+            if num_tasks is not None:
+                state.began = state.began or time.monotonic()
             records = tuple(step.records)
             for record in records:
                 state.add(record)
@@ -137,9 +136,7 @@ class RunState:
             self.pauses.end()
             self._blocked_by = ""
         else:
-            self.pauses.look()
-
-    # ---------------------------------------------------------------------------------------------- read by others
+            self.pauses.update()
 
     @property
     def sums(self) -> Sums:
@@ -147,7 +144,6 @@ class RunState:
         return self._counts[1]
 
     def totals(self) -> Figures:
-        """Of all runs so far."""
         ended, sums = self._counts
         return Figures(ended).add(sums).add(self._of_process)
 
@@ -157,7 +153,7 @@ class RunState:
         return Counter(message.step for message in self.messages)
 
     def time_left(self) -> TimeLeft | None:
-        """Until all steps are committed; None while nothing tells."""
+        """Until all steps are committed; None while unknown."""
         now, since, messages = time.time(), self.since, self.messages
         running: defaultdict[str, list[float]] = defaultdict(list)
         for each in messages:
@@ -166,7 +162,7 @@ class RunState:
         return time_left(steps, self.slots)
 
     def text_of_time_left(self) -> str:
-        """In words, for people; empty while nothing tells."""
+        """In words, for people; empty while unknown."""
         left = self.time_left() if self.steps else None
         return "" if left is None else str(left)
 

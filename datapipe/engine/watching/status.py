@@ -1,6 +1,7 @@
-"""work/status.json: how far a run is, for another terminal or machine. `status_reader.py` reads it.
+"""How far a run is, for another terminal or machine: work/status.json, and the lock of its output.
 
-It is written every few seconds and at the end. Its size is bounded by the steps of the plan and by `_MOST_ATTEMPTS`.
+The file is written every few seconds and at the end. Its size is bounded by the steps of the plan and by `_MOST_ATTEMPTS`. A
+killed run leaves a file with the outcome "running", and an output that no process holds.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from datapipe.engine.events import Event, Planned, Progress, RunEnded
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.time_left import StepState
-from datapipe.errors import exit_status_of
-from datapipe.records.names import STATUS
-from datapipe.storage.lock import LeaseLostError
+from datapipe.errors import UserError, exit_status_of
+from datapipe.records.names import FOLLOWER, STATUS
+from datapipe.report.report import read_report
+from datapipe.shards.snapshots import ADDITIONS
+from datapipe.storage.lock import LeaseLostError, holder
 from datapipe.storage.root import Root
 
 _EVERY_S, _EVERY_ON_STORE_S = 2.0, 15.0
 _MOST_ATTEMPTS = 200
 _VERSION = 1
+_FATES = ("read", "kept", "dropped", "quarantined")
 
 
 class StatusFile:
@@ -47,17 +51,13 @@ class StatusFile:
             case Progress() if time.monotonic() - self._written >= self._every_s:
                 self._write()
             case RunEnded() if not isinstance(event.problem, LeaseLostError):  # else it is that of the run with the output
-                self._end(event.problem)
+                is_stopped = isinstance(event.problem, KeyboardInterrupt)
+                self._outcome = "finished" if event.problem is None else "stopped" if is_stopped else str(event.problem)
+                self._exit_status = exit_status_of(event.problem)
+                if self._state.steps:
+                    self._write()
             case _:
                 pass
-
-    def _end(self, problem: BaseException | None) -> None:
-        """Writes the file for the last time. Nothing where no run began."""
-        is_stopped = isinstance(problem, KeyboardInterrupt)
-        self._outcome = "finished" if problem is None else "stopped" if is_stopped else str(problem)
-        self._exit_status = exit_status_of(problem)
-        if self._state.steps:
-            self._write()
 
     def _write(self) -> None:
         self._written = time.monotonic()
@@ -68,7 +68,6 @@ class StatusFile:
         state, sums = self._state, self._state.sums
         attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
         sources = sorted({key[1] for key in sums if key[0] == "documents"})
-        fates = ("read", "kept", "dropped", "quarantined")
         left = state.time_left()
         return {
             "version": _VERSION,
@@ -80,8 +79,8 @@ class StatusFile:
             "seconds_left": None if left is None else left.seconds,
             "is_least": left is not None and left.is_least,
             "steps": list(map(step_json, state.steps.values())),
-            "documents": {source: {fate: sums["documents", source, fate] for fate in fates} for source in sources},
-            "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
+            "documents": {source: {fate: sums["documents", source, fate] for fate in _FATES} for source in sources},
+            "running": [_message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
             "slots": state.slots,
             "queued": state.queued,
@@ -92,8 +91,7 @@ class StatusFile:
         }
 
 
-def message_json(message: Message, since: float) -> dict[str, Any]:
-    """A running attempt, for people and programs."""
+def _message_json(message: Message, since: float) -> dict[str, Any]:
     return {
         "task": message.task,
         "attempt": message.attempt,
@@ -106,7 +104,7 @@ def message_json(message: Message, since: float) -> dict[str, Any]:
 
 
 def step_json(step: StepState) -> dict[str, Any]:
-    """How far a step is, for people and programs. The rate and the time left are of this process alone."""
+    """How far a step is. The rate and the time left are of this process alone."""
     here_s = 0.0 if step.began is None else time.monotonic() - step.began
     remaining = (step.planned or 0) - step.committed
     return {
@@ -122,3 +120,56 @@ def step_json(step: StepState) -> dict[str, Any]:
         "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
         "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
     }
+
+
+def read_status(root: Root) -> dict[str, Any]:
+    """The content of the file, with `holder`, the process that holds the output, and `state`: running, killed, finished,
+    stopped or failed. Raises UserError where no run has left a file."""
+    try:
+        status = json.loads(root.read_bytes(STATUS))
+    except FileNotFoundError as error:
+        raise UserError(f"{root.url}: no run has written its status here. Expected the output of `datapipe run`.") from error
+    except ValueError as error:
+        raise UserError(f"{root.child_url(STATUS)}: the file was edited or damaged. The next run writes it again.") from error
+    status |= _follower(root) | {"holder": holder(root)}
+    outcome = status["outcome"]
+    status["state"] = outcome if outcome in ("running", "finished", "stopped") else "failed"
+    if outcome == "running" and not status["holder"]:
+        status |= {"outcome": "killed", "running": [], "num_running": 0, "state": "killed"}
+    if outcome == "finished" and "following" in status:
+        status |= _documents_of_all(root)
+    return status
+
+
+def _documents_of_all(root: Root) -> dict[str, Any]:
+    """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Empty where no
+    addition was published."""
+    with suppress(FileNotFoundError, ValueError):
+        report = read_report(root)
+        if report.addition is not None:
+            counts = {source: entry.documents for source, entry in report.sources.items()}
+            return {
+                "documents": {
+                    source: {
+                        "read": documents.read,
+                        "kept": documents.kept,
+                        "quarantined": documents.quarantined,
+                        "dropped": sum(documents.dropped.values()),
+                    }
+                    for source, documents in counts.items()
+                }
+            }
+    return {}
+
+
+def _follower(root: Root) -> dict[str, Any]:
+    """`following`: the process that follows the sources, and what it does or waits for; None where none does. Empty for an
+    output that was never followed."""
+    try:
+        doing = str(json.loads(root.read_bytes(FOLLOWER))["doing"])
+    except FileNotFoundError:
+        return {}
+    except (ValueError, LookupError, TypeError):
+        return {"following": None}
+    process = holder(root.within(ADDITIONS))
+    return {"following": {"process": process, "doing": doing} if process else None}

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from datapipe.metrics import DocumentCounts
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
 
@@ -20,18 +20,17 @@ BOUNDS: Mapping[str, Sequence[float]] = {
     "commit_seconds": _SECONDS,
     "commit_records": (1, 3, 10, 30, 100, 300, 1000, 3000),
 }
-"""The figures that are histograms."""
+"""The histograms."""
 
 
 class Figures(dict[tuple[str, ...], float]):
-    """Sums by the name of a figure and its labels. A histogram has one by each bound, of the numbers up to it and above the
-    bound before, one by "+Inf", and "sum"."""
+    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the last, and
+    "sum"."""
 
     def __missing__(self, key: tuple[str, ...]) -> float:
         return 0
 
     def observe(self, name: str, *labels: str, value: float) -> None:
-        """Counts a number in a histogram."""
         bounds = BOUNDS[name]
         index = bisect_left(bounds, value)
         self[name, *labels, str(bounds[index]) if index < len(bounds) else "+Inf"] += 1
@@ -45,8 +44,8 @@ class Figures(dict[tuple[str, ...], float]):
 
 
 class Sums(Figures):
-    """Sums over the committed tasks of a plan: documents by source and fate (read, kept, dropped, quarantined), bytes of text
-    and tokens by source, and by kind of task, by step and by the end of a second attempt what `metrics.py` names."""
+    """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source and fate:
+    read, kept, dropped, quarantined."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         maps = [] if plan is None else plan.of_kind("map")
@@ -77,31 +76,27 @@ class Sums(Figures):
 
 
 class Pauses:
-    """The longest time between two looks of the driver, of the last one or two minutes.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """The longest time between two updates of the driver, of the last one or two minutes. `clock` is
+    monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.end()
 
-    def look(self) -> None:
+    def update(self) -> None:
         now = self._clock()
         if now - self._window >= _WINDOW_S:
             self._window, self._longest = now, (0.0, self._longest[0])
-        if self._looked is not None:
-            self._longest = max(self._longest[0], now - self._looked), self._longest[1]
-        self._looked = now
+        if self._updated is not None:
+            self._longest = max(self._longest[0], now - self._updated), self._longest[1]
+        self._updated = now
 
     def end(self) -> None:
-        """The driver looks no more."""
+        """No more updates come."""
         self._window, self._longest = 0.0, (0.0, 0.0)
-        self._looked: float | None = None
+        self._updated: float | None = None
 
     @property
     def longest_s(self) -> float:
-        """With the time since the last look."""
-        looked = self._looked
-        return max(*self._longest, 0.0 if looked is None else self._clock() - looked)
+        updated = self._updated
+        return max(*self._longest, 0.0 if updated is None else self._clock() - updated)

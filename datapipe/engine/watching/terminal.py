@@ -1,7 +1,5 @@
-"""The live display of a run: tasks, MB/s, documents kept and time left of each step, and what the workers are at; plain lines
-without a terminal.
-
-Rates cover the wall time of this process, so the work of an earlier process does not raise the rates of a resumed run.
+"""The live display of a run: tasks, MB/s, documents kept and time left of each step, and the work of the workers; plain lines
+without a terminal. Rates cover the wall time of this process, so a resumed run does not count the work of an earlier process.
 """
 
 from __future__ import annotations
@@ -29,15 +27,11 @@ from datapipe.report.layout import fitting, print_text
 _PLAIN_EVERY_S = 10.0
 
 _SILENCE_S = 10.0
-"""Silence of an attempt that the live display shows, long before the driver tells of it."""
+"""Silence of an attempt that the live display shows, long before the driver reports it."""
 
 
 class Terminal:
-    """An observer that shows runs, from the start of each to its end.
-
-    Args:
-        state: which observes each event first.
-    """
+    """An observer that shows runs, from the start of each to its end. `state` observes each event first."""
 
     def __init__(self, console: Console, state: RunState) -> None:
         self.console, self._state = console, state
@@ -88,10 +82,7 @@ class Terminal:
     def _print(self, line: str) -> None:
         print_text(masked(line), self.console)
 
-    # ---------------------------------------------------------------------------------------------- display
-
     def _training(self) -> Iterator[str]:
-        """A line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what it is at."""
         for message in self._state.messages:
             step = self._state.steps.get(message.step)
             if step is not None and step.is_alone and step.began is not None:
@@ -99,7 +90,7 @@ class Terminal:
                 yield f"{step.step.title}: {duration(time.monotonic() - step.began)}, {place}"
 
     def display(self) -> Group:
-        """The steps and the workers of now, each line as wide as the terminal at most."""
+        """The steps and the workers, each line as wide as the terminal at most."""
         width = self.console.width
         shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
         heading, *steps = (fitting(harmless(line), width) for line in shown)
@@ -108,18 +99,14 @@ class Terminal:
 
 
 def at_work(messages: Sequence[Message]) -> list[str]:
-    """What the workers are at, in one line, and in another the attempt that has been silent for longest, if that is long."""
-    counts = Counter(_work(message) for message in messages)
+    """The work of the workers, in one line, and in another the attempt that has been silent longest, if that
+    is long."""
+    active = [message for message in messages if message.activity is not None or message.silent_s >= 1.0]
+    counts = Counter("starting" if message.activity is None else message.activity.work for message in active)
     del counts[""]  # between two pieces of work
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     lines = ["workers: " + ", ".join(f"{count} {work}" for work, count in ranked)] if ranked else []
     silent = max(messages, key=lambda message: message.silent_s, default=None)
     if silent is not None and silent.silent_s >= _SILENCE_S:
-        lines.append(f"no word for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
+        lines.append(f"no report for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
     return lines
-
-
-def _work(message: Message) -> str:
-    if message.activity is None:  # nobody has looked at it yet, or it imports what it needs
-        return "starting" if message.silent_s >= 1.0 else ""
-    return message.activity.work

@@ -1,10 +1,10 @@
 """What is known of each step, and how long a run takes until all its steps are committed. Pure.
 
-    planned step: tasks left × (seconds of its committed tasks, else the estimate) − what running attempts have done of it
+    planned step: tasks left × (seconds of its committed tasks, else the estimate) − the time of its running attempts
     step that waits for others: the estimate, of `datapipe plan`, at the pace of this run
 
 The planned steps run at the same time, on all slots; the steps that wait come after them. The training of a tokenizer is one
-task that nothing runs beside. Rough like the estimate: what the last tasks of a step leave idle before the next is not counted.
+task that runs alone. Rough like the estimate: slots that the last tasks of a step leave idle are not counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from datapipe.quantities import duration
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Step
 
 _SLOWEST, _FASTEST = 3.0, 1 / 3
-"""Limits of the pace, which the estimate is rough by: in a run of seconds, starting processes would pass for slow work."""
+"""Limits of the pace: in a run of seconds, the start of processes would pass for slow work."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,11 +29,11 @@ class StepState:
     Attributes:
         planned: tasks; None while the step waits for others.
         seconds: of its committed tasks, summed.
-        running_s: for each running attempt, for how long.
-        estimate: of all its tasks; None where there is none.
+        running_s: seconds of each running attempt.
+        estimate: of all its tasks; None for none.
         kept: documents. bytes: of text that its tasks have read.
         rows, stored_bytes: of the files that its tasks have written.
-        slowest_s, slowest: of the committed tasks: the longest time, and the first digits of the task's fingerprint.
+        slowest_s, slowest: of the slowest committed task: its time, and the first digits of its fingerprint.
         began: when this process first saw its tasks, in seconds of `time.monotonic`.
         done_here, bytes_here: tasks that this process has committed, and the text that they have read.
     """
@@ -62,7 +62,6 @@ class StepState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one task that nothing runs beside."""
         return self.step.kind == "train"
 
     def add(self, record: Record) -> None:
@@ -80,22 +79,18 @@ class StepState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeLeft:
-    """Seconds until all steps are committed.
-
-    Attributes:
-        is_least: whether it leaves out work that has no estimate.
-    """
+    """Seconds until all steps are committed; at least, where some work has no estimate."""
 
     seconds: float
     is_least: bool = False
 
     def __str__(self) -> str:
-        """Empty where less than a second would be told: of steps that start and end, the estimate knows nothing."""
+        """Empty below a second, for steps so short that the estimate is worthless."""
         return f"{'at least' if self.is_least else 'about'} {duration(self.seconds)} left" if self.seconds >= 1 else ""
 
 
 def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
-    """The time left with so many slots; None where no slot is known yet, or no step has a time."""
+    """The time left on so many slots; None for no slots, or where no step has a time."""
     ahead = [step for step in steps if step.state != "committed"]
     if not ahead:
         return TimeLeft(seconds=0.0)
@@ -109,8 +104,10 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
     longest = max((_longest(step, seconds, slots) for step, seconds in now), default=0.0)
     alone = sum(_left_of(step, seconds) for step, seconds in known if step.is_alone)
     later = sum(seconds for step, seconds in known if step.planned is None and not step.is_alone) / slots
-    is_least = any(map(_is_least, ahead)) or any(_is_late(step, seconds) for step, seconds in known)
-    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=is_least)
+    fresh = [step for step in ahead if not step.committed]  # no committed task corrects the estimate
+    is_least = any(step.estimate is None or step.estimate.unknown for step in fresh)
+    is_late = any(max(step.running_s, default=0.0) > seconds for step, seconds in known if not step.committed)
+    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=is_least or is_late)
 
 
 def _pace(steps: Iterable[StepState]) -> float:
@@ -124,30 +121,21 @@ def _pace(steps: Iterable[StepState]) -> float:
 
 
 def _task_seconds(step: StepState, pace: float) -> float | None:
-    """Seconds of one task; of the whole step where its tasks are not known yet. None where nothing tells them."""
+    """Seconds of one task; of the whole step where its tasks are unknown. None where unknown."""
     if step.committed:
         return step.seconds / step.committed
     return None if step.estimate is None else step.estimate.seconds * pace / (step.planned or 1)
 
 
 def _left_of(step: StepState, task_s: float) -> float:
-    """Seconds of one core that a step takes yet."""
+    """Remaining seconds of a step on one core."""
     if step.planned is None:
         return task_s
     return (step.planned - step.committed) * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
 
 
 def _longest(step: StepState, task_s: float, slots: int) -> float:
-    """Seconds that a step takes at least: the last of its tasks are fewer than the slots."""
+    """The least seconds that a step takes: the last of its tasks are fewer than the slots."""
     assert step.planned is not None
     rounds = math.ceil((step.planned - step.committed) / slots)
     return rounds * task_s - min(task_s, min(step.running_s, default=0.0))
-
-
-def _is_late(step: StepState, task_s: float) -> bool:
-    """Whether an attempt takes longer than an estimate that no committed task has corrected."""
-    return not step.committed and max(step.running_s, default=0.0) > task_s
-
-
-def _is_least(step: StepState) -> bool:
-    return not step.committed and (step.estimate is None or bool(step.estimate.unknown))

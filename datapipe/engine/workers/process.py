@@ -1,13 +1,13 @@
-"""A worker as its supervisor sees it: a process, the task it holds, what it is at, and why it ended.
+"""A worker as its supervisor sees it: a process, its task, its activity, and why it ended.
 
     supervisor ══ socket ══ worker (`worker.py`)      tasks, and the ends of attempts
-               ◀── page ───                           what it is at, in shared memory (`activity.py`)
-               ◀── trace ──                           where its threads are when it crashes or is ended
+               ◀── block ──                           the activity, in shared memory (`activity.py`)
+               ◀── trace ──                           the stacks of its threads when it crashes or is ended
 
 The supervisor is the driver for local workers, and a Ray task on a node of a cluster. It alone sees how a process ended.
 
-A worker is *silent* while it tells nothing, and *idle* while it also uses no CPU. An attempt ends as a stall when its worker is
-idle for `stall_s`, or silent for `stall_s` per `BATCH_BYTES` of the work in hand: a batch of documents has at most so many, a
+A worker is *silent* while it reports nothing, and *idle* while it also uses no CPU. An attempt ends as a stall when its worker
+is idle for `stall_s`, or silent for `stall_s` per `BATCH_BYTES` of its work: a batch of documents has at most so many, a
 bucket of rows or the sample of a tokenizer is one call over many times as many. Waiting for another process is never a stall.
 """
 
@@ -30,39 +30,38 @@ from pathlib import Path
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
-from datapipe.machine.activity import PAGE_BYTES, Activity, Page, shared_file
+from datapipe.machine.activity import BLOCK_BYTES, Activity, ActivityBlock, shared_file
 from datapipe.machine.memory import kilobytes
 from datapipe.quantities import size
 from datapipe.steps.kind import Task
 
 
 def allocated_bytes(process_id: int) -> int:
-    """Memory that a process and those that it has started have allocated; 0 where the system does not tell."""
+    """Memory that a process and its descendants have allocated; 0 where unknown."""
     files = [f"/proc/{each}/status" for each in (process_id, *_descendants(process_id))]
     return sum(kilobytes(file, name) << 10 for file in files for name in ("RssAnon", "RssShmem"))
 
 
 BATCH_BYTES = 4 << 20
-"""Work in hand that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
+"""Work that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
 
 _NODE = socket.gethostname()
-"""The machine of the workers, for display."""
 
-_NOT_ITS_OWN = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals by which others end a process. SIGKILL is also that of the kernel where memory is full (`_num_oom_kills`)."""
 
 LONGEST_STEP_S = 5.0
-"""The most that one look adds to a silence: a driver that was stopped itself must not blame its workers."""
+"""The most that one update adds to a silence: a driver that was stopped itself must not blame its workers."""
 
 _TRACE_BYTES = 32 << 10
-_LAST_WORDS_S = 2.0
-"""How long a worker that stalls may take to write where it is."""
+_TRACE_S = 2.0
+"""How long a stalled worker may take to write its stacks."""
 
 _LONGEST_START_S = 120.0
-"""A worker that imports what it needs may be silent for so long at least, on a machine with much to do."""
+"""A worker that imports its libraries may be silent for so long at least, on a busy machine."""
 
 _LONGEST_END_S = 10.0
-"""How long a killed process may take to go. One that waits for a dead disk goes when the disk answers."""
+"""How long a killed process may take to end. One that waits for a dead disk ends when the disk answers."""
 
 
 class WorkerProcess:
@@ -75,9 +74,9 @@ class WorkerProcess:
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        page, self._trace = shared_file(PAGE_BYTES), shared_file()
+        block, self._trace = shared_file(BLOCK_BYTES), shared_file()
         with theirs:
-            descriptors = theirs.fileno(), page, self._trace
+            descriptors = theirs.fileno(), block, self._trace
             self.process = subprocess.Popen(
                 # -P: the working directory may hold another datapipe, a checkout say, than the driver runs
                 [sys.executable, "-P", "-c", f"from datapipe.engine.workers.worker import main; main{descriptors}"],
@@ -85,34 +84,33 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-        self._page = Page(page)
-        os.close(page)
+        self._block = ActivityBlock(block)
+        os.close(block)
         self.connection = Connection(ours.detach())
         self.connection.send((sys.path, url))
         self.task: Task | None = None
         self.message: Message | None = None
-        self.is_ready = False  # it has imported what it needs
+        self.is_ready = False  # it has imported its libraries
         self._oom_kills = 0  # of the machine, when it got its task
         self._seen: tuple[int, float] = (-1, 0.0)  # messages, and CPU seconds
-        self._looked_at = time.monotonic()
-        self._last_words = ""
+        self._updated_at = time.monotonic()
+        self._trace_text = ""
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def give(self, task: Task, attempt: str) -> None:
-        self.task, self._looked_at = task, time.monotonic()
+        self.task, self._updated_at = task, time.monotonic()
         self.message = Message(attempt=attempt, task=task.label, node=_NODE)
-        self._oom_kills = _recent_oom_kills(int(self._looked_at))
+        self._oom_kills = _recent_oom_kills(int(self._updated_at))
         try:
             self.connection.send((pickle.dumps(task), attempt))
         except OSError:
-            return  # it is gone; `receive` will say so
+            return  # it is gone; `receive` will find out
 
     def receive(self) -> Attempt | None:
-        """The end of its attempt, or None where the worker is gone without a task."""
-        task = self.task
+        """The end of its attempt; None where the worker is gone without a task."""
         try:
             if not self.connection.poll():  # its process is gone, and it has left nothing
                 raise EOFError
@@ -122,57 +120,58 @@ class WorkerProcess:
             record, failure = self.connection.recv()
         except (EOFError, OSError):
             return self._lost()
-        assert task is not None
-        assert self.message is not None
-        attempt = self.message.attempt
+        ended = replace(self._attempt(), record=record, failure=failure)
         self.task = self.message = None
-        return Attempt(task=task, attempt=attempt, node=_NODE, record=record, failure=failure)
+        return ended
+
+    def _attempt(self) -> Attempt:
+        assert self.task is not None
+        assert self.message is not None
+        return Attempt(task=self.task, attempt=self.message.attempt, node=_NODE)
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the end of its attempt; None if it does not end in time."""
         wait([self.connection], timeout_s)
-        # A worker that forked leaves its socket open in the child when it dies, so its end is looked for as well.
+        # A worker that forked leaves its socket open in the child when it dies, so the process is checked as well.
         return self.receive() if self.connection.poll() or not self.is_alive else None
 
     def _lost(self) -> Attempt | None:
-        task, message, told = self.task, self.message, self._page.read()
+        message, published = self.message, self._block.read()
+        attempt = None if message is None else self._attempt()
         status = self.stop()
-        if task is None or message is None:
+        if attempt is None or message is None:
             return None
-        if told is not None:
-            message = replace(message, activity=told[1])
+        if published is not None:
+            message = replace(message, activity=published[1])
         if status > 0 and not self.is_ready:
             raise DatapipeError(
-                f"a worker could not start: it exited with status {status}, and what it said is above. "
+                f"a worker could not start: it exited with status {status}, and its output is above. "
                 f"Check that `{sys.executable} -P -c 'import datapipe.steps.run_task'` works."
             ) from None
         is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
-        failure = _failure_of_end(status, message, self._last_words, is_oom=is_oom)
-        return Attempt(task=task, attempt=message.attempt, node=_NODE, failure=failure)
-
-    # ---------------------------------------------------------------------------------------------- silence and memory
+        return replace(attempt, failure=_failure_of_end(status, message, self._trace_text, is_oom=is_oom))
 
     def watch(self, limits: ExecutionSpec) -> Attempt | None:
-        """Looks at what the worker is at. Ends an attempt that stalls or takes too much memory, and the process with it."""
-        if self.task is None or self.message is None:
+        """Updates `message`. Ends an attempt that stalls or takes too much memory, and the process with it."""
+        if self.message is None:
             return None
         now = time.monotonic()
-        step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
-        self.message = self._look(self.message, step_s)
-        task, attempt = self.task, self.message.attempt
+        step_s, self._updated_at = min(now - self._updated_at, LONGEST_STEP_S), now
+        self.message = self._updated(self.message, step_s)
         failure = self._excess(self.message, limits.memory) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
+        attempt = self._attempt()
         self.stop()
-        return Attempt(task=task, attempt=attempt, node=_NODE, failure=replace(failure, details=self._last_words))
+        return replace(attempt, failure=replace(failure, details=self._trace_text))
 
     def _stall(self, message: Message, stall_s: float) -> Failure | None:
         if not is_stalled(message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):
             return None
-        self._ask_where_it_is()
+        self._write_trace()
         return Failure(
             kind="infrastructure" if message.is_stopped else "stall",
-            message=f"a worker said nothing for {message.silent_s:,.0f} s and was ended. It was at: {state_of(message)}",
+            message=f"a worker reported nothing for {message.silent_s:,.0f} s and was ended. Its work: {state_of(message)}",
             activity=message.activity or Activity(),
             memory_bytes=message.memory_bytes,
         )
@@ -180,18 +179,17 @@ class WorkerProcess:
     def _excess(self, message: Message, limit: int | None) -> Failure | None:
         if limit is None or (allocated := allocated_bytes(self.process.pid)) <= limit:
             return None
-        doing = "starting" if message.activity is None else str(message.activity)
         return Failure(
             kind="memory",
-            message=f"a worker took {size(allocated)} of memory, and execution.memory allows {size(limit)}. It was at: {doing}",
+            message=f"a worker took {size(allocated)} of memory, and execution.memory allows {size(limit)}. "
+            f"Its work: {message.activity or 'starting'}",
             cause="memory",
             activity=message.activity or Activity(),
             memory_bytes=allocated,
         )
 
-    def _look(self, message: Message, step_s: float) -> Message:
-        told = self._page.read()
-        count, activity = told if told is not None else (self._seen[0], message.activity)
+    def _updated(self, message: Message, step_s: float) -> Message:
+        count, activity = self._block.read() or (self._seen[0], message.activity)
         is_stopped, cpu_s, memory_bytes = _process_state(self.process.pid)
         is_new, has_worked = count != self._seen[0], cpu_s != self._seen[1]
         self._seen = count, cpu_s
@@ -204,15 +202,12 @@ class WorkerProcess:
             is_stopped=is_stopped,
         )
 
-    def _ask_where_it_is(self) -> None:
-        """Has the worker write the stacks of its threads, if it still can."""
+    def _write_trace(self) -> None:
         if self.is_ready and self.message is not None and not self.message.is_stopped:
             self.process.send_signal(signal.SIGUSR2)
-            deadline = time.monotonic() + _LAST_WORDS_S
+            deadline = time.monotonic() + _TRACE_S
             while os.fstat(self._trace).st_size == 0 and time.monotonic() < deadline and self.is_alive:
                 time.sleep(0.01)
-
-    # ---------------------------------------------------------------------------------------------- the end
 
     def stop(self) -> int:
         """Ends the process; its exit status."""
@@ -231,15 +226,15 @@ class WorkerProcess:
             status = self.process.wait(_LONGEST_END_S)
         except subprocess.TimeoutExpired:
             status = -signal.SIGKILL
-        self._last_words = os.pread(self._trace, _TRACE_BYTES, 0).decode("utf-8", "replace")
+        self._trace_text = os.pread(self._trace, _TRACE_BYTES, 0).decode("utf-8", "replace")
         os.close(self._trace)
-        self._page.close()
+        self._block.close()
         self.task = self.message = None
         return status
 
 
 def is_stalled(message: Message, stall_s: float) -> bool:
-    """Whether a worker has been silent for longer than its work can take."""
+    """Whether a worker has been silent longer than its work can take."""
     activity = message.activity or Activity()
     if activity.is_waiting and not message.is_stopped:
         return False
@@ -247,30 +242,26 @@ def is_stalled(message: Message, stall_s: float) -> bool:
 
 
 def state_of(message: Message) -> str:
-    """What an attempt is at, in words: "filter.length on 80 documents, from a.jsonl:7; 1.2 GB of memory"."""
-    activity = "starting" if message.activity is None else str(message.activity)
+    """The work of an attempt, in words: "filter.length on 80 documents, from a.jsonl:7; 1.2 GB of memory"."""
+    activity = message.activity or "starting"
     memory = f"; {message.memory_bytes / 1e9:.1f} GB of memory" if message.memory_bytes else ""
     stopped = "; its process is stopped (SIGSTOP)" if message.is_stopped else ""
     return f"{activity}{memory}{stopped}"
 
 
-def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: bool = False) -> Failure:
-    """The failure of a worker that is gone.
-
-    Args:
-        is_oom: whether the kernel has killed a process for memory meanwhile, maybe this one.
-    """
+def _failure_of_end(status: int, message: Message, trace: str, *, is_oom: bool) -> Failure:
+    """`is_oom`: the kernel has killed a process for memory meanwhile."""
     named = {int(number): number.name for number in signal.Signals}  # without most real-time signals
     cause = named.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
-    text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
+    text = f"a worker was ended by {cause}. Its work: {state_of(message)}"
     if cause == "SIGKILL":
         killed = "The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
         advice = "If it happens again, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
         text += f". {killed if is_oom else 'It may have run out of memory'}. {advice}"
     return Failure(
-        kind="infrastructure" if cause in _NOT_ITS_OWN else "crash",
+        kind="infrastructure" if cause in _FROM_OUTSIDE else "crash",
         message=text,
-        details=last_words,
+        details=trace,
         cause="OOM" if is_oom else cause,
         activity=message.activity or Activity(),
         memory_bytes=message.memory_bytes,
@@ -279,12 +270,12 @@ def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: b
 
 @lru_cache(maxsize=1)
 def _recent_oom_kills(second: int) -> int:
-    """`_num_oom_kills`, read once a second: a small task takes hardly longer than to read it."""
+    """`_num_oom_kills`, read once a second: a small task hardly takes longer."""
     return _num_oom_kills()
 
 
 def _num_oom_kills() -> int:
-    """Processes that the kernel of this machine has killed for memory since it started; 0 where it does not tell."""
+    """Processes that the kernel has killed for memory since its start; 0 where unknown."""
     try:
         content = Path("/proc/vmstat").read_bytes()
     except OSError:
@@ -294,7 +285,6 @@ def _num_oom_kills() -> int:
 
 
 def _descendants(process_id: int) -> list[int]:
-    """The processes that a worker's stages have started, and so on down; none where the system has no /proc."""
     descendants: list[int] = []
     for listed in Path(f"/proc/{process_id}/task").glob("*/children"):
         with suppress(OSError):  # the thread is gone
@@ -304,19 +294,18 @@ def _descendants(process_id: int) -> list[int]:
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:
-    """Whether a process is stopped, its CPU seconds, and the bytes of its memory.
-
-    Where the system has no /proc, a process counts as one that computes, so its silence alone counts."""
-    told = stat_of(process_id)
-    if not told:
+    """Whether a process is stopped, its CPU seconds, and its memory. Without /proc it seems to compute."""
+    fields = stat_of(process_id)
+    if not fields:
         return False, time.monotonic(), 0
-    state, *numbers = told
+    state, *numbers = fields
     ticks = int(numbers[10]) + int(numbers[11])  # utime and stime
     return state in "tT", ticks / os.sysconf("SC_CLK_TCK"), int(numbers[20]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def stat_of(process_id: int) -> list[str]:
-    """What /proc tells of a process, from its state on; nothing where it is gone, or the system has no /proc."""
+    """The fields of /proc/PID/stat from the state on; empty where the process is gone, or the system has no
+    /proc."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

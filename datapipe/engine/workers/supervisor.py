@@ -1,10 +1,10 @@
-"""Attempts that run on other machines: a supervisor there keeps a worker process, and reports what it is at.
+"""Attempts on other machines: a supervisor there keeps a worker process, and reports its activity.
 
-    node: supervise(task) ─▶ its worker process         driver: Reported, one for each attempt
+    node: supervise(task) ─▶ its worker process         driver: RemoteAttempt, one for each attempt
                 │                                                  ▲
-                └── Report, every `_REPORT_EVERY_S` ─▶ Board ──────┘
+                └── Report, every `_REPORT_EVERY_S` ─▶ ReportActor ┘
 
-Knows no cluster: the engine starts supervisors, carries their reports to the board, and kills those that report nothing.
+Knows no cluster: the engine starts supervisors, carries their reports to the actor, and kills those that report nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
 from datapipe.machine.activity import Activity
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 
-_LOOK_EVERY_S = 0.2
+_UPDATE_EVERY_S = 0.2
 _REPORT_EVERY_S = 2.0
 
 
@@ -35,8 +35,8 @@ class Report:
     """A message, and the supervisor that sent it.
 
     Attributes:
-        number: of the report, from 1 on: the driver sees that the supervisor lives.
-        process_id, started: of the supervisor's process; the time of its start, in ticks, tells it from a later one.
+        number: of the report, from 1 on: a new one shows that the supervisor lives.
+        process_id, started: of the supervisor; the time of its start, in ticks, distinguishes it from a later process.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Report:
     started: str
 
 
-class Board:
+class ReportActor:
     """The latest report of each attempt, and the node that sent it. Bounded by the attempts that the driver asks for, and by
     those that it has withdrawn."""
 
@@ -53,7 +53,7 @@ class Board:
         self._reports: dict[str, tuple[str, Report]] = {}
         self._withdrawn: set[str] = set()
 
-    def tell(self, node_id: str, report: Report) -> bool:
+    def update(self, node_id: str, report: Report) -> bool:
         """Takes a report. Returns whether the driver still wants the attempt."""
         self._reports[report.message.attempt] = node_id, report
         return report.message.attempt not in self._withdrawn
@@ -68,16 +68,16 @@ class Board:
 
 
 @dataclass(slots=True)
-class Reported:
+class RemoteAttempt:
     """An attempt on another machine, as the driver knows it.
 
     Attributes:
-        report: the latest; None while it waits for a place to run.
+        report: the latest; None while it waits for a node.
         node_id: where it runs. node: its name, for display.
-        unheard_s: seconds since a new report came.
+        report_age_s: seconds since a new report came.
         excluded: the ids of nodes that it was not sent to.
-        lack: what it reserves and no node of the cluster has; empty where some node has it.
-        lacking_s: for how long no node has had it.
+        missing_resource: the resources that it reserves and no node of the cluster has; empty where some node has them.
+        missing_s: for how long no node has had them.
     """
 
     task: Task
@@ -85,81 +85,75 @@ class Reported:
     report: Report | None = None
     node_id: str = ""
     node: str = ""
-    unheard_s: float = 0.0
+    report_age_s: float = 0.0
     excluded: frozenset[str] = frozenset()
-    lack: str = ""
-    lacking_s: float = 0.0
+    missing_resource: str = ""
+    missing_s: float = 0.0
 
-    def miss(self, lack: str, step_s: float) -> None:
-        """Takes what no node has, looked for `step_s` after the time before."""
-        self.lack, self.lacking_s = lack, self.lacking_s + step_s if lack and self.lack else 0.0
+    def update_resource(self, missing: str, step_s: float) -> None:
+        """Takes the resources that no node has, checked `step_s` after the last time."""
+        self.missing_s = self.missing_s + step_s if missing and self.missing_resource else 0.0
+        self.missing_resource = missing
 
-    def hear(self, node_id: str, report: Report | None, step_s: float) -> float:
-        """Takes the latest report, looked at `step_s` after the one before; for how long none was new."""
+    def update(self, node_id: str, report: Report | None, step_s: float) -> float:
+        """Takes the latest report, read `step_s` after the last one; the age of the newest."""
         is_new = report is not None and report != self.report
-        self.unheard_s = 0.0 if is_new or self.report is None else self.unheard_s + step_s
+        self.report_age_s = 0.0 if is_new or self.report is None else self.report_age_s + step_s
         if report is not None:
             self.node_id, self.report = node_id, report
-        return self.unheard_s
+        return self.report_age_s
 
     @property
     def message(self) -> Message | None:
-        if self.report is None:
-            waiting = Activity(work=f"waiting for {self.lack}", is_waiting=True)
-            lacking = Message(
-                attempt=self.attempt,
-                task=self.task.label,
-                activity=waiting,
-                silent_s=self.lacking_s,
-                idle_s=self.lacking_s,
-            )
-            return lacking if self.lack else None
-        message, unheard_s = self.report.message, self.unheard_s
-        return replace(message, node=self.node, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
+        if self.report is not None:
+            message, age_s = self.report.message, self.report_age_s
+            return replace(message, node=self.node, silent_s=message.silent_s + age_s, idle_s=message.idle_s + age_s)
+        if not self.missing_resource:
+            return None
+        activity, waited_s = Activity(work=f"waiting for {self.missing_resource}", is_waiting=True), self.missing_s
+        waiting = Message(attempt=self.attempt, task=self.task.label, activity=activity)
+        return replace(waiting, silent_s=waited_s, idle_s=waited_s)
 
     def __str__(self) -> str:
-        return self.task.label if self.message is None else f"{self.task.label}. It was at: {state_of(self.message)}"
+        return self.task.label if self.message is None else f"{self.task.label}. Its work: {state_of(self.message)}"
 
-
-# ------------------------------------------------------------------------------------------------ on the node
 
 _worker: tuple[Any, WorkerProcess] | None = None
-"""The worker of this process, and what it was started with."""
+"""The worker of this process, and the settings of its start."""
 
 
 def supervise(
-    task: Task, url: str, attempt: str, limits: ExecutionSpec, report: Callable[[Report], bool]
+    task: Task, url: str, attempt: str, limits: ExecutionSpec, send: Callable[[Report], bool]
 ) -> tuple[Record | None, Failure | None]:
     """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM, as where its node is
     taken away, gives the task back.
 
     Args:
         url: of OUTPUT.
-        report: sends a report to the driver; returns whether the driver still wants the attempt, as last heard. Must not wait.
+        send: sends a report to the driver; returns whether the driver still wants the attempt, as last known. Must not wait.
     """
     worker = _worker_for(url)
     worker.give(task, attempt)
-    number, due = 0, time.monotonic()
+    number, due, process_id = 0, time.monotonic(), os.getpid()
     with _notice() as notice:
         while True:
-            ended = worker.watch(limits) or worker.next_attempt(_LOOK_EVERY_S)
+            ended = worker.watch(limits) or worker.next_attempt(_UPDATE_EVERY_S)
             if ended is not None:
                 return ended.record, ended.failure
-            if notice.is_set():
-                worker.stop()
-                return None, Failure(kind="node", message=f"{task.label} was given back: its supervisor got SIGTERM")
-            if worker.message is not None and time.monotonic() >= due:
+            why = "given back: its supervisor got SIGTERM" if notice.is_set() else ""
+            if not why and worker.message is not None and time.monotonic() >= due:
                 number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
-                process_id = os.getpid()
-                told = Report(number=number, message=worker.message, process_id=process_id, started=start_time(process_id))
-                if not report(told):
-                    worker.stop()
-                    return None, Failure(kind="node", message=f"{task.label} was ended: the driver does not want it any more")
+                started = start_time(process_id)
+                if not send(Report(number=number, message=worker.message, process_id=process_id, started=started)):
+                    why = "ended: the driver does not want it any more"
+            if why:
+                worker.stop()
+                return None, Failure(kind="node", message=f"{task.label} was {why}")
 
 
 @contextmanager
 def _notice() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, in the place of ending this process. Signals come to the main thread alone."""
+    """An event that SIGTERM sets instead of ending this process. Signals come to the main thread alone."""
     notice = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield notice
@@ -172,14 +166,14 @@ def _notice() -> Iterator[threading.Event]:
 
 
 def _worker_for(url: str) -> WorkerProcess:
-    """The worker of the task before, where it lives and was started with the same paths and GPUs; otherwise a new one."""
+    """The worker of the task before, if it lives and was started with the same paths and GPUs; otherwise a new one."""
     global _worker  # noqa: PLW0603  # the process runs one task after another, and nothing else of it outlives a task
     setting = url, tuple(sys.path), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if _worker is not None and (_worker[0] != setting or not _worker[1].is_alive):
+    if _worker is not None and _worker[0] == setting and _worker[1].is_alive:
+        return _worker[1]
+    if _worker is not None:
         _worker[1].stop()
-        _worker = None
-    if _worker is None:
-        _worker = setting, WorkerProcess(url, {})
+    _worker = setting, WorkerProcess(url, {})
     return _worker[1]
 
 
@@ -191,5 +185,5 @@ def kill_supervisor(report: Report) -> None:
 
 def start_time(process_id: int) -> str:
     """When a process was started, in ticks; empty where it is gone."""
-    told = stat_of(process_id)
-    return told[19] if told else ""
+    fields = stat_of(process_id)
+    return fields[19] if fields else ""

@@ -1,14 +1,13 @@
-"""A worker: a process that runs one task after another for one supervisor, and goes when the supervisor goes.
+"""A worker: a process that runs one task after another for one supervisor, and ends with it.
 
     supervisor ══ socket ══ worker:   first (sys.path, url of OUTPUT), then tasks; back come "ready", then attempts
 
-A thread reads the socket while the main thread works, so that the end of the supervisor, however sudden, ends the worker at
-once: the socket closes when the supervisor's process is gone, and the worker leaves without finishing. On Linux the kernel
-ends it as well, even where a native call holds the interpreter or the process is stopped. What it had in hand was not
-committed.
+A thread reads the socket while the main thread works. The socket closes when the supervisor's process ends, however suddenly,
+and the worker exits at once; its task was not committed. On Linux the kernel ends it as well, even where a native call holds
+the interpreter or the process is stopped.
 
-The main thread tells what it is at in a page of shared memory. Where its threads are goes to `trace` when it crashes, and when
-the supervisor asks with SIGUSR2.
+The main thread writes its activity to a block of shared memory. The stacks of its threads go to `trace` when it crashes, and
+when the supervisor sends SIGUSR2.
 """
 
 from __future__ import annotations
@@ -26,16 +25,12 @@ from typing import Any
 from datapipe.machine.terminal import prepare_process
 
 
-def main(descriptor: int, page: int, trace: int) -> None:
-    """Serves tasks from the socket `descriptor` until it closes.
-
-    Args:
-        page: descriptor of the memory for what it is at.
-        trace: descriptor of the file for stacks.
-    """
+def main(descriptor: int, block: int, trace: int) -> None:
+    """Serves tasks from the socket `descriptor` until it closes; `block` and `trace` are descriptors as well."""
     prepare_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the driver decides
-    _end_with_supervisor()
+    if sys.platform == "linux":  # PR_SET_PDEATHSIG of prctl(2): the kernel kills this process with its parent thread
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR2, trace, all_threads=True)
     connection = Connection(descriptor)
@@ -53,7 +48,7 @@ def main(descriptor: int, page: int, trace: int) -> None:
     pa.set_cpu_count(1)  # the engines are the only parallelism
     pa.set_io_thread_count(2)
     root = Root(url)
-    activity.tell_to(activity.Page(page))
+    activity.publish_to(activity.ActivityBlock(block))
     connection.send("ready")
     while True:
         content, attempt = work.get()
@@ -66,7 +61,7 @@ def main(descriptor: int, page: int, trace: int) -> None:
 
 
 def _loaded(content: bytes) -> Any:
-    """The task. Raises StageError where the code of a stage does not survive pickling."""
+    """The task. Raises StageError where the code of a stage cannot be unpickled."""
     import pickle
 
     from datapipe.errors import StageError, is_retryable
@@ -90,9 +85,3 @@ def _receive(connection: Connection, work: queue.SimpleQueue[tuple[bytes, str]])
             work.put(connection.recv())
         except (EOFError, OSError):
             os._exit(0)
-
-
-def _end_with_supervisor() -> None:
-    """Has the kernel kill this process when the thread that started it is gone (prctl(2), PR_SET_PDEATHSIG)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

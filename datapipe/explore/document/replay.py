@@ -30,8 +30,8 @@ from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.steps.contract.results import checked_filter, checked_map, tags_of
 from datapipe.steps.decisions import KeyedRows, cluster_sizes, cuts_of
+from datapipe.steps.results import checked_filter, checked_map, tags_of
 
 MOST_WAIT_S = 30.0
 

@@ -90,8 +90,8 @@ def _add(slots, counts, num_slots, entries, scales, sums) -> None:
 def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
     """Probabilities of classes, (num_docs, num_labels) float32.
 
-    One column of `sums` separates two classes: its sigmoid is the probability of the second. Several columns are one class
-    against the others each, and their sigmoids are divided by their sum.
+    One column of `sums` separates two classes: its sigmoid is the probability of the second. Several columns separate one class
+    from the others each, and their sigmoids are divided by their sum.
     """
     for doc in range(len(sums)):
         if sums.shape[1] == 1:

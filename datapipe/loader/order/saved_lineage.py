@@ -9,7 +9,7 @@
 A key that a mixture lacks is as in the mixture before it:
 
     snapshot, exhausted, total_tokens, group_rows    as in `MixtureEra` and `Recipe`; a first mixture without groups lacks it
-    phases      [[until_tokens, weights], …]         weights against those of the phase before; 0: the source has none
+    phases      [[until_tokens, weights], …]         weights relative to the phase before; 0: the source has none
     max_epochs, data, sizes                          null for a source that has none
     parts                                            {source: [count, origin, epochs]}: `Generations`, if there are several
 

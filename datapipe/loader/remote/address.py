@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import is_name
 
-PLAIN, TLS = SCHEMES = ("grpc", "grpc+tls")
+SCHEMES = ("grpc", "grpc+tls")
 PORT = 8815
 WAIT_S = 300.0
 

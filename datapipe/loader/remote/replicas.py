@@ -9,20 +9,17 @@ so a server with `MOST_STUCK` such calls gets no more.
 from __future__ import annotations
 
 import os
-import socket
-import ssl
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from pyarrow import flight
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.loader.remote.address import PLAIN, PORT, TLS, Address
+from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.machine.retries import RetryPolicy
 
@@ -39,7 +36,6 @@ _CHANNEL = (
 
 _POLICY = RetryPolicy(first_s=0.05, longest_s=2.0)
 _WARN_AFTER_S = 10.0
-_PROBE_S = 1.0
 
 T = TypeVar("T")
 
@@ -185,7 +181,9 @@ class Replicas:
         return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
 
     def _reasons(self) -> str:
-        return "; ".join(f"{replica.location}: {replica.error or 'it hangs'}" for replica in self.all)
+        reasons = "; ".join(f"{replica.location}: {replica.error or 'it hangs'}" for replica in self.all)
+        is_plain = self.all[0].location.startswith("grpc://")
+        return reasons + " (a server with TLS closes such connections: its URL begins with grpc+tls://)" * is_plain
 
     def ask(self, action: str, content: bytes, read: Callable[[bytes], T]) -> T:
         """The answer to an action, of the first server that gives one. Raises what it refuses."""
@@ -219,12 +217,9 @@ class Replicas:
         if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
             raise UserError(f"{replica.location} refuses the token, or wants one: give token_file=FILE in the URL.") from None
         text = refusal.message if refusal is not None else _shortened(error)
-        if not self._has_answered and any(part in text.lower() for part in _UNTRUSTED):
-            raise UserError(
-                f"{replica.location}: its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
-            )
-        if refusal is None and not self._has_answered:
-            _check_scheme(replica.location)
+        for part, advice in _MISTAKES.items():
+            if not self._has_answered and part in text.lower():
+                raise UserError(f"{replica.location}: {advice}")
         replica.fail(text)
 
     def close(self) -> None:
@@ -232,38 +227,19 @@ class Replicas:
             replica.close()
 
 
-_UNTRUSTED = ("certificate verify failed", "is not in peer certificate")
-"""Of gRPC's errors for an untrusted certificate, and for a certificate of another host."""
+_UNTRUSTED = "its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
+_MISTAKES = {
+    "certificate verify failed": _UNTRUSTED,
+    "is not in peer certificate": _UNTRUSTED,
+    "wrong version number": "it serves without TLS. Expected a URL that begins with grpc://.",
+}
+"""Parts of gRPC's errors for mistakes in a URL. The error for a server with TLS and a URL without is a closed connection."""
 
 
 def refusal_of(error: Any) -> Refusal | None:
     """The refusal that an error of Flight carries."""
     content = getattr(error, "extra_info", None)
     return Refusal.found_in(content) if isinstance(content, bytes) and content else None
-
-
-def _check_scheme(location: str) -> None:
-    """Raises UserError if only the URL or only the server has TLS: gRPC's error is a closed connection. The URL names one
-    scheme for all servers, so the error ends the loader even if other servers would answer."""
-    parts = urlsplit(location)
-    has_tls = _has_tls(parts.hostname or "", parts.port or PORT)
-    if has_tls is not None and has_tls != (parts.scheme == TLS):
-        what, scheme = ("serves with TLS", TLS) if has_tls else ("serves without TLS", PLAIN)
-        raise UserError(f"{location}: it {what}. Expected {scheme}://{parts.netloc}.")
-
-
-def _has_tls(host: str, port: int) -> bool | None:
-    """Whether a server answers to TLS; None if that is unknown."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # asked for what it speaks, not for who it is
-    context.set_alpn_protocols(["h2"])
-    try:
-        with socket.create_connection((host, port), _PROBE_S) as stream, context.wrap_socket(stream, server_hostname=host):
-            return True
-    except ssl.SSLError as error:
-        return False if error.reason == "WRONG_VERSION_NUMBER" else None
-    except (OSError, ValueError):  # no answer, or no name of a host
-        return None
 
 
 def _shortened(error: BaseException) -> str:

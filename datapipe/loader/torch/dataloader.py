@@ -1,16 +1,8 @@
 """A DataLoader that counts the batches it hands out, and continues after them.
 
-    loader = dataloader("runs/x", global_batch_size=32)
-    loader.load_state_dict(state)              from a checkpoint
-    for batch in loader: …                     from the loader's position on
-    state = loader.state_dict()                after the batches handed out, whatever the workers have built
-
 The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer moves
-it. So each `for` continues after the last one, with and without workers, persistent ones too; a finished run hands out nothing
-more; and the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always
-starts over, unless a state was loaded since the last.
-
-To trainers, a StreamingDataLoader is a torch DataLoader and a `Stateful` of torch.distributed.checkpoint: `../README.md`.
+it. So each `for` continues after the last one, with and without workers, persistent ones too; and the state is that of `Loader`,
+for any rank, world and number of workers. A validation pass always starts over, unless a state was loaded since the last.
 """
 
 from __future__ import annotations
@@ -18,20 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
-from inspect import signature
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import UserError
 from datapipe.loader.field_table import PER_TOKEN
-from datapipe.loader.order.state import checked_mapping
 from datapipe.loader.prefetch import PrefetchCounts
 from datapipe.loader.remote.address import is_service
-from datapipe.loader.stats import LoaderStats, worker_memory
+from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
 from datapipe.loader.turns import SharedIterator
@@ -40,12 +29,23 @@ from datapipe.storage.root import Root
 
 HELD = "prefetch_to_device holds batches of this loader that the trainer has not asked for yet."
 
+_OF_WORKERS = {
+    "collate_fn",
+    "multiprocessing_context",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+}
+"""The arguments of `dataloader` that are not those of the dataset."""
+
 
 def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
     """The batches of this rank as tensors, with `state_dict` and `load_state_dict`.
 
-    Workers start by "spawn" for object stores and services, whose clients do not survive a fork, else as torch starts them,
-    unless `multiprocessing_context` is given.
+    Workers start by "spawn" for object stores and services, whose clients do not survive a fork.
 
     Args:
         output: the output of a run, a path or URL.
@@ -57,8 +57,7 @@ def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
             f"dataloader: expected the output of a run, a path or URL; found {type(output).__name__}. It makes its dataset "
             f"itself. For a StreamingDataset of your own: StreamingDataLoader(dataset, …)."
         )
-    names = signature(StreamingDataLoader).parameters.keys() & options.keys()
-    of_workers = {name: options.pop(name) for name in names}
+    of_workers = {name: options.pop(name) for name in _OF_WORKERS & options.keys()}
     is_remote = is_service(str(output)) or Root(str(output)).local is None
     if of_workers.get("multiprocessing_context") is None and of_workers.get("num_workers") and is_remote:
         of_workers["multiprocessing_context"] = "spawn"
@@ -66,17 +65,14 @@ def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
 
 
 class StreamingDataLoader(DataLoader):
-    """A DataLoader of whole batches whose position counts the batches handed out; see the head of this file.
+    """A DataLoader of whole batches whose position counts the batches handed out.
 
     Args:
         dataset: a dataset of whole batches, which from now on only this loader iterates.
         collate_fn: applied to each batch, in the workers.
-        num_workers: processes that build batches; 0 builds them in threads of this one. Workers send each batch through shared
-            memory, which takes 25 to 30 times as long: they pay where `collate_fn` computes for long.
-        pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
-        persistent_workers: keep the workers, and the batches that they built, between loops.
-        prefetch_factor: batches that each worker has ready, 2 by default.
-        multiprocessing_context, timeout, worker_init_fn: as for `DataLoader`.
+        options: num_workers (0 by default), pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout,
+            worker_init_fn, as for `DataLoader`. Workers send each batch through shared memory, which takes 25 to 30 times as
+            long as threads: they pay where `collate_fn` computes for long.
 
     Attributes:
         end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was handed out; no row is added to it.
@@ -91,32 +87,11 @@ class StreamingDataLoader(DataLoader):
     end_of_dataloader, remainder = False, -1
 
     def __init__(
-        self,
-        dataset: StreamingDataset,
-        *,
-        collate_fn: Callable[[Any], Any] | None = None,
-        num_workers: int = 0,
-        pin_memory: bool = False,
-        persistent_workers: bool = False,
-        prefetch_factor: int | None = None,
-        multiprocessing_context: str | BaseContext | None = None,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
+        self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any
     ) -> None:
         dataset.belong_to_loader()
-        super().__init__(
-            dataset,
-            batch_size=None,
-            collate_fn=collate_fn or _as_it_is,
-            num_workers=num_workers,
-            pin_memory=pin_memory,
-            persistent_workers=persistent_workers,
-            prefetch_factor=prefetch_factor,
-            multiprocessing_context=multiprocessing_context,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            generator=torch.Generator(),  # a DataLoader draws a seed for each pass, and must not disturb that of the model
-        )
+        own = torch.Generator()  # a DataLoader draws a seed for each pass, and must not disturb that of the model
+        super().__init__(dataset, batch_size=None, collate_fn=collate_fn or _as_it_is, generator=own, **options)
         self._pass: Iterator[Any] | None = None
         self._is_resumed = False
         self._is_fresh = True  # nothing was handed out or loaded
@@ -149,14 +124,9 @@ class StreamingDataLoader(DataLoader):
         stats, factor = self.dataset.stats(), self.prefetch_factor
         if factor is None:  # there are no workers
             return stats
-        memory = worker_memory(
-            num_workers=self.num_workers,
-            prefetch_factor=factor,
-            depth=stats.depth,
-            batch_bytes=stats.host_memory.batch_bytes,
-        )
         ahead = self.num_workers * factor
-        return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_memory=memory)
+        held = ahead + self.num_workers * max(1, stats.depth) + 1  # each worker builds `depth` batches more
+        return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_batches=held)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers.
@@ -170,11 +140,6 @@ class StreamingDataLoader(DataLoader):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts: a state of this loader, of a `Loader` or of a `StreamingDataset`."""
-        if "worker" in checked_mapping(state):
-            raise SnapshotError(
-                f"the state is that of DataLoader worker {state['worker']['id']} alone. Give a state of the whole run: "
-                f"state_dict() of this loader, or dataset.state_dict(steps_done)."
-            )
         with self.dataset.loader.turns.lock:
             self.dataset.load_state_dict(state)
             self._end_pass(keep_workers=False)  # workers hold the history of the run as it was

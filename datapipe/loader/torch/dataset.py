@@ -1,26 +1,19 @@
-"""The loader as a torch dataset, correct under a DataLoader with any number of workers.
+"""The loader as a torch dataset, for programs that make their own DataLoader, with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
     for batch in DataLoader(dataset, batch_size=None, num_workers=4): …             whole batches
     dataset = StreamingDataset("runs/x", batch_size=8, samples=True)
     for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
 
-`datapipe.loader.torch.dataloader` also makes the DataLoader, and counts for the trainer. A dataset alone is for programs that
-make their own DataLoader.
-
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. A worker opens shards and starts threads when it iterates.
-
-Workers run ahead of the trainer, so a position in a worker does not count the batches that were trained on:
+those of one process, each once. Workers run ahead of the trainer, so their positions do not count the batches that were trained on:
 
     without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
-    StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
 
 A second pass continues after the first if this process handed out the batches. After a pass of workers, `load_state_dict`
-must set a position first (`passes.py`). A validation pass always starts over. Libraries that would hand out other batches are
-refused at the start of an iteration (`wrappers.py`).
+must set a position first (`passes.py`). A validation pass always starts over.
 """
 
 from __future__ import annotations
@@ -86,13 +79,11 @@ class StreamingDataset(IterableDataset):
         self._cuts_rows, self._rows_done = samples, 0  # of the next step
         has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
         self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
-        self._resumed: dict[str, int] | None = None
         self._iterated_in: tuple[int, int] | None = None
         self._runs_ahead = ""
         self._is_owned, self._is_fresh = False, True  # fresh: nothing was taken here or loaded
         self._passes = Passes()
         self._passes.permit()
-        self._positioned_in: int | None = None  # the worker process in which `load_state_dict` was called
         self._opened_in: int | None = None
 
     @property
@@ -135,15 +126,16 @@ class StreamingDataset(IterableDataset):
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
             find_wrappers(self).refuse(self._cuts_rows, self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
-            self._begin(_dataloader_worker()[0])
+            worker, num_workers = _dataloader_worker()
+            self._begin(worker)
         except DatapipeError as error:
             if get_worker_info() is None:
                 raise
             return _raise_at_first(error)  # raised here, it would kill a persistent worker, and its message would be lost
-        return SharedIterator(self._iterate(_dataloader_worker()[1]), self.loader.turns)
+        return SharedIterator(self._iterate(num_workers), self.loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
-        """The state to resume from; see the head of this file for who counts.
+        """The state to resume from.
 
         Args:
             steps_done: the next step of the run. Required unless the batches were handed out in this process.
@@ -151,26 +143,23 @@ class StreamingDataset(IterableDataset):
         state = self.loader.state_dict()
         if steps_done is not None:
             return sealed({**state, "step": steps_done})
-        if get_worker_info() is not None:
-            worker, num_workers = _dataloader_worker()
-            step = state["step"] if self._is_iterated_here() else self._first_step()
-            state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
-        elif not self._is_owned:
+        if not self._is_owned:
             self._refuse_counting()
         return sealed(state | ({"rows_done": self._rows_done} if self._rows_done else {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
-
-        The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
-        """
+        """Continues after the batches that `state` counts. Call it before the DataLoader is iterated."""
         state = verified(checked_mapping(state))
-        worker, rows_done = state.pop("worker", None), state.pop("rows_done", 0)
-        is_partial = worker is not None or rows_done
-        if is_partial and state.get("global_batch_size") != self.loader.global_batch_size:
+        if "worker" in state:
             raise SnapshotError(
-                f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
-                f"this dataset {self.loader.global_batch_size}. Use the same size, or a state of the whole run: "
+                f"the state is that of DataLoader worker {state['worker']['id']} alone, which only datapipe 0.1 reads. Give a "
+                f"state of the whole run: dataset.state_dict(steps_done)."
+            )
+        rows_done = state.pop("rows_done", 0)
+        if rows_done and state.get("global_batch_size") != self.loader.global_batch_size:
+            raise SnapshotError(
+                f"the state was saved after {rows_done} rows of a batch of {state.get('global_batch_size')}, and this dataset "
+                f"has batches of {self.loader.global_batch_size}. Use the same size, or a state of whole steps: "
                 f"state_dict(steps_done)."
             )
         if rows_done and not self._cuts_rows:
@@ -179,11 +168,8 @@ class StreamingDataset(IterableDataset):
                 f"of whole steps: state_dict(steps_done)."
             )
         self.loader.load_state_dict(sealed(state))
-        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
-        if get_worker_info() is None:
-            self._passes.permit()
-        else:
-            self._positioned_in = os.getpid()
+        self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = rows_done, None, "", False
+        self._passes.permit()
 
     def _check_world(self) -> None:
         """Raises UserError if the process group began after this dataset, which took this process for another rank."""
@@ -198,20 +184,23 @@ class StreamingDataset(IterableDataset):
 
     def _refuse_counting(self) -> None:
         """Raises UserError if this process does not know how many batches the trainer took."""
-        if self._passes.is_begun:
-            reason = "DataLoader workers handed out the batches"
+        if self._passes.is_begun or get_worker_info() is not None:
+            reason = "DataLoader workers hand out the batches"
         elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
             reason = f"{self._runs_ahead} takes batches before the trainer asks for them"
         else:
             return
         raise UserError(
             f"{reason}, so this process does not know how many were trained on. Use datapipe.loader.torch.dataloader(…), which "
-            f"counts; or call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on."
+            f"counts; or call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on; or "
+            f"give a StatefulDataLoader num_workers=0."
         )
 
     def _begin(self, worker: int) -> None:
         """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
-        is_first, starts_over = not self._is_iterated_here(), self.loader.split == "validation" and not self._is_owned
+        # whether the position counts batches of this process: a copy in a new worker holds the position of its parent
+        is_first = self._iterated_in != (os.getpid(), worker)
+        starts_over = self.loader.split == "validation" and not self._is_owned
         is_permitted = self._is_permitted(worker, is_first)
         if not is_permitted and not starts_over:
             reader = self._runs_ahead or "DataLoader workers"
@@ -224,36 +213,19 @@ class StreamingDataset(IterableDataset):
             self.loader.seek(self._passes.first_step or 0)
             step = self.loader.next_step(worker)
         else:
-            step = self._first_step() if is_first else self.loader.step
+            step = self.loader.next_step(worker) if is_first else self.loader.step
         if get_worker_info() is not None and self._opened_in != os.getpid():
             self.loader = deepcopy(self.loader)  # a fork copies locks, and the open loader's may be held
             self._opened_in = os.getpid()
         self.loader.seek(step)
-        self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
+        self._iterated_in, self._is_fresh = (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
         """Whether this process knows the position of a pass. `is_first`: since its copy was made, or a state loaded."""
         if get_worker_info() is not None or self._is_owned:
-            is_claimed = self._passes.claim(worker)
-            return self._positioned_in == os.getpid() or (is_claimed and (is_first or self._is_owned))
+            return self._passes.claim(worker) and (is_first or self._is_owned)
         is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which keeps its own position
         return not (self._passes.is_begun or is_held)
-
-    def _is_iterated_here(self) -> bool:
-        """Whether the position counts batches of this process. A copy in a new worker holds the position of its parent."""
-        return self._iterated_in == (os.getpid(), _dataloader_worker()[0])
-
-    def _first_step(self) -> int:
-        """The first step of this worker: the dataset's next step plus the worker's number, or the worker's own resumed step."""
-        worker, num_workers = _dataloader_worker()
-        if self._resumed is None:
-            return self.loader.next_step(worker)
-        if self._resumed != {"id": worker, "num_workers": num_workers}:
-            raise SnapshotError(
-                f"the state was saved by worker {self._resumed['id']} of {self._resumed['num_workers']}, and this is worker "
-                f"{worker} of {num_workers}. Use as many workers, or a state of the whole run: state_dict(steps_done)."
-            )
-        return self.loader.step
 
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead

@@ -23,7 +23,7 @@ MOST_WORKERS = 1024
 SECOND_PASS = (
     "{reader} iterated this dataset before, ahead of the trainer, so it is not known where another pass would go on. "
     "Use datapipe.loader.torch.dataloader(…), which counts and goes on. Or make a new DataLoader for each loop, after "
-    "dataset.load_state_dict(dataset.state_dict(steps_done)). A StatefulDataLoader: loader.load_state_dict(state)."
+    "dataset.load_state_dict(dataset.state_dict(steps_done))."
 )
 SECOND_PASS_OF_OWNED = (
     "this dataset belongs to a StreamingDataLoader, which counts its batches. Iterate that loader, and resume with its "

@@ -22,7 +22,6 @@ from datapipe.report.joined import joined
 from datapipe.report.origins import Cost, Kept, Origin, ReportProvenance
 from datapipe.report.report import Entry, Report
 from datapipe.shards.provenance import Provenance
-from datapipe.snapshots.composed_manifest import provenance_of
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics
@@ -63,8 +62,7 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
 def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, Origin]:
     """Where the sources of a mixture come from, and what their text cost."""
     return {
-        name: Origin.of(Provenance(**provenance_of(source)), cost_usd=costs.get(name))
-        for name, source in mixture.sources.items()
+        name: Origin.of(Provenance(**source.provenance()), cost_usd=costs.get(name)) for name, source in mixture.sources.items()
     }
 
 

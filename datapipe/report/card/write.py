@@ -38,7 +38,6 @@ from datapipe.report.report import Addition, Report, Total, read_report
 from datapipe.report.sections import sections
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.snapshots import published_additions
-from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root, is_remote
 
@@ -133,12 +132,7 @@ def _of_source(report: Report, name: str) -> Report:
         measured={name: report.measured.get(name, {})},
         warnings=tuple(warning for warning in report.warnings if warning.source == name),
         tokenizer=tokenizer,
-        provenance=ReportProvenance(
-            sources={name: origin},
-            licenses={} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept},
-            synthetic={"synthetic": kept} if origin.synthetic else {},
-            cost=None,
-        ),
+        provenance=ReportProvenance.of_source(name, origin, kept),
     )
 
 

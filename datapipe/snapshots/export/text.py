@@ -20,11 +20,10 @@ import pyarrow as pa
 
 from datapipe.columns import key_halves, key_matrix
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import published_tasks
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record, TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.shards.documents.writer import published_rows, published_schema
 from datapipe.shards.manifest import Snapshot

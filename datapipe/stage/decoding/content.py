@@ -77,9 +77,6 @@ _MOST_FULL = 0.6
 """Share of the high bytes of UTF-16 that are not zero, above which text is taken as it is. In Latin letters it is about 0."""
 
 
-# ------------------------------------------------------------------------------------------------ text
-
-
 def is_wide(beginning: bytes) -> bool:
     """Whether content begins with the byte-order mark of UTF-16 or UTF-32, or looks like UTF-16 without one."""
     return any(beginning.startswith(mark) for mark, _, _ in _WIDE) or bool(unmarked_utf16(beginning))
@@ -139,9 +136,6 @@ def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
     except UnicodeDecodeError as error:
         yield error.object[: error.start].decode(codec).encode()
         raise BrokenStreamError(f"the file is {name}, and is damaged or cut off: {error.reason}") from None
-
-
-# ------------------------------------------------------------------------------------------------ decompression
 
 
 def decoded(

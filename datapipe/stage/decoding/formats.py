@@ -64,7 +64,6 @@ def lfs_pointer(beginning: bytes) -> str:
 
 
 def _expected(found: str) -> str:
-    """What to do with a file of another format than its name tells."""
     if not found:
         return "Expected a name without an ending of an archive: rename it"
     ending = next((ending for ending, name in COMPRESSION_OF_ENDING.items() if name == found), None)

@@ -117,7 +117,6 @@ class CompiledModel:
         return scores
 
     def _embedding(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> features.Embedding:
-        """The mean of the rows of each text, and how many rows those are."""
         longest = int((stops - starts).max(initial=0))
         out = features.room_for_embedding(len(starts), self._options.dim, longest, self._options.max_chars)
         features.embed(starts, stops, data, self._model, self._dense, out)
@@ -130,7 +129,6 @@ class CompiledModel:
 
 
 def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
-    """The output layer for the loss that the model was trained with."""
     norms = file.output.norms if len(file.output.codes) else np.ones(len(file.labels), np.float32)
     rows = file.output.directions()
     if file.options.loss == TREE:
@@ -140,7 +138,6 @@ def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
 
 
 def _features(file: ModelFile) -> features.Features:
-    """The features that the model knows, and their rows."""
     options, dictionary = file.options, file.dictionary
     starts, lengths = dictionary.starts, (dictionary.stops - dictionary.starts)[: dictionary.num_words]
     near = np.flatnonzero(lengths == len(_END_OF_LINE)).tolist()

@@ -121,8 +121,6 @@ class ModelFile:
 
 
 class _File:
-    """A model file, mapped, read from its start on."""
-
     def __init__(self, path: Path) -> None:
         self.path, self.offset = path, 0
         try:
@@ -256,7 +254,6 @@ def _read_centroids(file: _File) -> np.ndarray:
 
 
 def _check(file: _File, options: Options, dictionary: Dictionary, matrix: Matrix, output: Matrix) -> None:
-    """Raises UserError if the parts of a file are inconsistent."""
     has_grams = options.max_chars > 0 or options.run_words > 1
     behind = options.num_buckets if has_grams else 0
     if dictionary.pruned is not None:

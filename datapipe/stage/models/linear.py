@@ -119,7 +119,6 @@ def _column(path: Path, column: pa.Array) -> np.ndarray:
 
 
 def _checked(path: Path, told: Any, columns: list[np.ndarray]) -> LinearFile:
-    """The model that metadata and columns describe. Raises UserError where they are inconsistent."""
     if not isinstance(told, dict) or told.get("version") != _VERSION:
         version = told.get("version") if isinstance(told, dict) else None
         raise _refusal(path, f"version {version!r} of the format, expected {_VERSION}. A newer datapipe may have written it")
@@ -175,7 +174,6 @@ def folded_slices(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> It
 
 
 def _contiguous(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The texts as offsets and bytes, copied where they do not follow each other."""
     if np.array_equal(starts[1:], stops[:-1]):
         return np.append(starts, stops[-1:]).astype(np.int64), data
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])

@@ -55,7 +55,6 @@ def read_lists(paths: Mapping[str, Path]) -> Lists:
 
 
 def _lines(name: str, path: Path) -> list[str]:
-    """The entries of a file, each once."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

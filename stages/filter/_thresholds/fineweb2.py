@@ -80,7 +80,6 @@ def languages() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _codes() -> dict[str, str]:
-    """The code of every language under each of its names."""
     codes: dict[str, str] = {}
     for code, short, *_ in map(str.split, _lines(SETTINGS)[::2]):
         codes |= dict.fromkeys((code, code.partition("_")[0], short), code)
@@ -89,7 +88,6 @@ def _codes() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _settings() -> dict[str, Mapping[str, Any]]:
-    """The options of every language by its code."""
     lines, settings = _lines(SETTINGS), dict[str, Mapping[str, Any]]()
     for numbers, stop_words in zip(lines[::2], lines[1::2], strict=True):
         code, _, *limits = numbers.split()

@@ -121,8 +121,6 @@ class ArchiveReader(ContentReader):
 
 
 class _Batch:
-    """Documents that become a batch."""
-
     def __init__(self, fields: FieldNames, is_html: bool) -> None:
         self._fields, self._is_html = fields, is_html
         self._documents: list[Document] = []
@@ -171,7 +169,6 @@ class _Batch:
             return pa.array([document.content for document in self._documents], pa.large_binary()).cast(pa.large_string())
 
     def _is_utf8(self, document: Document) -> bool:
-        """Whether a text is UTF-8; rejects it where it is not."""
         try:
             document.content.decode()
         except UnicodeDecodeError as error:
@@ -185,9 +182,6 @@ class _Batch:
 def _column(documents: Sequence[Document], name: str) -> pa.Array:
     """A value of each document, (num_docs,): int64 for `status`, else large_string; null where there is none."""
     return pa.array([document.value(name) for document in documents], pa.int64() if name == "status" else pa.large_string())
-
-
-# ------------------------------------------------------------------------------------------------ pages
 
 
 class PageReader(ArchiveReader):
@@ -242,7 +236,6 @@ class PageReader(ArchiveReader):
 
 
 def _passed_over(mime: str | None, wanted: Collection[str]) -> str | None:
-    """Why a page of this media type is not read; None for one that is."""
     if (mime or "") in wanted:
         return None
     return "other_mime" if mime else "no_mime"

@@ -82,7 +82,6 @@ def _parse(block: bytes) -> Response | None:
 
 
 def _ends_of_head(block: bytes) -> tuple[int, int]:
-    """Where the head ends, and where the body begins: around the first empty line, with CRLF or LF."""
     stop = block.find(_USUAL_HEAD_END)
     if stop >= 0 and block.find(b"\n\n", 0, stop) < 0 and block.find(b"\n\r\n", 0, stop + 1) < 0:
         return stop, stop + len(_USUAL_HEAD_END)
@@ -141,9 +140,6 @@ def _listed(header: str | None) -> list[str]:
     return [name for part in (header or "").lower().split(",") if (name := part.strip())]
 
 
-# ------------------------------------------------------------------------------------------------ chunks
-
-
 def _unchunked(body: bytes) -> bytes:
     """The chunks of a body (RFC 9112, 7.1), joined; the body itself where it does not begin with a
     chunk. The last chunk, of size 0, may be missing."""
@@ -170,9 +166,6 @@ def _unchunked(body: bytes) -> bytes:
             raise BodyError(f"byte {stop:,} of the chunked body is not the end of a chunk", bytes(content))
         offset = stop if line_end is None else line_end.end()
     return bytes(content)
-
-
-# ------------------------------------------------------------------------------------------------ content encodings
 
 
 def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:

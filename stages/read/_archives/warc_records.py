@@ -112,9 +112,6 @@ class _Opened:
         return self._following or _next_opened(self._found)
 
 
-# ------------------------------------------------------------------------------------------------ regular records
-
-
 def regular_records(content: bytes, position: int, max_bytes: int) -> list[Record] | None:
     """The records in the content of a member, the first one at `position`, where each is written as
     the standard has it: no header over several lines, none twice, a known type, and two line ends
@@ -136,9 +133,6 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
             return None
         found.append(Record(position + len(found), kind, Fields(fields), content[body:stop]))
     return found
-
-
-# ------------------------------------------------------------------------------------------------ any other content
 
 
 def _records_of(content: ByteStream, max_bytes: int) -> Iterator[Record | Rejected]:
@@ -197,16 +191,12 @@ def _head(content: ByteStream) -> dict[bytes, bytes] | str:
 
 
 def _pass_line_ends(content: ByteStream) -> bool:
-    """Goes behind CR and LF; whether anything follows."""
     while stored := content.peek(_READ_BYTES):
         rest = stored.lstrip(b"\r\n")
         content.skip(len(stored) - len(rest))
         if rest:
             return True
     return False
-
-
-# ------------------------------------------------------------------------------------------------ files without compression
 
 
 def _of_plain_range(members: Members, max_bytes: int, start: int, stop: int) -> Iterator[Record | Rejected]:

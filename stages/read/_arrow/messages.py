@@ -109,7 +109,6 @@ def _of_footer(stream: pa.NativeFile, num_bytes: int) -> Layout:
 
 
 def _message_of(stream: pa.NativeFile, block: tuple[int, ...], stop: int, kind: int) -> Message | None:
-    """The message at a block of a footer; None where it is damaged."""
     offset, head_bytes, body_bytes = block
     try:
         message = _message_at(stream, offset, stop)
@@ -176,7 +175,6 @@ def _message_at(stream: pa.NativeFile, offset: int, stop: int) -> Message | None
 
 
 def _parsed(head: bytes, offset: int, body_offset: int) -> Message:
-    """A message by its head. Raises ValueError."""
     table = FlatTable.root(head)
     kind, body_bytes, content = table.integer(1, "B"), table.integer(3, "q"), table.table(2)
     if content is None or body_bytes < 0:

@@ -256,7 +256,6 @@ def _run_of(content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.nda
 
 
 def _copied(content: bytes | memoryview, starts: np.ndarray, stops: np.ndarray) -> _Run:
-    """A run of lines that do not follow each other."""
     lines = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist())]
     ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64)
     begins = np.concatenate([np.zeros(1, np.int64), ends])[: len(lines)]
@@ -264,7 +263,6 @@ def _copied(content: bytes | memoryview, starts: np.ndarray, stops: np.ndarray) 
 
 
 def _in_words(error: str) -> str:
-    """The message of Arrow's parser in the words of this project."""
     if changed := _CHANGED.search(error):
         path, expected, actual = changed.groups()
         return f"field '{_dotted(path)}' is of type {actual}; expected {expected}"

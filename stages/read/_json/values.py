@@ -113,9 +113,6 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ lists and objects
-
-
 def _is_of_arrow(kind: pa.DataType) -> bool:
     """Whether Arrow's JSON parser refuses every value that a type does not hold."""
     if pa.types.is_struct(kind):
@@ -144,7 +141,6 @@ def _text(text: str) -> pa.Scalar:
 
 
 def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:
-    """The values by Python's parser: where they need a wider type, and for types that Arrow's parser cannot read."""
     try:
         values = [None if text is None else parsed_json(text) for text in texts.to_pylist()]
         found = reduce(json_joined, map(json_type, values), pa.null())

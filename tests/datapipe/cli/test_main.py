@@ -331,6 +331,6 @@ def test_cli_without_memory_says_so_and_calls_it_no_defect(plain, monkeypatch, e
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("datapipe.engine.watching.status_reader.read_status", fails)
+    monkeypatch.setattr("datapipe.engine.watching.status.read_status", fails)
     ended = datapipe(["status", str(plain / "out")])
     assert ended.returncode == 1 and "Memory does not suffice" in ended.stderr

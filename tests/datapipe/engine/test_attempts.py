@@ -19,9 +19,8 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.machine.activity import Activity
 from datapipe.metrics import TaskMetrics
-from datapipe.records.commit_files import MOST_RECORDS
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.ledger import MOST_RECORDS
+from datapipe.records.outputs import Record, TableFile
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.storage.root import Root
 from tests.support import hostile_stages, runs
@@ -58,16 +57,16 @@ class _Case:
 
     def wait(self, seconds: float, *running: str, silent_s: float = 0.0, activity: Activity | None = None) -> None:
         messages = [Message(attempt=name, task="web/sample", silent_s=silent_s, activity=activity) for name in running]
-        self.attempts.look(messages)
+        self.attempts.update(messages)
         self.now += seconds
-        self.attempts.look(messages)
+        self.attempts.update(messages)
 
     def ends(self, task: Any, attempt: str, seconds: float = 1.0) -> bool:
         self.record = Record(step=task.step, fingerprint=task.fingerprint, outputs={}, metrics=TaskMetrics(seconds=seconds))
-        return self.attempts.is_settled(Attempt(task=task, attempt=attempt, record=self.record))
+        return self.attempts.ends_task(Attempt(task=task, attempt=attempt, record=self.record))
 
     def fails(self, task: Any, attempt: str, kind: str) -> bool:
-        return self.attempts.is_settled(Attempt(task=task, attempt=attempt, failure=Failure(kind=kind, message="")))
+        return self.attempts.ends_task(Attempt(task=task, attempt=attempt, failure=Failure(kind=kind, message="")))
 
 
 @pytest.fixture
@@ -100,10 +99,10 @@ def test_a_silent_attempt_gets_a_second_one_where_nothing_is_known_of_its_step()
     case = _Case()
     alone = Attempts(case.engine, lambda event: None, lambda: case.now)
     attempt = alone.submit(_task(1))
-    alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S - 1)])
+    alone.update([Message(attempt=attempt, task="", silent_s=SILENCE_S - 1)])
     case.now += 1e6
     assert alone.start_second() == ""
-    alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S)])
+    alone.update([Message(attempt=attempt, task="", silent_s=SILENCE_S)])
     assert alone.start_second()
 
 

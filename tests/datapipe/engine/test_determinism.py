@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.shards.manifest import read_snapshot
-from datapipe.steps.gather import GatherTask
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.runs import fan_in
 from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, runs

@@ -8,7 +8,7 @@ import pytest
 
 from datapipe.columns import key_halves
 from datapipe.errors import DatapipeError, UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.steps.map import MapTask
 from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, runs

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from datapipe.config import load_mixture
-from datapipe.engine.cluster.arrival import Expectation
+from datapipe.engine.cluster.on_node import Expectation
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.engine.watching.event_log import EventLog
@@ -185,7 +185,7 @@ def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_end
 
     def is_told(node_id: str) -> bool:
         engines[0].messages()
-        news.extend(engines[0].take_news())
+        news.extend(engines[0].take_notices())
         return any(node_id[:12] in line for line in news)
 
     def change_nodes(record) -> None:
@@ -277,7 +277,7 @@ def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluste
     overrides = ["execution.resources={normalize.unicode: {num_gpus: 1}}", "execution.stall_s=3"]
     with pytest.raises(UserError, match=r"waits for a node with 1 CPU, 1 GPU: the cluster has nodes with 1 CPU, 0 GPU\."):
         runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
-    assert any(line.startswith("no word for") and "waiting for a node with" in line for line in watcher.lines)
+    assert any(line.startswith("no report for") and "waiting for a node with" in line for line in watcher.lines)
 
 
 def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, mixture, cluster):

@@ -29,7 +29,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
-from datapipe.steps.merge import MergeTask
+from datapipe.steps.reduce import MergeTask
 from datapipe.steps.train import TrainTask
 from datapipe.storage.outages import Outage
 from tests.support import corpora, runs
@@ -127,7 +127,7 @@ def test_task_without_documents_that_crashes_twice_ends_the_run_and_one_that_is_
 
 
 @pytest.mark.parametrize(
-    ("on_crash", "failures", "suspects", "crashing", "most_docs"),
+    ("on_crash", "failures", "one_by_one", "known_crashes", "most_docs"),
     [
         ("fail", [_crash(80)], [], {}, None),
         ("fail", [_crash(80)] * 2, [0], {}, None),
@@ -145,14 +145,16 @@ def test_task_without_documents_that_crashes_twice_ends_the_run_and_one_that_is_
         ("fail", [_memory(80), _crash(40), _crash(40)], [0], {}, 40),
     ],
 )
-def test_next_attempt_takes_care_of_what_failures_have_shown(make, on_crash, failures, suspects, crashing, most_docs):
-    care = _after(make(on_crash, max_retries=1), failures).care
-    assert {stage for stage, *_ in (*care.suspects, *care.crashing)} <= {"filter.length"}
-    suspected = {key for _, key in care.suspects}
-    assert suspected <= {_on(1, number).key for number in (*suspects, *crashing)}
-    assert {_on(1, number).key for number in suspects} <= suspected
-    assert {key: cause for _, key, cause in care.crashing} == {_on(1, number).key: cause for number, cause in crashing.items()}
-    assert care.most_docs == most_docs
+def test_next_attempt_has_hints_of_what_failures_have_shown(make, on_crash, failures, one_by_one, known_crashes, most_docs):
+    hints = _after(make(on_crash, max_retries=1), failures).hints
+    assert {stage for stage, *_ in (*hints.one_by_one, *hints.known_crashes)} <= {"filter.length"}
+    suspected = {key for _, key in hints.one_by_one}
+    assert suspected <= {_on(1, number).key for number in (*one_by_one, *known_crashes)}
+    assert {_on(1, number).key for number in one_by_one} <= suspected
+    assert {key: cause for _, key, cause in hints.known_crashes} == {
+        _on(1, number).key: cause for number, cause in known_crashes.items()
+    }
+    assert hints.most_docs == most_docs
 
 
 def test_task_of_rows_that_takes_too_much_memory_gets_fewer_rows_at_once_and_fails_in_the_end(make):

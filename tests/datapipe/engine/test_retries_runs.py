@@ -83,7 +83,7 @@ def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_p
     with pytest.raises(DatapipeError, match=r"document is doc-5-17 \(\w+/web\.jsonl:\d+\).*stall_s, now 2"):
         runs.run_mixture(mixture, watcher=watcher, overrides=["execution.stall_s=2"])
     assert len(watcher.retries) == 1
-    assert any("no word for" in line and ":Hostile on" in line for line in watcher.lines)
+    assert any("no report for" in line and ":Hostile on" in line for line in watcher.lines)
     assert "in process" in (tmp_path / "out/work/failure.txt").read_text()
 
 

@@ -18,8 +18,8 @@ from datapipe.engine.protocol import failure_of
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.exchange import files, ranges
 from datapipe.exchange.files import ExchangeWriter, TableWriters, sort_words
-from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
 from datapipe.exchange.ranges import HASH_SPACE, read_blocks, read_portion, read_rows, read_slices
+from datapipe.exchange.tables import TableWriter, committed_bytes, read_table
 from datapipe.records.checksum import READINGS, file_checksum
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.shards import schemas
@@ -237,7 +237,7 @@ def test_every_flipped_bit_and_other_length_of_a_committed_file_is_found_and_the
 
 
 def test_table_that_is_too_large_to_hold_is_verified_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datapipe.exchange.partitions._HELD_BYTES", 10)
+    monkeypatch.setattr("datapipe.exchange.tables._HELD_BYTES", 10)
     output, read = documents(Root(str(tmp_path)))
     content = bytearray((tmp_path / output.path).read_bytes())
     content[len(content) // 2] ^= 1

@@ -14,7 +14,7 @@ import pytest
 from datapipe.cli.explore import sql
 from datapipe.columns import make_keys
 from datapipe.errors import CorruptionError, UserError
-from datapipe.exchange.facts import FactWriter, kept_facts
+from datapipe.exchange.tables import FactWriter, kept_facts
 from datapipe.explore.database import Database, FactFiles, Limits
 from datapipe.explore.documents import Inspector
 from datapipe.stage.documents import DocumentBatch

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
-from datapipe.records.ledger import Ledger
+from datapipe.records.ledger import MOST_RECORDS, CommitFiles, Ledger, line_of, lines_of
 from datapipe.records.names import ATTEMPTS, LEDGER
-from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import ExchangeFile, OutputFile, Record, ShardFile, TableFile, TokenizerFile
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
@@ -71,7 +69,7 @@ def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(b"half")
     (tmp_path / killed / "deeper").mkdir()
-    assert ledger.sweep(OutputLock(root)) == 1
+    assert ledger.delete_orphans(OutputLock(root)) == 1
     commits = {path for path, _ in root.list_files(LEDGER)}
     assert len(commits) == 1
     assert {path for path, _ in root.list_files("")} == kept | commits
@@ -114,7 +112,7 @@ def test_ledger_records_of_other_versions_are_counted_and_not_read(root):
     root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", b"old")
     ledger = _opened(root)
     assert ledger.look_up(FINGERPRINT) is None
-    assert (ledger.num_refused, ledger.sweep(OutputLock(root))) == (2, 1)
+    assert (ledger.files.num_refused, ledger.delete_orphans(OutputLock(root))) == (2, 1)
 
 
 def test_ledger_forgets_a_record_for_good(root):
@@ -138,7 +136,7 @@ def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_pending_d
     ledger = _opened(root, f"{ATTEMPTS}/step/{'0' * 16}-second")
     chosen = ledger.look_up(FINGERPRINT)
     assert chosen is not None and "-third" in chosen.of("documents")[0].path
-    assert ledger.sweep(OutputLock(root)) == 1  # a pending deletion is made, although a record names it
+    assert ledger.delete_orphans(OutputLock(root)) == 1  # a pending deletion is made, although a record names it
 
 
 @pytest.mark.medium

@@ -26,7 +26,7 @@ from datapipe.report.documents import documents
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.origins import TakenSource
 from datapipe.report.plan_view import plan_view
-from datapipe.report.report import KeptShare, PackedRows, Report
+from datapipe.report.report import PackedRows, Report, Threshold
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.report.terminal import print_sections, print_training
@@ -175,7 +175,7 @@ def test_screen_names_the_stages_that_dropped_most_and_counts_the_others(num_sta
 
 
 def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
-    entry, cut = _entry(10, 5, 7), dict.fromkeys(KeptShare.model_fields, None)
+    entry, cut = _entry(10, 5, 7), dict.fromkeys(Threshold.model_fields, None)
     cut |= {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
     thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
     origin = {**dict.fromkeys(TakenSource.model_fields, None), "synthetic": False, "documents": 1, "sequences": 1}

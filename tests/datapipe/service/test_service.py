@@ -1,13 +1,9 @@
-"""Tokens, rates and slots of a server, what it keeps of its outputs, and which connections and streams its watcher cuts."""
+"""Tokens, rates and slots of a server, and what it keeps of its outputs."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,19 +16,8 @@ from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.remote.protocol import OpenRequest, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
-from datapipe.service import watcher as watcher_module
-from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
+from datapipe.service.access import Access, Client, RefusedError, Slots, _Rate, host_of, is_loopback
 from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
-from datapipe.service.sockets import (
-    KEEPALIVE_S,
-    Connection,
-    connections,
-    cut,
-    is_loopback,
-    keep_alive,
-    peer_of,
-)
-from datapipe.service.watcher import MOST_RECEIVED, Watcher
 from tests.support.snapshots import make_snapshot
 
 
@@ -72,15 +57,17 @@ def test_a_token_is_found_with_its_limits(token_file: Path) -> None:
 
 def test_a_changed_file_is_taken_and_a_broken_one_is_not(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "_PROBE_EVERY_S", 0.0)
-    access = Access(token_file, 64)
+    problems: list[str] = []
+    access = Access(token_file, 64, problems.append)
     write(token_file, "tokens: [{name: c")
-    assert access.client("Bearer one", "x").name == "a"
-    assert "not YAML" in access.problem
+    for _ in range(2):
+        assert access.client("Bearer one", "x").name == "a"
+    assert len(problems) == 1
+    assert "not YAML" in problems[0]
     token_file.unlink()
     assert access.client("Bearer one", "x").name == "a"
     write(token_file, f"tokens: [{{name: c, sha256: {digest('three')}}}]")
     assert access.client("Bearer three", "x").name == "c"
-    assert access.problem == ""
     with pytest.raises(RefusedError):
         access.client("Bearer one", "x")
 
@@ -257,163 +244,11 @@ def test_the_memory_of_a_batch_is_known_before_it_is_built(served_output: Served
     assert batch_bytes(order, ticket) == 3 * 16 * 8 * 3 + 400  # 3 rows of the rank; tokens that are read, and two fields
 
 
-@pytest.fixture
-def listening() -> Iterator[socket.socket]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        yield listening
-
-
-@pytest.fixture
-def pair(listening: socket.socket) -> Iterator[tuple[socket.socket, socket.socket, int]]:
-    """A client, its connection in the server, and the port of the server."""
-    with (
-        closing(socket.create_connection(listening.getsockname(), timeout=10)) as client,
-        closing(listening.accept()[0]) as served,
-    ):
-        yield client, served, listening.getsockname()[1]
-
-
-def test_a_connection_is_found_with_what_it_has_sent_and_is_kept_alive(pair: tuple[socket.socket, socket.socket, int]) -> None:
-    client, accepted, port = pair
-    [before] = connections(port)
-    client.sendall(b"x" * 1_000)
-    assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
-    [after] = connections(port)
-    assert before.peer == after.peer == client.getsockname()
-    assert before.inode == after.inode
-    assert after.received - before.received == 1_000
-    assert list(connections(port + 1 if port < 65_535 else port - 1)) == []
-    keep_alive(after)
-    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_S
-    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
-
-
-def test_a_connection_that_is_cut_ends_for_its_client(pair: tuple[socket.socket, socket.socket, int]) -> None:
-    client, accepted, port = pair
-    [found] = connections(port)
-    cut(found)
-    assert client.recv(10) == b""
-    assert accepted.fileno() >= 0  # its owner closes it
-
-
-def test_a_peer_that_waits_for_room_is_reset_by_a_cut(pair: tuple[socket.socket, socket.socket, int]) -> None:
-    client, accepted, port = pair
-    client.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            client.send(bytes(1 << 20))
-    [found] = connections(port)
-    cut(found)
-    while accepted.recv(1 << 20):  # as gRPC does: with nothing left to read, a plain close would not reset
-        pass
-    accepted.close()
-    with pytest.raises(ConnectionError):
-        client.send(b"x")
-
-
-def test_a_connection_that_is_gone_is_not_cut_in_the_place_of_another(pair: tuple[socket.socket, socket.socket, int]) -> None:
-    _, accepted, port = pair
-    [found] = connections(port)
-    one, other = socket.socketpair()
-    os.dup2(one.fileno(), accepted.fileno())  # as where the number of a closed socket is given to another
-    cut(found)
-    one.sendall(b"still there")
-    assert other.recv(100) == b"still there"
-    one.close()
-    other.close()
-
-
 def test_peers_are_read_as_grpc_writes_them_and_loopback_is_this_machine() -> None:
-    assert peer_of("ipv4:127.0.0.1:5000") == ("127.0.0.1", 5000)
-    assert peer_of("ipv6:%5B::1%5D:5000") == ("::1", 5000)
-    assert peer_of("ipv6:[::ffff:10.0.0.1]:80") == ("10.0.0.1", 80)
-    assert peer_of("ipv6:[fe80::1%25eth0]:80") == ("fe80::1", 80)
-    assert peer_of("unix:") == ("", 0)
+    assert host_of("ipv4:127.0.0.1:5000") == "127.0.0.1"
+    assert host_of("ipv6:%5B::1%5D:5000") == "::1"
+    assert host_of("ipv6:[::ffff:10.0.0.1]:80") == "10.0.0.1"
+    assert host_of("ipv6:[fe80::1%25eth0]:80") == "fe80::1"
+    assert host_of("unix:") == ""
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "::", "example.org", "")))
-
-
-def connection(number: int, host: str = "10.0.0.1", received: int = 0, sent: int = 0) -> Connection:
-    return Connection((host, number), number, f"socket:[{number}]", received, sent)
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """A watcher that looks when it is watched to, the connections that it finds, and what it cuts."""
-    found = SimpleNamespace(connections=[], cut=[], kept=[], errors=[], running=[], requests=RequestBytes())
-    monkeypatch.setattr(watcher_module, "PROBE_S", 1e9)
-    monkeypatch.setattr(watcher_module, "connections", lambda port: iter(found.connections))
-    monkeypatch.setattr(watcher_module, "cut", lambda one: None)
-    monkeypatch.setattr(watcher_module, "keep_alive", lambda one: found.kept.append(one.inode))
-    found.watcher = Watcher(
-        1,
-        lambda: found.running,
-        found.requests,
-        {},
-        10.0,
-        3,
-        lambda reason, one: found.cut.append((reason, one.peer[1])),
-        found.errors.append,
-    )
-    yield found
-    found.watcher.stop()
-
-
-def test_connections_that_send_too_long_a_message_are_cut_however_slowly_it_comes(watched: SimpleNamespace) -> None:
-    for received in range(0, MOST_RECEIVED + 1, MOST_RECEIVED // 64):
-        watched.connections = [connection(1, received=received), connection(2, received=received + 1)]
-        watched.watcher.probe()
-    assert watched.cut == [("flood", 2)]
-    assert watched.kept == ["socket:[1]", "socket:[2]"]
-
-
-def test_what_came_in_requests_and_what_acknowledges_answers_is_no_flood(watched: SimpleNamespace) -> None:
-    watched.requests.add(connection(1).peer, 100 * MOST_RECEIVED)
-    watched.requests.add(connection(3).peer, 1)
-    asks = 101 * MOST_RECEIVED
-    watched.connections = [
-        connection(1, received=asks),
-        connection(2, received=2 * MOST_RECEIVED, sent=64 * MOST_RECEIVED),
-        connection(3, received=MOST_RECEIVED + 2),
-    ]
-    watched.watcher.probe()
-    assert watched.cut == [("flood", 3)]
-    watched.connections = [connection(2, received=asks)]  # the peer of another connection
-    watched.watcher.probe()
-    assert watched.cut[1:] == [("flood", 2)]
-
-
-def test_connections_that_send_too_much_together_are_cut_those_that_sent_most_first(watched: SimpleNamespace) -> None:
-    watched.connections = [connection(number, received=number << 20) for number in range(1, 17)]
-    watched.watcher.probe()
-    assert [one for one in watched.cut if one[0] == "flood"] == [("flood", 16)]  # 136 MiB in all
-
-
-def stream(number: int, is_sending: bool, handed_at: float) -> SimpleNamespace:
-    return SimpleNamespace(peer=("10.0.0.1", number), is_sending=is_sending, handed_at=handed_at)
-
-
-def test_streams_that_are_not_read_are_cut_and_those_that_are_built_are_not(watched: SimpleNamespace) -> None:
-    now = time.monotonic()
-    watched.connections = [connection(1), connection(2), connection(3)]
-    watched.running = [stream(1, True, now - 11), stream(2, False, now - 11), stream(3, True, now)]
-    watched.watcher.probe()
-    assert watched.cut == [("unread", 1)]
-
-
-def test_above_the_limit_those_without_a_stream_are_cut_of_the_host_with_most(watched: SimpleNamespace) -> None:
-    watched.connections = [connection(1, "10.0.0.2"), *(connection(number) for number in (2, 3, 4, 5))]
-    watched.running = [stream(2, False, 0.0)]
-    watched.watcher.probe()
-    assert watched.cut == [("connections", 3), ("connections", 4)]
-    assert watched.watcher.num_connections == 5
-
-
-def test_a_look_that_fails_is_told_and_the_watcher_goes_on(watched: SimpleNamespace) -> None:
-    def look() -> None:
-        raise RuntimeError("no certificate")
-
-    for _ in range(2):
-        watched.watcher._guarded(look)
-    assert [str(error) for error in watched.errors] == ["no certificate"] * 2

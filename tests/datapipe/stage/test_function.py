@@ -18,7 +18,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage
-from datapipe.steps.contract.results import checked_filter
+from datapipe.steps.results import checked_filter
 from tests.support import corpora, runs
 from tests.support.global_stages import batch_of
 

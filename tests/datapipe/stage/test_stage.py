@@ -20,7 +20,7 @@ from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reade
 from datapipe.stage.base import Share
 from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.license_codes import license_codes
+from datapipe.stage.licenses import license_codes
 from datapipe.stage.segmentation.english_words import english_words
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines

@@ -19,7 +19,7 @@ from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.metrics import DocumentCounts
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.cut_points import CUT_POINTS
@@ -27,7 +27,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import DECLARED
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
-from datapipe.steps.measuring.clusters import ClusterSample, SurvivorWriter
+from datapipe.steps.measuring import ClusterSample, SurvivorWriter
 from datapipe.steps.read_batches import in_declared_type, in_found_type
 from datapipe.storage.root import Root
 from tests.support.global_stages import batch_of

@@ -13,22 +13,19 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.outputs import ExchangeFile, TableFile, TokenizerFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
 from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.decisions import Decisions
-from datapipe.steps.gather import GatherTask
-from datapipe.steps.input_source import InputSplit
 from datapipe.steps.kind import Task, fingerprinted
 from datapipe.steps.map import MapTask
-from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.rank import NarrowTask, RankTask
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.read_batches import InputSplit
+from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
 from datapipe.steps.splits import MAX_GROUP_FILES, check_hashes, file_hash, group_splits
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.engine.local import LocalEngine
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps import kinds
 from datapipe.steps.costs import Texts
 from datapipe.storage.root import Root
@@ -29,7 +29,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import OutputFile, TableFile
 from datapipe.steps.kind import LEFT_OUT, Task, documents_of

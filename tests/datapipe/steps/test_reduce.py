@@ -18,12 +18,9 @@ from datapipe.exchange.files import read_index
 from datapipe.exchange.ranges import HASH_SPACE, read_rows
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
-from datapipe.steps.gather import GatherTask
-from datapipe.steps.hash_range import by_range
 from datapipe.steps.kind import Task, fingerprinted
-from datapipe.steps.merge import MergeTask
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.reduce import ReduceTask
+from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask, by_range
 from datapipe.steps.run_task import run_task
 from datapipe.steps.runs import fan_in
 from datapipe.storage.root import Root

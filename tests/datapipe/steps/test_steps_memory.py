@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.exchange.files import RUN_BYTES
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.storage.root import Root
 from tests.benchmarks.task_memory import measured, most_bytes

@@ -20,8 +20,8 @@ from datapipe.config import load_mixture
 from datapipe.engine.following.additions import check_is_as_before, mixture_of
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.exchange.ranges import HASH_SPACE, read_rows
+from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.loader import Loader
 from datapipe.records.names import MIXTURE
 from datapipe.records.outputs import TableFile, TokenizerFile

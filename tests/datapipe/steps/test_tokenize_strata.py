@@ -11,7 +11,7 @@ import pytest
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.shards.manifest import Snapshot, Strata, read_snapshot

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.tables import read_table
 from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.records.outputs import TableFile

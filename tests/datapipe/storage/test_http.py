@@ -143,7 +143,7 @@ def test_http_file_that_is_missing_or_refused_is_told_at_once(
 
 @pytest.mark.parametrize(
     ("gives_ranges", "gives_size", "error"),
-    [(False, True, "no byte ranges"), (False, False, "no byte ranges, and tells no size"), (True, False, "tells no size")],
+    [(False, True, "no byte ranges"), (False, False, "no byte ranges, and sends no size"), (True, False, "sends no size")],
 )
 def test_http_server_without_ranges_or_size_is_told(
     server: WebServer, gives_ranges: bool, gives_size: bool, error: str

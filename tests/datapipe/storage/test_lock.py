@@ -18,8 +18,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import TaskMetrics
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import TableFile
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record, TableFile
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage import conditional
 from datapipe.storage import lock as lease_module
@@ -128,9 +127,9 @@ def test_run_that_is_paused_while_it_sweeps_takes_nothing_from_the_next(root: Ro
         sweeping.__exit__(None, None, None)
     again = _record(root, f"{'a' * 16}-again")
     ledger.commit([again])
-    assert ledger.sweep(second) == 0
+    assert ledger.delete_orphans(second) == 0
     assert second.state["condemned"] == []
-    assert [path for path, _ in root.list_files("work") if "condemned" in path] == []
+    assert [path for path, _ in root.list_files("work") if "deleting" in path] == []
     later = Ledger(root)
     later.load()
     assert later.look_up(record.fingerprint) == again

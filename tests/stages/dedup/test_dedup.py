@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_documents
+from datapipe.exchange.tables import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root

@@ -21,7 +21,7 @@ from datapipe.engine.following.follow import Follower
 from datapipe.engine.following.watch import Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
-from datapipe.engine.watching.status_reader import read_status
+from datapipe.engine.watching.status import read_status
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot

@@ -25,8 +25,7 @@ from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import serve_runs
 from datapipe.engine.watching.screen import left_text, status_lines
 from datapipe.engine.watching.state import RunState
-from datapipe.engine.watching.status import StatusFile
-from datapipe.engine.watching.status_reader import read_status
+from datapipe.engine.watching.status import StatusFile, read_status
 from datapipe.engine.watching.time_left import TimeLeft
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.http_server import MetricsServer

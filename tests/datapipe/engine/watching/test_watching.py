@@ -27,15 +27,15 @@ from datapipe.engine.events import (
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import RunMetrics
+from datapipe.engine.watching.screen import watch
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import step_json
-from datapipe.engine.watching.status_watch import watch
 from datapipe.engine.watching.terminal import Terminal, at_work
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.record import Record
+from datapipe.records.outputs import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask
@@ -57,13 +57,13 @@ class _Log:
 
     def look(self, **nodes: str) -> None:
         """A look that finds attempts on nodes."""
-        self.attempts.look([Message(attempt=name, task=TASK.label, node=node) for name, node in nodes.items()])
+        self.attempts.update([Message(attempt=name, task=TASK.label, node=node) for name, node in nodes.items()])
 
     def end(self, attempt: str, node: str = "", kind: str = "") -> None:
         failure = Failure(kind=kind, message="it failed") if kind else None
         record = None if kind else RECORD
         ended = Attempt(task=TASK, attempt=attempt, node=node, record=record, failure=failure)
-        self.attempts.is_settled(self.attempts.located(ended))
+        self.attempts.ends_task(self.attempts.with_node(ended))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -329,7 +329,7 @@ def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends
     shown = _displayed(terminal=True)
     for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
         assert part in shown
-    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
+    assert "no report for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
     [line] = _displayed(terminal=False).splitlines()
     assert line.startswith("2/2  14 kept  ") and "  web: read  " in line
 

@@ -20,7 +20,7 @@ from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers import supervisor
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, allocated_bytes, is_stalled
-from datapipe.engine.workers.supervisor import Board, supervise
+from datapipe.engine.workers.supervisor import ReportActor, supervise
 from datapipe.machine.activity import Activity
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support import runs
@@ -94,7 +94,7 @@ def test_worker_that_is_ended_by_a_signal_says_which(worker, number, kind, cause
     failure = _end(lambda: worker.next_attempt(1.0)).failure
     assert failure is not None
     assert (failure.kind, failure.cause) == (kind, cause)
-    assert f"ended by {cause}. It was at: starting" in failure.message
+    assert f"ended by {cause}. Its work: starting" in failure.message
 
 
 @pytest.mark.medium
@@ -120,7 +120,7 @@ def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(worker, 
     assert failure is not None
     assert (failure.kind, failure.cause) == ("memory", "memory")
     assert failure.memory_bytes > 768 << 20
-    assert "execution.memory allows 805.3 MB. It was at: load the stages" in failure.message
+    assert "execution.memory allows 805.3 MB. Its work: load the stages" in failure.message
     assert worker.process.poll() == -signal.SIGKILL
 
 
@@ -178,13 +178,13 @@ class _Endless:
 @pytest.mark.usefixtures("no_worker_stays")
 def test_supervisor_whose_attempt_was_withdrawn_ends_it_and_stays_for_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "_REPORT_EVERY_S", 0.2)
-    board, reports = Board(), []
+    board, reports = ReportActor(), []
 
     def report(told) -> bool:
         reports.append(told)
         if len(reports) == 2:
             board.withdraw("one")
-        return board.tell("node", told)
+        return board.update("node", told)
 
     record, failure = supervise(_Endless(), str(tmp_path), "one", ExecutionSpec(), report)
     assert (record, failure.kind, len(reports)) == (None, "node", 2)

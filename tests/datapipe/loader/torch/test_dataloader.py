@@ -81,8 +81,7 @@ def assert_refused(loader: Any, expected: str = "datapipe.loader.torch.dataloade
     assert expected in message
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("make", [plain, of_torchdata])
+@pytest.mark.parametrize(("make", "workers"), [*((plain, workers) for workers in WORKERS), (of_torchdata, "none")])
 def test_second_loop_over_a_loader_that_does_not_count_goes_on_here_alone(output: Path, make: Any, workers: str) -> None:
     loader, ended, first, other = (make(output, workers) for _ in range(4))
     assert (steps_of(loader, 4), steps_of(ended)) == ([0, 1, 2, 3], list(range(NUM_STEPS)))

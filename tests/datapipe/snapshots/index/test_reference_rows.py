@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.exchange.ranges import HASH_SPACE, read_rows
+from datapipe.exchange.tables import read_documents, read_table
 from datapipe.explore.clusters import find_clusters
 from datapipe.explore.documents import Inspector
 from datapipe.explore.located import NOT_FOUND
 from datapipe.metrics import TaskMetrics
 from datapipe.snapshots.index.takedown import make_index, take_down
 from datapipe.snapshots.index.write import open_index
-from datapipe.steps.merge import MergeTask
+from datapipe.steps.reduce import MergeTask
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root
 from tests.support import corpora, runs

@@ -1,4 +1,4 @@
-"""Checks the results of stages against their contract.
+"""Checks whether the results of stages keep their contract.
 
 A broken contract is the stage's fault, not a document's: it fails the run and quarantines nothing. `guard.py` adds the stage's
 name, its code and the document to the StageError that is raised here.

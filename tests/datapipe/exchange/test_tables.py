@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import make_keys
-from datapipe.exchange import facts
-from datapipe.exchange.facts import MOST_CHARS, FactWriter, kept_facts
-from datapipe.exchange.partitions import TableWriter, read_row, read_table
+from datapipe.exchange import tables
+from datapipe.exchange.tables import MOST_CHARS, FactWriter, TableWriter, kept_facts, read_row, read_table
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage.root import Root
 
@@ -23,7 +22,7 @@ def _documents(start: int, stop: int) -> pa.RecordBatch:
 
 
 def test_facts_are_the_rows_that_were_added_in_groups(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(facts, "GROUP_ROWS", 7)
+    monkeypatch.setattr(tables, "GROUP_ROWS", 7)
     root = Root(str(tmp_path))
     writer = FactWriter(root, "kept.parquet", source="web", fate="kept")
     for start in range(0, 40, 4):

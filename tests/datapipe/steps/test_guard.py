@@ -19,8 +19,8 @@ from datapipe.errors import DatapipeError, StageError, StageMemoryError
 from datapipe.machine import activity
 from datapipe.stage import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.steps.contract.guard import NO_CARE, Care, Guard
-from datapipe.steps.contract.results import NewColumns, checked_filter, checked_map, checked_tables
+from datapipe.steps.guard import NO_HINTS, Guard, RetryHints
+from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables
 from datapipe.storage.root import open_input
 
 TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)
@@ -39,9 +39,11 @@ def _batch(texts: list[str]) -> DocumentBatch:
     return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
 
 
-def _guard(care: Care = NO_CARE) -> Guard:
+def _guard(hints: RetryHints = NO_HINTS) -> Guard:
     method = Lengths().process
-    return Guard(name="mine", stage=Lengths(), method=method, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care)
+    return Guard(
+        name="mine", stage=Lengths(), method=method, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", hints=hints
+    )
 
 
 def _rows(texts: list[str], bad: str = "bad") -> list[int]:
@@ -63,7 +65,7 @@ def test_guarded_result_is_that_of_the_good_documents_alone(texts, most_docs, ki
             raise kind("a bad document")
         return [len(text) for text in batch.texts.to_pylist()]
 
-    parts, failed = _guard(Care(most_docs=most_docs)).run(lengths, _batch(texts))
+    parts, failed = _guard(RetryHints(most_docs=most_docs)).run(lengths, _batch(texts))
     assert list(failed) == _rows(texts)
     assert all("a bad document" in error for error in failed.values())
     assert [length for _, part in parts for length in part] == [len(text) for text in texts if text != "bad"]
@@ -102,7 +104,7 @@ def test_guarded_batch_that_does_not_fit_into_memory_is_halved_down_to_the_docum
 
     parts, failed = _guard().run(process, _batch([str(number) for number in range(7)]))
     assert (sum(count for _, count in parts), failed) == (7, {})
-    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_contract.py:\d+, in process"):
+    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_guard.py:\d+, in process"):
         _guard().run(process, _batch(["a", "bad", "b"]))
 
 
@@ -127,12 +129,12 @@ def _crashing(batch: DocumentBatch) -> list[str]:
 
 
 @given(TEXTS.filter(len), st.booleans())
-def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
+def test_guarded_with_hints_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
     batch = _batch(texts)
     keys = batch.keys.to_pylist()
-    crashing = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
-    suspects = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
-    parts, failed = _guard(Care(suspects=suspects, crashing=crashing)).run(_crashing, batch)
+    known_crashes = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
+    batches = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
+    parts, failed = _guard(RetryHints(one_by_one=batches, known_crashes=known_crashes)).run(_crashing, batch)
     assert list(failed) == _rows(texts)
     assert all("SIGSEGV" in error for error in failed.values())
     assert [text for _, part in parts for text in part] == [text for text in texts if text != "bad"]
@@ -141,17 +143,17 @@ def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts,
 
 @given(TEXTS.filter(lambda texts: "bad" in texts))
 def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
-    descriptor = activity.shared_file(activity.PAGE_BYTES)
-    page = activity.Page(descriptor)
+    descriptor = activity.shared_file(activity.BLOCK_BYTES)
+    page = activity.ActivityBlock(descriptor)
     os.close(descriptor)
     batch = _batch(texts)
-    activity.tell_to(page)
+    activity.publish_to(page)
     try:
         with pytest.raises(_Crash):
-            _guard(Care(suspects=(("mine", batch.keys[0].as_py()),))).run(_crashing, batch)
+            _guard(RetryHints(one_by_one=(("mine", batch.keys[0].as_py()),))).run(_crashing, batch)
         told = page.read()
     finally:
-        activity.tell_to(None)
+        activity.publish_to(None)
         page.close()
     assert told is not None
     assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)

@@ -1,0 +1,321 @@
+"""What a map task measures beside its documents: distributions of its filters, findings, and clusters of duplicates.
+
+    results of filters  ─▶  histograms of fixed bins  ─▶ measured      a row for each rule, part and bin
+                        ─▶  nearest the threshold     ─▶ borderline    at most 50 documents on each side of a rule
+                        ─▶  items of searched lists   ─▶ findings      see `stage/findings.py`
+    batches             ─▶  lengths                   ─▶ measured
+    dropped duplicates  ─▶  a sample of survivors     ─▶ survivors     each with the number of documents dropped for it
+
+Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their task, so the result does not
+depend on how a source was cut into tasks. What the rules are stands in the schema's metadata, for readers that have no stages.
+Measuring takes 1 % of the time of a map task with the filters of FineWeb, 3 % where documents have 24 words. The report shows
+it as a step of its own.
+
+A survivor is in the sample where its keyed hash is below 2^64 / 2^halvings. The bound is halved whenever the sample holds more
+than it may. So the sample holds every cluster until there are many, and then a uniform share of them with whole counts. What a
+task leaves out is left out of the sample of all tasks, which therefore does not depend on the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import KEY_TYPE, full_schema, is_first, key_halves, make_keys, numbers, text_buffers
+from datapipe.exchange.tables import FactWriter, TableWriter
+from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
+from datapipe.machine.activity import work_clock
+from datapipe.records.outputs import Outputs
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Rule
+from datapipe.stage.clusters import first_of_group
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
+from datapipe.steps.pipeline import BoundStage
+from datapipe.storage.root import Root
+
+MEASURED = full_schema(
+    stage=pa.string(), rule=pa.string(), part=pa.string(), bin=pa.int16(), documents=pa.int64(), bytes=pa.int64()
+)
+"""Documents and their bytes of text by bin (`kernels/distributions.py`). A rule has the parts "passed", "failed", and
+"not_a_number", whose bin is 0. Lengths have the empty stage, the rule "length" and the parts "read" and "kept"."""
+
+BORDERLINE = full_schema(
+    stage=pa.string(), rule=pa.string(), is_dropped=pa.bool_(), key=KEY_TYPE, value=pa.float64(), threshold=pa.float64()
+)
+"""Documents nearest the threshold of a rule: kept by the filter, or dropped for this rule. Later stages may drop kept ones."""
+
+SURVIVORS = full_schema(stage=pa.string(), survivor=KEY_TYPE, dropped=pa.int64(), halvings=pa.int64())
+"""A sample of survivors, with the documents of a task that a stage dropped for each. All rows of a stage have its halvings."""
+
+RULES = b"rules"
+"""The key of the metadata: stage → rule → {option, side, threshold, mode}, as JSON. The threshold is null where it differs by
+document."""
+
+LENGTH = "length"
+MOST_OF_TASK = 4096
+"""Survivors in the sample of a task and stage: at most 130 kB."""
+
+_SIDES = {"min": -1, "max": 1, "other": 0}
+_SEED = seed_for(0, "clusters")
+
+
+# ---------------------------------------------------------------------------------------------------- distributions
+
+
+class _Distribution:
+    """The measured values of one rule."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros((NUM_BINS, 4), np.int64)
+        self.nearest = nothing_near()
+        self.num_nan = 0
+
+
+class Distributions:
+    """The distributions of one task."""
+
+    def __init__(self, root: Root, folder: str, source: str) -> None:
+        self._root, self._folder, self._source = root, folder, source
+        self._rules = defaultdict[tuple[str, str], _Distribution](_Distribution)
+        self._facts: dict[str, dict[str, dict[str, Any]]] = {}
+        self._lengths: dict[str, np.ndarray] = {}  # by part (LAST_BIN + 1, 2) int64: documents and bytes
+        self._seconds = 0.0
+
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
+        """Adds the decisions of a filter, or of its cut alone, which is its last rule. A filter that returns no measured values
+        has no distributions."""
+        started, rules = work_clock(), cast(Filter, bound.stage).rules()
+        if len(result.measured) == len(rules) and batch.num_docs:
+            last = len(rules) - 1
+            documents = decided(result.rule, _lengths(batch), key_halves(batch.keys))
+            for index in range(last if of_cut else 0, last if bound.is_scored else len(rules)):
+                self._add_rule(bound, index, rules[index], documents, result)
+        self._seconds += work_clock() - started
+
+    def _add_rule(self, bound: BoundStage, index: int, rule: Rule, documents: Decided, result: FilterResult) -> None:
+        limits = _limits(bound, index, rule, result)
+        threshold = float(limits[0]) if np.isfinite(limits[0]) else None
+        facts = {"option": rule.option, "side": rule.side, "threshold": threshold, "mode": cast(Filter, bound.stage).mode}
+        known = self._facts.setdefault(bound.name, {}).setdefault(rule.name, facts)
+        if len(limits) > 1 and (limits[result.rule == index] != known["threshold"]).any():
+            known["threshold"] = None
+        distribution = self._rules[bound.name, rule.name]
+        values = np.ascontiguousarray(result.measured[index], np.float64)
+        side = _SIDES[rule.side]
+        distribution.num_nan += measure(values, limits, documents, index, side, distribution.counts, distribution.nearest)
+
+    def add_lengths(self, part: str, batch: DocumentBatch) -> None:
+        """Adds the lengths of texts, of pages before extraction."""
+        started = work_clock()
+        lengths = _lengths(batch)
+        bins = bins_of(lengths)
+        counts = self._lengths.setdefault(part, np.zeros((LAST_BIN + 1, 2), np.int64))
+        counts[:, 0] += np.bincount(bins, minlength=LAST_BIN + 1)
+        counts[:, 1] += np.bincount(bins, lengths, LAST_BIN + 1).astype(np.int64)  # exact below 2**53 bytes
+        self._seconds += work_clock() - started
+
+    def taken_s(self) -> float:
+        """The seconds spent since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def finish(self) -> Outputs:
+        """The files "measured" and "borderline", each where it has rows."""
+        metadata = {RULES: json.dumps(self._facts, ensure_ascii=False, allow_nan=False)}
+        measured = TableWriter(self._root, f"{self._folder}/measured.arrow")
+        for rows in self._measured():
+            measured.add(rows.replace_schema_metadata(metadata))
+        borderline = FactWriter(self._root, f"{self._folder}/borderline.parquet", source=self._source)
+        for (stage, rule), distribution in self._rules.items():
+            for side in (0, 1):
+                borderline.add(_nearest(stage, rule, distribution, side))
+        return {"measured": measured.finish(), "borderline": borderline.finish()}
+
+    def _measured(self) -> Iterator[pa.RecordBatch]:
+        for (stage, rule), distribution in self._rules.items():
+            for column, part in enumerate(("passed", "failed")):
+                found = np.flatnonzero(distribution.counts[:, column])
+                counts = distribution.counts[found]
+                yield _rows_of(stage, rule, part, found - LAST_BIN, counts[:, column], counts[:, column + 2])
+            if distribution.num_nan:
+                yield _rows_of(stage, rule, "not_a_number", np.zeros(1), np.array([distribution.num_nan]), np.zeros(1))
+        for part, counts in self._lengths.items():
+            found = np.flatnonzero(counts[:, 0])
+            yield _rows_of("", LENGTH, part, found, counts[found, 0], counts[found, 1])
+
+
+def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:
+    """The thresholds of a rule, (1,) or (num_docs,) float64. Thresholds that differ by document are known of the documents that
+    the rule drops; others are compared with the rule's own."""
+    if rule.name == BELOW_SHARE and bound.cut is not None:
+        return np.array([bound.cut.threshold])
+    if rule.side == "other" and not rule.option:  # the stage decides by itself, and its limit means nothing
+        return np.array([np.nan])
+    if result.limit is None:
+        return np.array([float(rule.limit)])
+    return np.where(result.rule == index, result.limit, rule.limit).astype(np.float64)
+
+
+def _lengths(batch: DocumentBatch) -> np.ndarray:
+    """Bytes of the texts, of the pages before extraction: (num_docs,) int64."""
+    return np.diff(batch.buffers[0] if batch.has_text else text_buffers(batch.html)[0])
+
+
+def _rows_of(stage: str, rule: str, part: str, *numbers: np.ndarray) -> pa.RecordBatch:
+    """Rows of one part. `numbers` are bins, documents and bytes, (n,) each."""
+    names = [pa.repeat(name, len(numbers[0])) for name in (stage, rule, part)]
+    arrays = [pa.array(each.astype(np.int64)).cast(field.type) for each, field in zip(numbers, list(MEASURED)[3:])]
+    return pa.record_batch([*names, *arrays], schema=MEASURED)
+
+
+def _nearest(stage: str, rule: str, distribution: _Distribution, side: int) -> pa.RecordBatch:
+    near = distribution.nearest
+    size = int(near.sizes[side])
+    keys = make_keys(near.file_hashes[side, :size], near.positions[side, :size])
+    about = [pa.repeat(name, size) for name in (stage, rule, side == 1)]
+    values = [pa.array(near.values[side, :size]), pa.array(near.limits[side, :size])]
+    return pa.record_batch([*about, keys, *values], schema=BORDERLINE)
+
+
+def rules_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """What the rules in a table of `MEASURED` are."""
+    return json.loads((schema.metadata or {}).get(RULES, b"{}"))
+
+
+# ---------------------------------------------------------------------------------------------------- findings
+
+
+def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
+    """By stage and list, the number of entries, and of those that cannot be found."""
+    lists = {bound.name: bound.stage.searched_lists() for bound in stages if isinstance(bound.stage, Filter)}
+    return {
+        stage: {searched_list.name: [searched_list.entries, len(searched_list.undetectable)] for searched_list in of_stage}
+        for stage, of_stage in lists.items()
+        if of_stage
+    }
+
+
+class FindingsWriter:
+    """The findings of one task: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
+
+    def __init__(self, root: Root, folder: str, source: str) -> None:
+        self._writer = FactWriter(root, f"{folder}/findings.parquet", source=source)
+        self._known: set[tuple[str, str, str]] = set()  # stage, list, entry
+
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
+        name, is_tag, found = bound.name, cast(Filter, bound.stage).mode == "tag", result.findings
+        if found is None or not found.num_rows:
+            return
+        rows = numbers(found.column("row"))
+        ranks = np.arange(len(rows)) - first_of_group(rows)
+        entries = zip(found.column("list").to_pylist(), found.column("entry").to_pylist())
+        is_new = np.array([self._is_new((name, *entry)) for entry in entries])
+        chosen = np.flatnonzero((ranks < MOST_OF_DOCUMENT) | is_new)
+        documents, found = pa.array(rows[chosen]), found.take(pa.array(chosen))
+        kept = "tagged" if is_tag else "cut" if "text" in result.columns else "kept"
+        outcomes = np.where(result.keep[rows[chosen]] | is_tag, kept, "dropped")
+        about = [batch.keys.take(documents), batch.record.column("id").take(documents), pa.array([name] * len(chosen))]
+        arrays = [*about, pa.array(outcomes.tolist(), pa.string()), *found.columns[1:]]
+        self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=FINDINGS))
+
+    def _is_new(self, entry: tuple[str, str, str]) -> bool:
+        is_new = entry not in self._known
+        self._known.add(entry)
+        return is_new
+
+    def finish(self) -> Outputs:
+        return {"findings": self._writer.finish()}
+
+
+# ---------------------------------------------------------------------------------------------------- clusters
+
+
+class ClusterSample:
+    """A sample of the clusters of one stage: a share of 2^-halvings of them."""
+
+    def __init__(self, most: int) -> None:
+        self.halvings = 0
+        self._most = most
+        self._rows: list[np.ndarray] = []  # (n, 3) uint64 each: the halves of a survivor's key, and documents
+        self._held = 0
+
+    def add(self, keys: pa.Array, dropped: np.ndarray, halvings: int = 0) -> None:
+        """Adds documents that were dropped for these survivors; a survivor may occur several times.
+
+        Args:
+            keys: (n,) of the survivors.
+            dropped: (n,) documents.
+            halvings: of the sample that the survivors are of.
+        """
+        rows = np.column_stack([*key_halves(keys), dropped.astype(np.uint64)])
+        self.halvings = max(self.halvings, halvings)
+        self._rows.append(self._sampled(rows))
+        self._held += len(self._rows[-1])
+        if self._held > 2 * self._most:
+            self._shrink()
+
+    def clusters(self) -> tuple[pa.Array, np.ndarray]:
+        """Survivors of the sample in the order of their keys, and the documents dropped for each, (n,) int64."""
+        rows = self._shrink()
+        return make_keys(rows[:, 0], rows[:, 1]), rows[:, 2].astype(np.int64)
+
+    def _sampled(self, rows: np.ndarray) -> np.ndarray:
+        if not self.halvings:
+            return rows
+        hashes = keyed_hash((rows[:, 0], rows[:, 1]), _SEED)
+        return rows[hashes >> np.uint64(64 - self.halvings) == 0]
+
+    def _shrink(self) -> np.ndarray:
+        """One row a survivor, at most so many as the sample may hold."""
+        rows = self._sampled(_summed(np.concatenate([np.zeros((0, 3), np.uint64), *self._rows])))
+        while len(rows) > self._most:
+            self.halvings += 1
+            rows = self._sampled(rows)
+        self._rows, self._held = [rows], len(rows)
+        return rows
+
+
+def _summed(rows: np.ndarray) -> np.ndarray:
+    """Rows of one key as one row, in the order of keys: (m, 3) uint64 of (n, 3)."""
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    starts = np.flatnonzero(is_first(rows[:, 0], rows[:, 1]))
+    sums = np.add.reduceat(rows[:, 2], starts) if len(starts) else rows[:, 2]
+    return np.column_stack([rows[starts, :2], sums])
+
+
+class SurvivorWriter:
+    """The sample of a task's clusters, for each stage that drops documents in favour of others."""
+
+    def __init__(self, root: Root, folder: str) -> None:
+        self._writer = TableWriter(root, f"{folder}/survivors.arrow")
+        self._stages: dict[str, ClusterSample] = {}
+
+    def add(self, stage: str, survivors: pa.Array) -> None:
+        """Adds the survivors of dropped documents, one a document."""
+        sample = self._stages.setdefault(stage, ClusterSample(MOST_OF_TASK))
+        sample.add(survivors, np.ones(len(survivors), np.int64))
+
+    def finish(self) -> Outputs:
+        for stage, sample in self._stages.items():
+            keys, dropped = sample.clusters()
+            halvings = pa.repeat(pa.scalar(sample.halvings, pa.int64()), len(keys))
+            arrays = [pa.repeat(stage, len(keys)), keys, pa.array(dropped), halvings]
+            self._writer.add(pa.record_batch(arrays, schema=SURVIVORS))
+        return {"survivors": self._writer.finish()}
+
+
+def read_samples(batches: Iterator[pa.RecordBatch], samples: dict[str, ClusterSample], most: int) -> None:
+    """Adds the tables of tasks to the samples of stages, at most `most` clusters in each."""
+    for batch in batches:
+        stages = batch.column("stage").dictionary_encode()
+        codes, dropped, halvings = numbers(stages.indices), numbers(batch.column("dropped")), numbers(batch.column("halvings"))
+        for code, stage in enumerate(stages.dictionary.to_pylist()):
+            rows = np.flatnonzero(codes == code)
+            keys = batch.column("survivor").take(pa.array(rows))
+            samples.setdefault(stage, ClusterSample(most)).add(keys, dropped[rows], int(halvings[rows[0]]))

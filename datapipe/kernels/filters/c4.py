@@ -6,8 +6,8 @@
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
 
-One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty, and compares the
-bytes around them. Case is ASCII case. Every pass is linear in the bytes of the lines.
+One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty. Case is ASCII case. Every
+pass is linear.
 """
 
 from dataclasses import dataclass
@@ -240,8 +240,8 @@ def sum_documents(
 def join_lines(
     doc_offsets: Int64s, lines: CleanLines, kept: UInt8s, keep: UInt8s, marks: UInt16s, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Joins the kept lines of the kept documents by newlines, without white space around each text.
-    Lines that are one newline apart in their data are copied at once."""
+    """Joins the kept lines of the kept documents by newlines, without white space around each text. Adjacent
+    lines are copied at once."""
     starts, lengths, data = lines
     num_written = np.int64(0)
     out_offsets[0] = 0

@@ -1,8 +1,6 @@
-"""Citations in lines of Wikipedia and its like: [12], [edit] and [citation needed].
+"""Citations in lines of Wikipedia and its like: [12], [edit] and [citation needed], in any ASCII case.
 
-    Lines, bytes  --find_citations-->  the citations    --cut_citations-->  the lines without them (only where a batch has any)
-
-Case is ASCII case. Both passes are linear in the bytes of the lines.
+Lines, bytes  --find_citations-->  the citations    --cut_citations-->  the lines without them (only where a batch has any)
 """
 
 from typing import Any, NamedTuple
@@ -42,8 +40,8 @@ def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> Clea
 
 @kernel
 def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
-    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [ of the
-    data, or 0; returns the number of citations."""
+    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [, or 0; returns the
+    number of citations."""
     starts, lengths = lines.starts, lines.lengths
     count, line = np.int64(0), np.int64(0)
     for number in range(len(brackets)):
@@ -61,8 +59,8 @@ def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOu
 def cut_citations(
     lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut
 ) -> None:
-    """Copies all bytes from the first line to the last, without the citations of `find_citations`,
-    to `out`, which is exactly long enough, and the new spans of the lines; at least one line."""
+    """Copies all bytes from the first line to the last, without the citations, to `out`, which is exactly
+    long enough, and the new spans of the lines; at least one line."""
     starts, lengths = lines.starts, lines.lengths
     number, num_written, first = np.int64(0), np.int64(0), starts[0]
     for line in range(len(starts)):

@@ -1,18 +1,16 @@
-"""Measurements of `filter.code_quality`, from the bytes of source files. All are 0 for an empty file.
+r"""Measurements of `filter.code_quality`, from the bytes of source files. All are 0 for an empty file.
 
     bytes  ->  measure_code     lines, their mean and greatest length, shares of letters and digits, characters
-           ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest and all
+           ->  measure_encoded  runs of base64, hexadecimal bytes and `\u` escapes: the longest and all
            ->  first_lines, find_markers     words at the beginning of a file
 
-A line ends at a newline; text after the last newline is a line of its own. Lengths are in
-characters, without the newline. A byte that belongs to no character counts as one.
+Lengths of lines are in characters, without the newline. A byte that belongs to no character counts as one. The runs are
+those of the regular expressions in the StarCoder2 paper, found in linear time:
 
-The runs are those of the regular expressions in the StarCoder2 paper, found in time linear in the text:
+    [a-zA-Z0-9+/\n=]{64,}      (?:\b(?:0x|\\x)?[0-9a-fA-F]{2}(?:,|\b\s*)){8,}      (?:\\u[0-9a-fA-F]{4}){8,}
 
-    [a-zA-Z0-9+/\\n=]{64,}      (?:\\b(?:0x|\\\\x)?[0-9a-fA-F]{2}(?:,|\\b\\s*)){8,}      (?:\\\\u[0-9a-fA-F]{4}){8,}
-
-where bytes above 127 are word characters and white space is that of ASCII. Most text is skipped: in
-64 bytes that end with a blank no run of 64 begins, so the search goes on after the blank.
+where bytes above 127 are word characters and white space is that of ASCII. In 64 bytes that end with a blank no run of 64
+begins, so the search goes on after the blank.
 """
 
 from collections.abc import Sequence

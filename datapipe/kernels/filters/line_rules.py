@@ -4,8 +4,7 @@
                   --sum_documents->  (num_docs, NUM_SUMS)
                   --write_texts--->  the texts without those lines, each with its newline; blank lines stay
 
-Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every
-pass is linear in the bytes of the lines.
+Texts are copied in runs between changed lines. Case is ASCII case. Every pass is linear.
 """
 
 from dataclasses import dataclass
@@ -216,8 +215,8 @@ def _without_white(data, offset, start, marks) -> Any:
 
 @inline
 def _edit(data, start, stop, marks, loose, out, used) -> Any:
-    """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white
-    space character. Returns the bytes written, 0 where nothing but white space is left."""
+    """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white space
+    character. Returns the bytes written, 0 where only white space is left."""
     out_stop, offset, clear = used, start, start
     while offset < stop:
         if not starts_with(data, offset, stop, _CART, 0x20):
@@ -263,8 +262,8 @@ def write_texts(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the kept documents, `keep` (num_docs,) uint8, without the removed lines; an edited document loses the white space
-    around it. `out`: as long as the kept documents before the edits."""
+    """Writes the kept documents, `keep` (num_docs,), without the removed lines; an edited document loses the white space
+    around it."""
     doc_offsets, starts, lengths, _, _, _ = lines
     reasons, rest_starts, rest_lengths, rests = edits
     num_written = np.int64(0)

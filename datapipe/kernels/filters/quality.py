@@ -6,8 +6,7 @@
     Words, bytes  ->  count_stop_words  ->  (num_docs, 2)   different stop words, occurrences of stop words
     Lines, bytes  ->  count_lines       ->  (num_docs, 2)   lines that start with a bullet, lines that trail off
 
-A word has content where it is more than punctuation and symbols. All measurements are counts: each
-profile divides them by denominators of its own, and no document divides by zero here.
+A word has content where it is more than punctuation and symbols. All measurements are counts; each profile divides them.
 """
 
 from functools import lru_cache
@@ -41,8 +40,8 @@ BULLETS, TRAILING = range(2)
 """Columns of `line_counts`."""
 
 EXACT, FOLDED, STRIPPED = range(3)
-"""Comparison with stop words. EXACT: as written. FOLDED: in any case; a stop word of more than 6 characters in lower case,
-capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
+"""Comparison with stop words. FOLDED: in any case; one of more than 6 characters in lower case, capitalised or in capitals.
+STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
@@ -60,8 +59,8 @@ def word_counts(words: Words) -> np.ndarray:
 
 
 def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64: words of fastText, between ASCII white space and NUL, that begin with a
-    letter or a digit (`str.isalnum`)."""
+    """(num_docs,) int64: words between ASCII white space and NUL (fastText) that begin with a letter or a
+    digit (`str.isalnum`)."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_word_starts(offsets, data, class_table(), out)
     return out

@@ -10,9 +10,9 @@ _LT, _SLASH, _NEWLINE, _SPACE = 0x3C, 0x2F, 0x0A, 0x20
 
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes the bytes of every page, in a charset that has ASCII's bytes for ASCII alone, that are
-    outside of tags, comments, scripts and styles. A tag that breaks the line is written as a
-    newline, the tag of a cell as a space, any other as nothing."""
+    """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset whose
+    ASCII bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a space, any other
+    nothing."""
     written = 0
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]

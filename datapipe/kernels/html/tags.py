@@ -1,12 +1,11 @@
-"""How large, deep and wide the tags of web pages are: a bound of what a parser will make of them, in one pass over the bytes.
+"""How large, deep and wide the tags of web pages are: a bound of the work of a parser, in one pass over the bytes.
 
-Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so pages
-are measured first. Tags, attributes, comments and elements of raw text are distinguished as the HTML Standard's tokenizer does
-(https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's bytes for ASCII alone.
+Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so
+pages are measured first. Tags, attributes, comments and elements of raw text are those of the HTML Standard's tokenizer
+(https://html.spec.whatwg.org/multipage/parsing.html#tokenization).
 
-The depth is not that of the tree, which takes a parser, but no tree is more than about twice as deep, as random tags show
-(`tests/datapipe/kernels/html/test_tags.py`): an element that is not closed by its own end tag counts to the end of the page.
-`<li>`, `<p>`, cells and rows close their like, so lists and tables without end tags are as deep as they look.
+No tree is more than about twice as deep as this depth, as random tags show (`tests/datapipe/kernels/html/test_tags.py`). An
+element without its end tag counts to the end of the page; `<li>`, `<p>`, cells and rows close their like.
 """
 
 import numpy as np
@@ -142,8 +141,8 @@ def _is_at(data, at, stop, name):
 
 @inline
 def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
-    script that a comment hides, an inner `<script>` takes the next end tag for itself."""
+    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a script
+    that a comment hides, an inner `<script>` takes the next end tag."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:
@@ -223,8 +222,8 @@ def _lost(stack, element, top):
 
 @inline
 def cost_of(depth, attributes, options):
-    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each
-    attribute with every other, and lexbor walks the options of a list for each."""
+    """The cost of a start tag: main-text detection climbs to the root, parsers compare each attribute with
+    every other, and lexbor walks the options of a list for each."""
     return TAG_COST + depth + attributes * attributes // 32 + options // 10
 
 
@@ -250,9 +249,9 @@ def next_tag(data, at, stop):
 def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
-    """Measures every page: about how deep its elements lie, the most attributes of one of its tags
-    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`, (num_docs,) int64
-    each. `stack`: (limit,) scratch: a greater depth counts as the limit."""
+    """Measures every page: about how deep its elements lie, the most attributes of one of its tags (those of
+    all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,) scratch: a greater
+    depth counts as the limit."""
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0

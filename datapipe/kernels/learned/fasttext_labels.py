@@ -2,9 +2,8 @@
 
     mean  ->  labels and scores    tree_labels (hierarchical softmax)    flat_labels (softmax, or each label by itself)
 
-All is float32 and in fastText's order of additions: the output matrix of `flat_labels` is transposed, so that its inner loop
-runs over labels and is vectorised while the sum of each label keeps its order. Of equal scores the label visited last is the
-better, as in fastText's heap. Scores are rounded at the end.
+All is float32 and in fastText's order of sums: the output matrix of `flat_labels` is transposed, so that its inner loop is
+vectorised over labels. Of equal scores the label visited last is the better, as in fastText's heap. Scores are rounded.
 """
 
 import math
@@ -73,7 +72,9 @@ def tree_labels(
     labels: Int32MatrixOut,  # (num_docs, k), the best first; -1 where there are fewer
     scores: Float64MatrixOut,  # (num_docs, k), rounded; 0 where there are fewer
 ) -> None:
-    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root."""
+    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root. `means`,
+    `num_rows`: from `embed`. `labels`: (num_docs, k), the best first; -1 where there are fewer. `scores`: the same, 0 where
+    there are fewer."""
     output, norms, left, right = layer
     nodes, paths = scratch
     num_labels = len(output)
@@ -109,8 +110,8 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row of its own; arguments as for
-    `tree_labels`. `chances`: scratch, (num_labels,)."""
+    """The best labels of each text where every label has a row; arguments as for `tree_labels`. `chances`:
+    (num_labels,) scratch."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0

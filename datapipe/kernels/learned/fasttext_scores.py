@@ -2,10 +2,10 @@
 
     mean  ->  a score for each label    tree_scores (hierarchical softmax)    flat_scores (softmax, or each label by itself)
 
-`fasttext_labels.py` gives the best labels as fastText gives them, rounded. Here every label has its score in float32, so equal
-scores are rare and a threshold splits texts well. Products are float32, added from the first column to the last; what follows
-is float64 by `exponential.py`. Scores are therefore the same on every machine. They differ from fastText's by some 1e-6, and
-by up to 0.008 where fastText looks a sigmoid up in a table of 513 values (losses ns and ova), which makes many scores equal.
+Unlike those of `fasttext_labels.py`, scores are not rounded, so equal scores are rare and a threshold splits texts well.
+Products are float32, summed from the first column to the last; the rest is float64 by `exponential.py`, the same on every
+machine. They differ from fastText's by some 1e-6, and by up to 0.008 where fastText looks a sigmoid up in a table of 513
+values (losses ns and ova).
 """
 
 import numpy as np
@@ -20,8 +20,8 @@ from datapipe.kernels.types import Float32Matrix, Float32MatrixOut, Float64sOut,
 def flat_scores(
     means: Float32Matrix, num_rows: Int64s, layer: FlatLayer, raised: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores, (num_docs, num_labels) float32, by means from `embed`; 0 for a text without
-    words. Every label has a row of its own. `raised`: scratch, (num_labels,)."""
+    """The scores, (num_docs, num_labels), by means from `embed`; 0 for a text without words. `raised`:
+    (num_labels,) scratch."""
     output, norms, kind, _ = layer
     for doc in range(len(means)):
         scores[doc] = 0
@@ -47,11 +47,9 @@ def flat_scores(
 def tree_scores(
     means: Float32Matrix, num_rows: Int64s, layer: TreeLayer, chances: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores by hierarchical softmax: the product of the chances along the path from the root to each leaf.
-
-    Arguments as for `flat_scores`; `chances`: scratch, (2 * num_labels - 1,), a chance for each
-    node. A node has a higher number than its children, so every node is visited after its parent.
-    """
+    """The scores by hierarchical softmax: the product of the chances on the path from the root to each leaf.
+    `chances`: (2 * num_labels - 1,) scratch. A node has a higher number than its children, so every node
+    comes after its parent."""
     output, norms, left, right = layer
     num_labels = len(output)
     for doc in range(len(means)):

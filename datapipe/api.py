@@ -190,7 +190,6 @@ def _of_program(output: str | Path | None) -> Iterator[None]:
 
 
 def _observer(progress: bool, state: RunState) -> Observer:
-    """What shows the run: the live display, or the logger."""
     if not progress:
         return _log_event
     from datapipe.engine.watching.terminal import Terminal

@@ -84,7 +84,6 @@ def masked_urls(text: str) -> str:
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL has lost its credentials."""
     return "://" in url and (f"://{MASK}@" in url or url.endswith(f"?{MASK}"))
 
 
@@ -133,7 +132,6 @@ def _query(match: re.Match[str]) -> str:
 
 
 def _bare(match: re.Match[str]) -> str:
-    """Host and path of a URL."""
     return match[2][len(_user(match)) : len(match[2]) - len(_query(match))]
 
 

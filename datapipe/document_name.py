@@ -95,7 +95,6 @@ def _quoted(named: str, text: str) -> str | None:
 
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    """File and position of each text that is a name."""
     found: dict[tuple[str, int], None] = {}
     for name in names:
         file, colon, digits = name.rpartition(":")
@@ -106,7 +105,6 @@ def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _documents(numbered: Iterable[tuple[str, int]], files: Mapping[str, Mapping[int, str]]) -> dict[bytes, str]:
-    """Names by key of the documents at these positions of files of these names."""
     return {
         number.to_bytes(8, "big") + position.to_bytes(_POSITION_BYTES, "big"): f"{name}:{position}"
         for file, position in numbered

@@ -155,7 +155,6 @@ class TaskMetrics:
             del item  # whoever has it may release it before the next one is made
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers that are not the defaults."""
         numbers = _adapter(TaskMetrics).dump_python(self, mode="json", exclude={"own"}, exclude_defaults=True)
         if self.own is not None:
             is_json = isinstance(self.own, dict)
@@ -174,7 +173,6 @@ def _adapter(kind: type[Own]) -> TypeAdapter[Own]:
 
 
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
-    """The sum of document counts."""
     total = DocumentCounts()
     for part in parts:
         total.add(part)

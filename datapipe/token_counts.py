@@ -147,7 +147,6 @@ class TokenizerFigures(BaseModel, frozen=True):
 
     @classmethod
     def of(cls, sources: Mapping[str, Fertility], **about: Any) -> Self:
-        """The figures of sources, and their sum."""
         total = Fertility()
         for fertility in sources.values():
             total.add(fertility)

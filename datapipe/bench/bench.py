@@ -181,7 +181,6 @@ class _Measuring:
             shutil.copyfile(self.folder / str(number) / path, target)
 
     def _clear(self, number: int) -> None:
-        """Records the size of the folder, and removes the files of a pass."""
         sizes = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.folder) for name in names]
         self.scratch_bytes = max(self.scratch_bytes, sum(sizes))
         if number >= 0:

@@ -56,7 +56,6 @@ def bench_loader(
 
 
 def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
-    """The seconds waited for each batch."""
     waits: list[float] = []
     asked_at = time.perf_counter()
     for _ in islice(loader, steps):

@@ -87,7 +87,6 @@ def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> l
 
 
 def _records(plan: Plan) -> list[Record]:
-    """Every record once. Two steps with the same task share its record."""
     return list({record.fingerprint: record for step in plan.steps for record in step.records}.values())
 
 

@@ -94,7 +94,6 @@ class _Reading:
         self.is_done = False
 
     def take(self, batch: ReadBatch, budget_left: int) -> int:
-        """Takes documents until they fill the rest of the budget. Returns their bytes."""
         ends = np.cumsum(text_lengths(batch.content))
         num_taken = min(len(ends), int(np.searchsorted(ends, budget_left)) + 1)
         taken_bytes = int(ends[num_taken - 1]) if num_taken else 0

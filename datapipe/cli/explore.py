@@ -133,7 +133,6 @@ def inspect(
 def _check_companions(
     sweep: str | None, thresholds: str | None, clusters: str | None, members: int | None, least_alike: bool
 ) -> None:
-    """Raises UserError for an option without the option that it belongs to."""
     if thresholds is not None and sweep is None:
         raise UserError("--at goes with --sweep STAGE.THRESHOLD")
     if (members is not None or least_alike) and clusters is None:
@@ -141,7 +140,6 @@ def _check_companions(
 
 
 def _numbers(listed: str | None) -> list[float]:
-    """The numbers of --at. Raises UserError."""
     try:
         numbers = [float(value) for value in listed.split(",")] if listed is not None else []
     except ValueError:

@@ -125,7 +125,6 @@ def run(
 
 
 def _run(emit: Observer, options: RunOptions, state: RunState, console: Console, mixture: Mixture, only: Only | None) -> None:
-    """Runs a mixture and prints the last screen. Raises what ended the run early."""
     from datapipe.engine.run import Run
     from datapipe.engine.run_report import run_and_report
     from datapipe.report.screen import print_screen
@@ -150,7 +149,6 @@ def _read_to_its_end() -> Iterator[None]:
 
 
 def _serve(state: RunState, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
-    """Serves figures where Prometheus can read them, until the command ends."""
     from datapipe.engine.watching.metrics import serve_runs
     from datapipe.storage.root import Root
 
@@ -178,7 +176,6 @@ def _news(run: Run) -> list[str]:
 
 
 def _documents(run: Run) -> list[str]:
-    """Where the documents of each source are."""
     from datapipe.quantities import counted
 
     assert run.snapshot is not None

@@ -36,7 +36,6 @@ def stages(
 
 
 def _print_list(console: Console) -> None:
-    """Prints the name, the kind and the first sentence of each: below the name on a terminal, in a pipe in one line."""
     from datapipe.config import catalogue
     from datapipe.report.layout import print_text
 

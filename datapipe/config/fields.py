@@ -121,7 +121,6 @@ def _ratio(value: Any, expected: str) -> Fraction:
 
 
 def _number(value: Any, expected: str) -> Fraction:
-    """The exact number of an int, float, Fraction or its text."""
     try:
         return exact_number(value)
     except ValueError as error:

@@ -124,7 +124,6 @@ def _choices(value: Any, expected: str) -> str:
 
 
 def described(value: Any) -> str:
-    """A value as messages show it."""
     match value:
         case None:
             return "nothing"
@@ -166,7 +165,6 @@ def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """The field that a key of a mixture sets."""
     return next((field for name, field in model.model_fields.items() if (field.alias or name) == key), None)
 
 

@@ -54,12 +54,10 @@ class Kernel(Generic[Arguments, Returned]):
 
     @cached_property
     def code(self) -> CodeReached:
-        """The code that the kernel is compiled from."""
         return code_reached(self.function, signature_text(self.function), KERNEL_FLAGS, INLINE_FLAGS, FORMAT)
 
     @property
     def entry(self) -> Entry:
-        """The file that keeps the compiled code."""
         return Entry(self.name, self.code.key)
 
     @cached_property

@@ -18,7 +18,6 @@ from datapipe.machine.files import locked
 
 
 def kernels_folder() -> Path:
-    """The folder of the compiled kernels of all versions."""
     return cache_home() / "kernels"
 
 

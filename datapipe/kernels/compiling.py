@@ -107,7 +107,6 @@ class Compilation:
         self._process = None
 
     def _read(self) -> None:
-        """Reports each finished kernel, until the last compiler ends."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -169,7 +168,6 @@ def _compile(kernels: Sequence[Kernel]) -> None:
 
 
 def _error_of(kernel: Kernel) -> str:
-    """The error of a kernel that does not compile; empty where it compiles."""
     from datapipe.kernels.compiled import compile_into
 
     try:

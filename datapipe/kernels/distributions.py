@@ -74,7 +74,6 @@ def decided(reasons: np.ndarray, text_bytes: np.ndarray, halves: tuple[np.ndarra
 
 
 def nothing_near() -> NearestOut:
-    """An empty output of `measure`."""
     out = NearestOut._make(map(np.zeros_like, room_for(NearestOut, (2, NEAREST))))
     return out._replace(sizes=np.zeros(2, np.int64))
 

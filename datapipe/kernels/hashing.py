@@ -27,7 +27,6 @@ _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 @inline
 def fnv_step(hashed, byte) -> Any:
-    """Extends an FNV-1a hash by one byte."""
     return (hashed ^ np.uint64(byte)) * _FNV_PRIME
 
 

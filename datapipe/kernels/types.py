@@ -104,7 +104,6 @@ def room_for(kind: type[Record], shape: int | tuple[int, ...]) -> Record:
 
 
 def first_rows(out: Record, count: int) -> Record:
-    """The rows that a kernel wrote to an output."""
     return type(out)(*(column[:count] for column in out))
 
 
@@ -150,13 +149,11 @@ def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
 
 @cache
 def fields_of(record: Any) -> list[Any]:
-    """Annotations of the fields of a NamedTuple, in order."""
     hints = typing.get_type_hints(record, include_extras=True)
     return [hints[name] for name in record._fields]
 
 
 def form_of(annotation: Any) -> ArrayForm:
-    """The form of an annotated array."""
     _, form = typing.get_args(annotation)
     return form
 

@@ -73,7 +73,6 @@ class AnswerCache:
         return self
 
     def get(self, key: str) -> Answer | None:
-        """The answer to a request, if it is known."""
         offset = self._offsets.get(bytes.fromhex(key))
         if offset is None:
             return None

@@ -171,7 +171,6 @@ class _Models:
         )
 
     def measure(self, targets: np.ndarray, outcomes: np.ndarray) -> tuple[Measures, ...]:
-        """The measures of every model on the documents of a group."""
         least = self.question.cut if self.kind == "number" else self.question.threshold
         first, *others = [measures_of(self.kind, targets, outcome, self.labels, least) for outcome in outcomes]
         if first.ranking is not None:

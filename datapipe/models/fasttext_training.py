@@ -67,7 +67,6 @@ class FastTextTrainer(Trainer):
         return self
 
     def train(self, examples: Examples) -> bytes:
-        """See `Trainer.train`."""
         for label in examples.labels:
             if "\0" in label:
                 raise UserError(f"label {label!r} holds a NUL, which ends a label in the file. Rename it.")

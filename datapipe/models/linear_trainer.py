@@ -58,7 +58,6 @@ class LinearTrainer(Trainer):
     tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")
 
     def train(self, examples: Examples) -> bytes:
-        """See `Trainer.train`."""
         character_bits = self.bits if self.characters else 0
         rows, importances = _rows(examples.texts, self.bits, character_bits)
         kind = "number" if examples.predicts_number else "classes"

@@ -120,7 +120,6 @@ class Encoder:
 
     @property
     def _markers(self) -> dict[str, int]:
-        """The tokens that begin and end documents, with their ids."""
         begin = {} if self.bos_token is None or self.bos_id is None else {self.bos_token: self.bos_id}
         return {self.eos_token: self.eos_id} | begin
 

@@ -45,7 +45,6 @@ def is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def _failing(library: str, what: str) -> Iterator[None]:
-    """Turns what a library raises into EncodingError."""
     try:
         yield
     except BaseException as error:

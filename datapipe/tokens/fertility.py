@@ -78,7 +78,6 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
 
 
 def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> UnusedTokens:
-    """The tokens that never occur."""
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}

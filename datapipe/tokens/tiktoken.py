@@ -61,7 +61,6 @@ KNOWN: dict[str, Encoding] = {
 
 
 def is_rank_file(content: bytes) -> bool:
-    """Whether a file is a rank file, by its first line."""
     return _FIRST_LINE.match(content) is not None
 
 

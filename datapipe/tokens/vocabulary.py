@@ -58,7 +58,6 @@ def model_type(model: Mapping[str, Any]) -> str:
 
 
 def pieces_of(model: Mapping[str, Any]) -> list[str]:
-    """The tokens of the model, without added tokens."""
     vocabulary = model["vocab"]
     return [piece for piece, _ in vocabulary] if isinstance(vocabulary, list) else list(vocabulary)
 
@@ -102,7 +101,6 @@ def what_it_lacks(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
 
 
 def _reaching(tokenizer: Tokenizer, text: str) -> str:
-    """What reaches the model of a text."""
     normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
     steps = tokenizer.pre_tokenizer
     return normal if steps is None else "".join(word for word, _ in steps.pre_tokenize_str(normal))
@@ -166,7 +164,6 @@ def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collectio
 
 
 def _spelled(settings: Mapping[str, Any], tokenizer: Tokenizer, tokens: Collection[str]) -> set[str]:
-    """Those of some tokens that the model may make of text."""
     model = settings["model"]
     pieces = frozenset(pieces_of(model))
     known = {token for token in tokens if token in pieces}

@@ -34,7 +34,6 @@ class WordCounts:
         self._num_rows, self._num_distinct = 0, 0
 
     def add(self, counted: pa.RecordBatch | pa.Table) -> None:
-        """Adds counts, in the columns of `COUNTED`."""
         self._parts.append(pa.Table.from_batches([counted]) if isinstance(counted, pa.RecordBatch) else counted)
         self._num_rows += counted.num_rows
         if self._num_rows > 2 * self._num_distinct + _MOST_UNSUMMED:

@@ -86,7 +86,6 @@ def words_table() -> WordTable:
 
 
 def _kinds(classes: np.ndarray) -> np.ndarray:
-    """The kind of every code point, (0x110000,) int32."""
     kinds = np.where(classes & ALONE, SYLLABLE, 0).astype(np.int32)
     for start, stop in _HAN:
         kinds[start:stop][kinds[start:stop] == SYLLABLE] = IDEOGRAPH

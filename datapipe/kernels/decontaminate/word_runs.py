@@ -36,7 +36,6 @@ _0, _1, _6, _63 = (np.uint64(number) for number in (0, 1, 6, 63))
 
 
 def _powers() -> np.ndarray:
-    """The powers of the radix, (RING,) uint64."""
     powers = np.ones(RING, np.uint64)
     for number in range(1, RING):
         powers[number : number + 1] = powers[number - 1 : number] * RADIX
@@ -79,7 +78,6 @@ def filter_word(bits, key) -> Any:
 
 @inline
 def filter_mask(key) -> Any:
-    """The two bits of a key."""
     return (_1 << (key & _63)) | (_1 << ((key >> _6) & _63))
 
 
@@ -96,7 +94,6 @@ def mark_present(bits, keys, num_keys, present) -> None:
 
 @inline
 def entry_of(keys, entries, key) -> Any:
-    """The entry of a key, or -1."""
     slot = find_slot(keys, len(keys), key)
     return np.int64(entries[slot]) if keys[slot] == key else np.int64(-1)
 

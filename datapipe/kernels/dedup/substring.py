@@ -93,7 +93,6 @@ class SelectionOut(NamedTuple):
 
 @lru_cache(maxsize=4)
 def window_sizes(length: int, gram: int, chunk_tokens: int) -> WindowSizes:
-    """The sizes, with the powers of the radix."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
     return input_record(WindowSizes, (length, gram, chunk_tokens, np.cumprod(factors, dtype=np.uint64)))
@@ -105,7 +104,6 @@ def recent_grams() -> np.ndarray:
 
 
 def scratch_for(sizes: WindowSizes) -> Scratch:
-    """Buffers that hold any chunk."""
     return room_for(Scratch, sizes.chunk_tokens + sizes.length + 2)
 
 
@@ -154,7 +152,6 @@ def _take_span(
 
 @inline
 def _end_repeat(data, by_bytes, chunk, starts, repeat, repeats) -> None:
-    """Writes the open self-repeat, if there is one."""
     if repeat[0] >= 0:
         start, stop = starts[repeat[0]], starts[repeat[1]]
         partial = _partial_bytes(data, start, stop) if by_bytes else 0

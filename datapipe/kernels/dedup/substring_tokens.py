@@ -42,7 +42,6 @@ def token_table() -> np.ndarray:
 
 
 def token_rules(by_bytes: bool) -> TokenRules:
-    """The rules for bytes, or for words."""
     return input_record(TokenRules, (token_table(), by_bytes))
 
 

@@ -103,7 +103,6 @@ def find_units(
 
 @lru_cache(maxsize=2)
 def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
-    """The normal form by the name of the option."""
     fold, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), np.zeros(1, np.int32)
     if name == "ccnet":
         codes, parts, _ = text_folding()
@@ -123,7 +122,6 @@ def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
 
 
 def _num_counted(character: str) -> int:
-    """The characters of a decomposition that are no combining marks."""
     return sum(combining(part) == 0 for part in normalize("NFD", character))
 
 
@@ -197,7 +195,6 @@ def _hash_unit(data, start, stop, fold, expansions, squeezed, waiting) -> tuple[
 
 @inline
 def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
-    """Both halves after the characters that wait."""
     for i in range(num_waiting):
         hashed, digest = _absorb(hashed, digest, np.uint64(np.int64(waiting[i]) & CODE_MASK))
     return hashed, digest
@@ -242,7 +239,6 @@ def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any,
 
 @inline
 def _is_blank(data, position, stop, fold) -> Any:
-    """Whether the bytes [position, stop) are all white space."""
     while position < stop:
         code, size = decode(data, position, stop)
         if fold[code] != _SPACE:
@@ -253,7 +249,6 @@ def _is_blank(data, position, stop, fold) -> Any:
 
 @inline
 def _next_newline(data, position, stop) -> Any:
-    """The position of the first newline in [position, stop), or `stop`."""
     rest = data[position:stop]
     for i in range(len(rest)):
         if rest[i] == _NEWLINE:

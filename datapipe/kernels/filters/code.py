@@ -209,7 +209,6 @@ def _hex_bytes(data, first, offset, end, kinds) -> tuple[Any, Any]:
 
 @inline
 def _is_boundary(data, first, offset, end, kinds) -> Any:
-    """Whether a word begins or ends between the byte before `offset` and the byte at it."""
     before = offset > first and kinds[data[offset - 1]] & _WORD_BIT != 0
     after = offset < end and kinds[data[offset]] & _WORD_BIT != 0
     return before != after

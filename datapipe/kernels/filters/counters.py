@@ -52,7 +52,6 @@ def is_counter(data, offset, stop, marks) -> Any:
 
 @inline
 def _after_signs(data, offset, stop, marks) -> Any:
-    """The end of a run of characters that are neither letter, digit nor underscore."""
     while offset < stop:
         mark, size = mark_at(data, offset, stop, marks)
         if mark & ALNUM or data[offset] == _UNDERSCORE:
@@ -63,7 +62,6 @@ def _after_signs(data, offset, stop, marks) -> Any:
 
 @inline
 def _is_counted(data, start, stop) -> Any:
-    """Whether a word of ASCII letters is one of COUNTED."""
     offset, same = start, True
     for number in range(len(_COUNTED_BYTES)):
         byte = _COUNTED_BYTES[number]

@@ -100,7 +100,6 @@ def classify(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> Cl
 
 
 def room_for_edits(lines: Lines) -> LineEditsOut:
-    """Room for the edits of lines."""
     return room_for(LineEditsOut, len(lines.starts))._replace(rests=np.empty(int(lines.lengths.sum()), np.uint8))
 
 
@@ -173,7 +172,6 @@ def _measure(data, offset, stop, marks) -> tuple[Any, Any, Any, Any]:
 
 @inline
 def _is_symbols(data, offset, stop, symbols) -> Any:
-    """Whether a line consists of the symbols and spaces."""
     while offset < stop and symbols[data[offset]]:
         offset += 1
     return offset == stop

@@ -99,7 +99,6 @@ def _host(data, start, stop) -> tuple[Any, Any]:
 
 @inline
 def _authority_end(data, start, stop) -> Any:
-    """Offset of the first slash, question mark or hash."""
     for offset in range(start, stop):
         if data[offset] == _SLASH or data[offset] == _QUESTION or data[offset] == _HASH:
             return offset
@@ -122,7 +121,6 @@ def _scheme(data, offset, stop) -> Any:
 
 @inline
 def _www(data, offset, stop) -> Any:
-    """Bytes of a `www.` in any case at `offset`; 0 where there is none."""
     return len(_WWW) if _starts_with(data, offset, stop, _WWW, True) else 0
 
 
@@ -137,7 +135,6 @@ def _tracking(out, first, stop) -> Any:
 
 @inline
 def _starts_with(data, offset, stop, wanted, any_case) -> Any:
-    """Whether the bytes `wanted`, in lower case, are at `offset`."""
     if offset + len(wanted) > stop:
         return False
     for index in range(len(wanted)):

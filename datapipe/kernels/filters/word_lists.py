@@ -87,7 +87,6 @@ def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, m
 
 @inline
 def _next_word(words, position, stop) -> Any:
-    """The start of the next word at or after a byte; `stop` where there is none."""
     while position < stop and words[position] == 0:
         position += _1
     return position

@@ -84,7 +84,6 @@ def _build_add_columns(_context, totals, rows, start, stop, matrix, first, last,
 
 
 def _load(builder, pointer, vector, align) -> Any:
-    """A vector from anywhere."""
     loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()))
     loaded.align = align
     return loaded

@@ -61,7 +61,6 @@ class Counting(NamedTuple):
 
 
 def room_for_counting(bits: int) -> Counting:
-    """Room for the features of one text after another."""
     return Counting(np.empty((1 << bits) + 1, np.uint32), np.zeros(1 << bits, np.uint8))
 
 
@@ -134,7 +133,6 @@ def count_characters(data, start, stop, kinds, bits, slots, counts) -> Any:
 
 @inline
 def _slot(hashed, shift) -> Any:
-    """The slot of words by the polynomial of their hashes."""
     return ((hashed ^ (hashed >> _32)) * GOLDEN) >> shift
 
 

@@ -170,7 +170,6 @@ def _after_stars(data, start, end) -> Any:
 
 @inline
 def _is_option(data, start) -> Any:
-    """Whether a name is that of an option, `--token`: its word begins with a dash."""
     j, low = start, max(1, start - _MAX_NAME)
     while j > low and is_in(data[j - 1], TOKEN):
         j -= 1

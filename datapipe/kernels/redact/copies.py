@@ -33,7 +33,6 @@ def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> Fou
 
 @inline
 def _slot_of(data, start, num_slots) -> Any:
-    """The first slot of a value that begins with the eight bytes at `start`."""
     return np.int64(mix64(eight_bytes(data, np.uint64(start))) & np.uint64(num_slots - 1))
 
 

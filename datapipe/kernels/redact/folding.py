@@ -44,7 +44,6 @@ def folded_at(data, j, end) -> Any:
 
 @inline
 def is_wide_digit(data, j, end) -> Any:
-    """Whether a fullwidth digit is at `j`."""
     return j + 2 < end and data[j] == 0xEF and data[j + 1] == 0xBC and 0x90 <= data[j + 2] <= 0x99
 
 

@@ -236,7 +236,6 @@ def _is_taxpayer(data, begin, start, stop, end):
 
 @inline
 def _is_ssn(data, begin, start, stop, end):
-    """Whether area, group and serial are valid."""
     if data[start] == _NINE and not _is_taxpayer(data, begin, start, stop, end):
         return False
     if data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX:
@@ -285,7 +284,6 @@ def _find_typeset(data, begin, floor, first, end, wanted, folded, places):
 
 @inline
 def _digits_stop(data, j, end):
-    """The stop of the digits from `j` on, ASCII and fullwidth."""
     while j < end and is_in(data[j], NUMERAL):
         if is_in(data[j], DIGIT):
             j += 1

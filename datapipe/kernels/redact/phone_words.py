@@ -162,7 +162,6 @@ def _place(values, value) -> Any:
 
 @inline
 def _fold(code) -> Any:
-    """The folded letter; 0 for a mark."""
     if code < 0x80:
         return code | 0x20
     place = _place(_CODES, code)
@@ -231,7 +230,6 @@ def follows_phone_word(data, begin, start) -> Any:
 
 @inline
 def _is_symbol(code) -> Any:
-    """Whether a character is a sign of a telephone."""
     is_symbol = False
     for symbol in _SYMBOL_CODES:
         is_symbol |= symbol == code

@@ -39,7 +39,6 @@ _MAX_PHONE_DIGITS = 15
 
 @inline
 def _begins_with_trunk(data, j, end):
-    """Whether a group begins with 0 and a digit other than 0."""
     return data[j] == _ZERO and j + 1 < end and is_in(data[j + 1], DIGIT) and data[j + 1] != _ZERO
 
 

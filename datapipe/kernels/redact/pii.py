@@ -68,7 +68,6 @@ def _is_free_standing(data, begin, chain, start, stop, end):
 
 @inline
 def _parse_ipv4(data, start, stop):
-    """The address of four groups, or -1."""
     if stop - start < 7 or stop - start > 15:
         return np.int64(-1)
     address, group, num_digits, num_groups = np.int64(0), np.int64(0), 0, 0
@@ -183,7 +182,6 @@ def _find_ipv6(data, begin, floor, colon, end):
 
 @inline
 def _starts_with(data, start, expected):
-    """Whether the bytes from `start` on are `expected`. All of them must lie in `data`."""
     equal = True
     for j in range(len(expected)):
         equal &= data[start + j] == expected[j]

@@ -122,19 +122,16 @@ def is_hexadecimal(data, start, stop) -> Any:
 
 @inline
 def has_letters(data, start, stop) -> Any:
-    """Whether a span has a letter."""
     return needs_of(data, start, stop) & (_LOWER | _UPPER) != 0
 
 
 @inline
 def has_digits(data, start, stop) -> Any:
-    """Whether a span has a digit."""
     return needs_of(data, start, stop) & _DECIMAL != 0
 
 
 @inline
 def is_mixed(data, start, stop) -> Any:
-    """Whether a span has digits, capitals and small letters."""
     return needs_of(data, start, stop) & (_LOWER | _UPPER | _DECIMAL) == _LOWER | _UPPER | _DECIMAL
 
 

@@ -238,7 +238,6 @@ def looks_secret(data, start, stop, length, evidence, millibits, placeholders, m
 
 @inline
 def num_base64(data, start, stop) -> Any:
-    """The characters of base64 from `start` on."""
     j = start
     while j < stop and is_in(data[j], BASE64):
         j += 1

@@ -78,7 +78,6 @@ def is_version(data, begin, start, stop) -> Any:
 
 @inline
 def _is_sign(byte) -> Any:
-    """Whether a byte may stand between a name and its version."""
     is_bracket = byte == _OPEN or byte == _LESS or byte == _GREATER
     is_operator = byte == _EQUALS or byte == _TILDE or byte == _BANG or byte == _CARET
     return is_in(byte, QUOTES) or is_bracket or is_operator or byte == _COMMA or byte == _SPACE or byte == _TAB or byte == 0x3A

@@ -68,7 +68,6 @@ def wholes_table() -> Wholes:
 
 
 def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """One hash of the hashes of two words."""
     with np.errstate(over="ignore"):
         return first * _FACTOR + second
 
@@ -188,7 +187,6 @@ def slot_of_hash(keys, sieve, key) -> Any:
 
 @inline
 def _slot_of_bytes(data, start, stop, keys, sieve) -> Any:
-    """The slot of the special case that these bytes are, or -1."""
     if stop - start > _LONGEST_WHOLE or stop <= start:
         return np.int64(-1)
     return slot_of_hash(keys, sieve, hash_bytes(data, start, stop))

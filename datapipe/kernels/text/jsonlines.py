@@ -79,7 +79,6 @@ def _skip_string(data, offset, stop):
 
 @inline
 def _skip_value(data, offset, stop):
-    """The end of the value that begins at `offset`."""
     if offset < stop and data[offset] == 34:
         return _skip_string(data, offset, stop)
     depth = 0
@@ -102,7 +101,6 @@ def _skip_value(data, offset, stop):
 
 @inline
 def _code_unit(data, offset):
-    """The number written by the four hexadecimal digits at `offset`."""
     unit = 0
     for k in range(offset, offset + 4):
         byte = np.int64(data[k])

@@ -68,7 +68,6 @@ def mark_before(data, offset, start, marks) -> tuple[Any, Any]:
 
 @inline
 def white_stop(data, offset, stop, marks) -> Any:
-    """The stop of the white space at `offset`."""
     while offset < stop:
         mark, size = mark_at(data, offset, stop, marks)
         if mark & WHITE == 0:

@@ -32,7 +32,6 @@ _FIRST_ROOM = 1 << 12
 
 @inline
 def _longer(array) -> Any:
-    """The array with twice the room."""
     longer = np.empty(2 * len(array), array.dtype)
     longer[: len(array)] = array
     return longer
@@ -45,7 +44,6 @@ def _pair_of(a, b) -> Any:
 
 @inline
 def _slot_of(pair, slots, pairs) -> Any:
-    """The slot of a pair, or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = mix64(pair) & mask
     while slots[slot] >= 0 and pairs[slots[slot]] != pair:

@@ -64,7 +64,6 @@ def _compiled_view(dtype: np.dtype) -> Any:
 
 
 def _build_prefetch(_context: Any, address: Any) -> Any:
-    """The instruction of `prefetch`."""
     from llvmlite import ir
     from numba.core import cgutils, types
 

@@ -104,7 +104,6 @@ def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mas
 
 @inline
 def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """The rounds of `_forward`, last to first."""
     for number in range(len(keys) - 1, 0, -2):
         for lane in range(num_lanes):
             values[lane] ^= mix64((values[lane] >> low_bits) ^ keys[number]) & low_mask

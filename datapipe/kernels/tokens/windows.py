@@ -42,7 +42,6 @@ def _window_of(windows: Any, source: Any, ordinal: Any) -> Any:
 
 @inline
 def _address_of(window: Any, position: Any) -> Any:
-    """The address of a position in a window."""
     count = window[NUM_ENTRIES]
     if count == 0:
         return window[BASE] + position
@@ -88,7 +87,6 @@ def _keep_walking(values: Any, origins: Any, lines: Any, num_lanes: Any, shapes:
 
 @inline
 def _begin_walk(window: Any, lane: Any, shapes: Any, keys: Any) -> None:
-    """Sets the low bits, the masks and the keys of a lane."""
     shapes[0, lane], shapes[1, lane], shapes[2, lane] = halves(window[STOP] - window[FIRST])
     round_keys = uint64_at(window[PERMUTATION], NUM_ROUNDS)
     for number in range(NUM_ROUNDS):

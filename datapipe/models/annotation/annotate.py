@@ -112,7 +112,6 @@ def _own_folder(job: Job) -> Iterator[None]:
 
 
 def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
-    """The sample, and the fingerprint of the documents that it was taken from."""
     documents = documents_of(job.documents, job.output / "work" / "documents", console)
     identity = f"{documents.fingerprint} {job.num_documents} {job.seed}"
     path = job.output / "work" / f"sample-{xxhash.xxh3_64_hexdigest(identity.encode())}.jsonl"

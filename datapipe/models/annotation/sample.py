@@ -68,7 +68,6 @@ def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path)
 
 
 def find_sample(path: Path) -> Sample | None:
-    """The sample that an earlier command wrote to a file, if it did."""
     if not path.exists():
         return None
     with open(path, "rb") as file:

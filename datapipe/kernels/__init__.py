@@ -30,8 +30,7 @@ import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import FORMAT, INLINE_FLAGS, KERNEL_FLAGS
-from datapipe.kernels.keys import CodeReached, code_reached
+from datapipe.kernels.keys import FORMAT, INLINE_FLAGS, KERNEL_FLAGS, CodeReached, code_reached
 from datapipe.kernels.types import function_by_type, signature_text
 
 Arguments = ParamSpec("Arguments")

@@ -17,7 +17,7 @@ from numba.core.typing import templates
 
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
+from datapipe.kernels.keys import INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
 from datapipe.machine.activity import doing, starting
 from datapipe.machine.cache import read_checked, write_checked

@@ -47,6 +47,18 @@ _TARGET = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 """Where both are set, numba compiles for them, whatever processor it runs on: an image brings kernels to other machines."""
 
 
+_FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
+
+KERNEL_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True}
+"""Numba's options for kernels."""
+
+INLINE_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "inline": "never"}
+"""Numba's options for the functions that kernels call."""
+
+FORMAT = 2
+"""Raise it when `compiled.py` makes different code of the same function: all kernels then compile anew."""
+
+
 @lru_cache(maxsize=1)
 def version_key() -> str:
     """A folder for all that decides compiled code beside the kernel: "python3.11.7-numpy2.4.6-…-<digest>". The digest

@@ -12,6 +12,8 @@ The snapshot records where a source comes from, and the report and the card show
 nothing again.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date

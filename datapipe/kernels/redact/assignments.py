@@ -2,10 +2,9 @@
 
     hits of names  ->  the sign behind the name  ->  a value (`values.py`)  ->  drawn by chance (`randomness.py`)
 
-About 300 bytes are read around a name, and at most 4,096 of a value, so the cost is linear. A name may end in digits, a quote
-and a bracket. A type (`: str`), `value` in a list of pairs (`"name": "TOKEN", "value": "…"`) and the scheme of a header may
-stand before the value. `values.py` reads it: in quotes; to the end of its line, where the name begins the line; as the text of
-an element of XML, behind `>`; else to the end of a word. A value has the entropy of the option and the evidence of the rule.
+About 300 bytes are read around a name, and at most 4,096 of a value, so the cost is linear. A name may end in digits, a
+quote and a bracket. A type (`: str`), `value` in a list of pairs (`"name": "TOKEN", "value": "…"`) and the scheme of a
+header may stand before the value. A value has the entropy of the option and the evidence of the rule.
 """
 
 from typing import Any, NamedTuple

@@ -4,13 +4,12 @@
     hits of keywords  --runs-->  start, stop and kind of the token
 
 A form is written as runs: `hex{32}` is a run of 32 characters of the alphabet `hex`, `token{20,64}` one of 20 to 64, and a
-sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token is what
-stands between `(` and `)` where the form has them, else the keyword with its runs.
+sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token stands
+between `(` and `)` where the form has them, else it is the keyword with its runs.
 
-A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but
-the dot of a sentence; a comma or semicolon at its end is none of it. The keyword is written as in the rule, case included.
-What stands beside it has the entropy and the evidence of the rule (`randomness.py`). At one byte the longest keyword wins,
-and of its forms the first that fits.
+No letter, digit, `_` or `-` is before or behind a token, and no character of its last alphabet but the dot of a sentence.
+The keyword is written as in the rule, case included; the rest has the entropy and the evidence of the rule
+(`randomness.py`). At one byte the longest keyword wins, and of its forms the first that fits.
 """
 
 import re
@@ -141,8 +140,8 @@ def compiled_forms(
 
 @inline
 def pem_stop(data, start, end) -> Any:
-    """The stop of the private key that begins at `start`, from -----BEGIN to -----END, with at
-    least 64 letters of base64, at most 16 KiB; `start` where there is none."""
+    """The stop of the private key that begins at `start`, with at least 64 letters of base64, at most 16 KiB;
+    else `start`."""
     j = start + len(_BEGIN)
     if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
@@ -213,8 +212,8 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 
 @inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
-    """Start and stop of the token of a form whose keyword is at a position, and of its random part;
-    start equals stop where there is none."""
+    """Start and stop of the token of a form whose keyword is at a position, and of its random part; start
+    equals stop for none."""
     keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
     if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position

@@ -3,9 +3,9 @@
     chunk  --prefix_bytes-->  signs at the front      --suffix_bytes-->  signs, 's and units at the end
            --infix_bytes--->  signs inside ("re-use"), unless the chunk is a web or e-mail address (`is_address`)
 
-The rules and sets of characters are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`, `lang/char_classes.py`): letters are
-those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case, marks and digits
-too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
+The rules and sets of characters are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`, `lang/char_classes.py`): letters
+are those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case. Letters
+of other scripts (Georgian, Armenian, Thai) are none.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""Line ends and control characters in text: one pass over the bytes finds them, a second pass
-rewrites the documents that have any.
+"""Line ends and control characters in text: one pass over the bytes finds them, a second pass rewrites the documents that
+have any.
 
     bytes  ->  find_unstable  which spans may not be in NFC
            ->  survey   which documents must be rewritten, and which may not be in normal form
            ->  rewrite  new bytes, never more than before
 
-`survey` takes a document as normalised where every character keeps its form beside any other (`unicode_classes.stable_table`).
-Of web text this leaves very little for a real normaliser, which is 20 times slower.
+`survey` takes a document as normalised where every character keeps its form beside any other (`stable_table`): of web text
+this leaves very little for a real normaliser, which is 20 times slower.
 """
 
 import numpy as np
@@ -27,10 +27,8 @@ _LINE_SEPARATOR, _PARAGRAPH_SEPARATOR, _BYTE_ORDER_MARK = 0x2028, 0x2029, 0xFEFF
 
 
 def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
-    """The action for each ASCII character, (128,) uint8: keep, drop, or replace by a newline or a space.
-
-    Vertical tab and form feed end a line. U+001C to U+001F separate words for `str.split`, so a space replaces them.
-    """
+    """The action for each ASCII character, (128,) uint8: keep, drop, or replace by a newline or a space. Vertical tab and
+    form feed end a line. U+001C to U+001F separate words for `str.split`, so a space replaces them."""
     table = np.full(128, _KEEP, np.uint8)
     if strip_control:
         table[:_SPACE] = _DROP
@@ -45,8 +43,8 @@ def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
 
 @kernel
 def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, breaks: bool, marks: bool, out: UInt8sOut) -> None:
-    """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE. With `breaks`
-    U+2028 and U+2029 become newlines, with `marks` a byte order mark at the start is dropped."""
+    """Surveys each document: flags REWRITE and UNSTABLE. With `breaks` U+2028 and U+2029 become newlines,
+    with `marks` a byte order mark at the start is dropped."""
     for doc in range(len(offsets) - 1):
         offset, stop = offsets[doc], offsets[doc + 1]
         action_bits, unstable = np.int64(0), np.int64(0)
@@ -95,8 +93,8 @@ def find_unstable(
 def rewrite(
     offsets: Int64s, data: UInt8s, actions: UInt8s, breaks: bool, marks: bool, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Writes every text with its characters kept, dropped or replaced; see `survey`. A carriage return and newline become one
-    newline; a byte order mark is dropped where no kept character precedes it."""
+    """Writes every text with its characters kept, dropped or replaced. A carriage return and newline become one newline; a
+    byte order mark is dropped where no kept character precedes it."""
     num_written = np.int64(0)
     out_offsets[0] = 0
     for doc in range(len(offsets) - 1):

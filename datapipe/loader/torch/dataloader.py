@@ -86,9 +86,7 @@ class StreamingDataLoader(DataLoader):
 
     end_of_dataloader, remainder = False, -1
 
-    def __init__(
-        self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any) -> None:
         dataset.belong_to_loader()
         own = torch.Generator()  # a DataLoader draws a seed for each pass, and must not disturb that of the model
         super().__init__(dataset, batch_size=None, collate_fn=collate_fn or _as_it_is, generator=own, **options)

@@ -326,9 +326,7 @@ def test_reason_where_workers_build_advises_more_of_them_and_tells_no_speed_of_t
     assert "buffer " not in str(stats)
 
 
-@pytest.mark.parametrize(
-    ("depth", "chunk_steps", "expected"), [(0, 1, 2), (1, 1, 2), (2, 1, 3), (8, 4, 12), (16, 1, 17)]
-)
+@pytest.mark.parametrize(("depth", "chunk_steps", "expected"), [(0, 1, 2), (1, 1, 2), (2, 1, 3), (8, 4, 12), (16, 1, 17)])
 def test_host_memory_is_that_of_the_batches_that_exist_at_a_time(depth: int, chunk_steps: int, expected: int) -> None:
     clock = StepClock(None)
     clock.start(SimpleNamespace(chunk_steps=chunk_steps, num_ready=0))  # type: ignore[arg-type]

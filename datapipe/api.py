@@ -43,8 +43,8 @@ class RunResult:
     output: str  # path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
     # of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too
     fingerprint: str
-    # by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer:
-    # none`.
+    # by sequence length, what a loader opens; the first length is `output` itself. `Loader(output,
+    # sequence_length=8192)` opens the same rows. Empty for `tokenizer: none`.
     outputs: Mapping[int, str]
     # report.json: documents, drops, tokens, cost. `report/report.py` has its records.
     report: Report = field(repr=False)
@@ -140,7 +140,10 @@ def run(
         fingerprint=run.snapshot.fingerprint,
         outputs={}
         if loaded.tokenizer.is_none
-        else {length: run.root.within(loaded.pack.folder(length)).url for length in loaded.pack.sequence_length},
+        else {
+            length: run.root.within(f"length-{length}" if number else "").url
+            for number, length in enumerate(loaded.pack.sequence_length)
+        },
         report=ended.report,
         warnings=warnings,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, taking
+from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, taking
 from datapipe.errors import SnapshotError, UserError
 from datapipe.service.options import ServeOptions
 
@@ -41,6 +41,7 @@ def trace(
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
     snapshot: SnapshotName = None,
+    sequence_length: SequenceLength = None,
     as_json: Json = False,
 ) -> None:
     """List the documents of a step, or the steps of a document.
@@ -52,7 +53,7 @@ def trace(
     The document of --json has `step` and `rows`, or `document`, `searched` and `appearances`.
     """
     saved = None if state is None else _read_json(state)
-    run = {"global_batch_size": global_batch_size, "state": saved, "snapshot": snapshot}
+    run = {"global_batch_size": global_batch_size, "state": saved, "snapshot": snapshot, "sequence_length": sequence_length}
     if step is not None and document is None:
         _print_step(output, step, rank, text, {**run, "world_size": world_size}, as_json)
     elif document is not None and step is None:
@@ -154,6 +155,7 @@ def loader_bench(
     ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
     snapshot: SnapshotName = None,
+    sequence_length: SequenceLength = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
     """Measure whether the data is the bottleneck of training.
@@ -178,8 +180,9 @@ def loader_bench(
     if batch_size is None and global_batch_size is None:
         batch_size = 8
     size = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
-    more = {"prefetch": prefetch, "fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
-    bench = bench_loader(lambda: Loader(output, **size, **more), step_s=step_ms / 1e3, steps=steps)
+    rows = {"snapshot": snapshot, "sequence_length": sequence_length}
+    more = {"prefetch": prefetch, "fields": [field.strip() for field in fields.split(",")]}
+    bench = bench_loader(lambda: Loader(output, **size, **rows, **more), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:
         json_file.write_text(json.dumps(bench, indent=1) + "\n", encoding="utf-8")

@@ -42,6 +42,10 @@ Settings = Annotated[
 SnapshotName = Annotated[
     str | None, typer.Option("--snapshot", metavar="DIGITS", help="The first digits of its fingerprint; the newest by default.")
 ]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option("--sequence-length", min=1, metavar="N", help="The rows of N tokens, of an output with several lengths."),
+]
 Output = Annotated[str | None, typer.Option(metavar="URL", help="Folder or URL to write to, instead of the mixture's output.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there; warnings go to stderr.")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, no_mixture, print_json, say, size_of
+from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, say, size_of
 from datapipe.credentials import masked
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import UserError
 
 if TYPE_CHECKING:
     from datapipe.report.report import Report
@@ -120,11 +120,9 @@ def verify(
 ) -> None:
     """Compare every file of the newest snapshot with its checksum.
 
-    Every file is read, and compared with the manifest too. The snapshots of all sequence lengths are read, unless one snapshot
-    is named.
+    Every file is read, of all sequence lengths, and compared with the manifest too.
     """
     from datapipe.quantities import counted
-    from datapipe.records.names import SNAPSHOT, length_folders
     from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import fingerprints, read_snapshot
     from datapipe.snapshots.verify import verify_snapshot
@@ -132,22 +130,15 @@ def verify(
 
     root = Root(output)
     problems: list[str] = []
-    others = map(root.within, length_folders(root)[1:]) if snapshot is None else ()
-    folders = [root, *(other for other in others if other.exists(SNAPSHOT))]
-    names = ((each, list(fingerprints(each)) or [None] if all_ else [snapshot]) for each in folders)
-    for folder, name in ((folder, name) for folder, listed in names for name in listed):
-        try:
-            found = read_snapshot(folder, name)
-        except SnapshotError as error:
-            if folder is root:
-                raise
-            problems.append(str(error))
-            continue
-        damaged = verify_snapshot(folder, found)
+    for name in list(fingerprints(root)) or [None] if all_ else [snapshot]:
+        found = read_snapshot(root, name)
+        damaged = verify_snapshot(root, found)
         if not damaged:
-            files = counted(len(found.shards), "shard" if found.has_tokens else "file")
-            say(f"{masked(folder.url)}: {files}, {amount(found)}: every byte equals what was committed")
-        problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
+            files = counted(
+                len(found.shards) + sum(len(rows.shards) for rows in found.further), "shard" if found.has_tokens else "file"
+            )
+            say(f"{masked(root.url)}: {files}, {amount(found)}: every byte equals what was committed")
+        problems += damaged
     for problem in problems:
         say(masked(problem), "red", to_stderr=True)
     if problems:
@@ -194,6 +185,7 @@ def export(
         bool, typer.Option("--public", help="With hf://: a data set that is created is public. Default: private.")
     ] = False,
     snapshot: SnapshotName = None,
+    sequence_length: SequenceLength = None,
 ) -> None:
     """Write a snapshot in the format of another tool.
 
@@ -241,8 +233,8 @@ def export(
     wanted = ExportRequest(
         format=format, kind=kind, source=source, split=split, target_bytes=num_bytes, rows=rows, is_compressed=zstd
     )
-    if format == "megatron" or wanted.is_snapshot:
-        manifest = read_tokens(root, snapshot)
+    if format == "megatron" or wanted.is_snapshot or sequence_length is not None:
+        manifest = read_tokens(root, snapshot, sequence_length)
     if is_hub:
         _upload(root, manifest, to, wanted, not public)
     else:
@@ -263,7 +255,7 @@ def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_
     from datapipe.report.card.hub import hub_target, staged, upload
 
     target = hub_target(url)
-    request = {**asdict(wanted), "snapshot": manifest.fingerprint}
+    request = {**asdict(wanted), "snapshot": manifest.fingerprint, "length": manifest.sequence_length}
     with staged(root, target, request, lambda folder: _export(root, manifest, folder, wanted, target.name)) as folder:
         done = upload(folder, target, is_private=is_private, say=say)
     there = f", {counted(done.there, 'file')} there already" if done.there else ""

@@ -74,8 +74,7 @@ class PackSpec(Record):
 
     sequence_length: Lengths = Field(
         default=(2048,),
-        description="Tokens per row. A list makes one snapshot per length: the first in the output folder, the others in its "
-        "subfolders length-N/.",
+        description="Tokens per row. A list packs all documents once for each length; loaders take the first by default.",
         json_schema_extra={"default": 2048},
     )
     method: Literal["best_fit", "concat", "buckets"] = Field(
@@ -109,10 +108,6 @@ class PackSpec(Record):
             yield ("min_piece",), f"needs method: buckets; {self.method} drops nothing. Leave it out"
         if self.max_padding != MAX_PADDING and self.method != "best_fit":
             yield ("max_padding",), f"needs method: best_fit; {self.method} fills its rows anyway. Leave it out"
-
-    def folder(self, sequence_length: int) -> str:
-        """The subfolder of the output for the snapshot of a length: "" for the first length, else "length-8192"."""
-        return "" if sequence_length == self.sequence_length[0] else f"length-{sequence_length}"
 
 
 class ShardsSpec(Record):

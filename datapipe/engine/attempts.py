@@ -8,8 +8,6 @@ slots are free and no task waits for them, as by the backup tasks of MapReduce (
 write to separate folders and yield the same bytes, and the first that ends is committed.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import Counter, deque
@@ -57,9 +55,7 @@ class _Open:
 class Attempts:
     """The attempts that run on an engine. Bounded by its slots and by the steps of the plan.
 
-    Args:
-        emit: gets the start and the end of each, but for the commit of its record.
-        clock: seconds, monotonic.
+    `emit` gets the start and the end of each, but for the commit of its record. `clock` is monotonic.
     """
 
     engine: Engine

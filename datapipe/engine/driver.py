@@ -6,8 +6,6 @@ The driver holds tasks, never documents. It alone commits, so two attempts at on
 committed in groups: when the first of them has waited for 0.1 s, and when they end a step.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping

@@ -11,8 +11,6 @@ Events come from one thread, in order. Each attempt starts once, and ends once u
 shorter than the time between two updates of the driver starts when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,10 +31,9 @@ class RunStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """A run ends.
+    """A run ends, by an error (`problem`) or not.
 
     Attributes:
-        problem: the error that ended it; None for a run that is done.
         snapshot: the fingerprint of the published snapshot; empty for none.
         is_new: whether that is a new snapshot of its output. That of an addition is published later.
     """
@@ -86,12 +83,8 @@ class Retried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """A commit of the ledger, which took `seconds`.
-
-    Attributes:
-        attempts: with their records.
-        lags_s: of each, from its end to the commit.
-    """
+    """A commit of the ledger, which took `seconds`. `lags_s` are the times from the end of each attempt to
+    it."""
 
     attempts: Sequence[Attempt]
     lags_s: Sequence[float]

@@ -12,8 +12,6 @@ Unreadable files are left to the run. With `check_fields: false` of the source a
 When a source is read, the driver knows exactly which kept fields never had a value (`steps.counts.fields_without_value`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -229,13 +227,22 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
 
 
 def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
-    """The problem that no previewed value of the field of the strata is a number. One is enough: a filter may
-    drop others."""
+    """The problem that no previewed value of the field of the strata is a number. One is enough: a filter may drop others."""
     source = mixture.sources[name]
     assert source.strata is not None
     column = source.kept_fields[source.strata.by]
-    values = _first_values(files, FieldNames(text=source.text, id=source.id, keep=(column,)), column)
-    if not values or any(map(_is_number, values)):
+    fields, values = FieldNames(text=source.text, id=source.id, keep=(column,)), list[Any]()
+    for split, reader in first_splits(files):
+        with suppress(OSError):  # the run opens the file again, and reports it
+            batches = (batch.extra[column].drop_null() for batch in reader.read(split, fields, open_input))
+            values = next((found[:_LISTED_VALUES].to_pylist() for found in batches if len(found)), [])
+        if values:
+            break
+    for value in values:
+        with suppress(pa.ArrowException):
+            pa.scalar(value).cast(pa.float64())  # as the strata do
+            return []
+    if not values:
         return []
     where, found = mixture.where("sources", name, "strata", "by"), str(values[0])[:_SHOWN_CHARS]
     return [
@@ -243,24 +250,6 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
         f"name of a field with a number for each document. If records further on have numbers, set check_fields: false for the "
         f"source."
     ]
-
-
-def _first_values(files: Files, fields: FieldNames, column: str) -> list[Any]:
-    for split, reader in first_splits(files):
-        with suppress(OSError):  # the run opens the file again, and reports it
-            for batch in reader.read(split, fields, open_input):
-                values = batch.extra[column].drop_null()[:_LISTED_VALUES].to_pylist()
-                if values:
-                    return values
-    return []
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        pa.scalar(value).cast(pa.float64())
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _preview(files: Files, fields: FieldNames) -> _Seen:

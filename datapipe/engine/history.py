@@ -8,8 +8,6 @@ work/inputs.parquet   each input file: source, path, url, size, stamp, compressi
 URLs are written without credentials. They get them back from the mixture, whose variables have to be set again.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile
@@ -119,6 +117,7 @@ def write_inputs(root: Root, request: Request) -> None:
 
 
 def was_whole(root: Root) -> bool:
+    """Whether the last run of an output had no `--limit`; False where there was none."""
     return _last(root).get("limit", 0) is None
 
 

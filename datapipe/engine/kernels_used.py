@@ -1,7 +1,5 @@
 """Which kernels a run calls, so that they are compiled before its tasks need them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from datapipe.config import Mixture, catalogue

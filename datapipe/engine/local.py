@@ -4,8 +4,6 @@ A worker that dies (killed, out of memory, a crash in native code) or stalls cos
 another worker takes its place. `concurrent.futures.ProcessPoolExecutor` and loky give up every pending future instead.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque
@@ -62,15 +60,12 @@ class LocalEngine(Engine):
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self._ended:
             self._watch()
-            self._receive(0.0 if self._ended else timeout_s)
+            connections = {worker.connection: worker for worker in self._workers if not worker.connection.closed}
+            for connection in wait(list(connections), 0.0 if self._ended else timeout_s):
+                self._take(connections[connection].receive())  # type: ignore[index]  # what goes in comes out
             self._workers = [worker for worker in self._workers if not worker.connection.closed]
             self._hand_out()
         return self._ended.popleft() if self._ended else None
-
-    def _receive(self, timeout_s: float) -> None:
-        by_connection = {worker.connection: worker for worker in self._workers if not worker.connection.closed}
-        for connection in wait(list(by_connection), timeout_s):
-            self._take(by_connection[connection].receive())  # type: ignore[index]  # what goes in comes out
 
     def _watch(self) -> None:
         now = time.monotonic()

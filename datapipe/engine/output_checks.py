@@ -1,7 +1,5 @@
 """What an output may hold before a run publishes into it. Each check raises UserError, with the way out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from shlex import quote

@@ -23,8 +23,7 @@ from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, look_into, would_take
-from datapipe.inputs.entries import Notes
-from datapipe.inputs.same_files import same_files
+from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT
 from datapipe.snapshots.index.reference_rows import find_reference_rows

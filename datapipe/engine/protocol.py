@@ -3,8 +3,6 @@
 They decide one thing: an attempt that is silent longer than allowed is ended, and fails as a stall.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,12 +23,10 @@ class Message:
 
     Attributes:
         task: for display: its step and the first digits of its fingerprint.
-        node: where it runs, for display; empty while it waits for a node.
-        activity: the latest of the worker; None before the first.
-        silent_s: seconds since its last report.
-        idle_s: seconds since it reported anything or used a CPU.
+        node: for display; empty while it waits for a node.
+        silent_s, idle_s: seconds since its last report; since it reported anything or used a CPU.
         memory_bytes: resident memory of the worker; 0 where unknown.
-        is_stopped: whether the worker's process is stopped, by SIGSTOP or a debugger.
+        is_stopped: by SIGSTOP or a debugger.
     """
 
     attempt: str
@@ -53,14 +49,13 @@ class Failure:
 
     Attributes:
         kind: "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure"
-            (retried generously), "node" (run elsewhere, since a node was taken away or cannot run tasks), "crash" (the process
-            was ended by its work) and "stall" (it was silent for too long), which `retries.py` narrows down.
-        message: for the user, in plain lines.
+            (retried generously), "node" (run elsewhere), "crash" (its work ended the process) and "stall" (it was silent for
+            too long).
         details: the traceback, for a log.
-        cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for
-            memory meanwhile; "memory" where the worker exceeded its limit.
-        activity, memory_bytes: of a lost worker: its last activity and resident memory.
-        outage: of a disk or store, which all tasks wait for together; None for any other failure.
+        cause: of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for memory meanwhile;
+            "memory" where the worker exceeded its limit.
+        activity, memory_bytes: of a lost worker: its last ones.
+        outage: of a disk or store, which all tasks wait for together.
     """
 
     kind: str
@@ -74,12 +69,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """An attempt at a task, and once it has ended, a record to commit or a failure.
-
-    Attributes:
-        attempt: its name, as the driver gave it.
-        node: where it ran, for display; empty where unknown.
-    """
+    """An attempt at a task, and once it has ended, a record to commit or a failure. `node` is for display."""
 
     task: Task
     attempt: str

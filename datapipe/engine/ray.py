@@ -15,8 +15,6 @@ modules travel with the tasks, as source. Every node compiles the kernels of the
 tasks begin.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -230,8 +228,8 @@ class RayEngine(Engine):
             running.update_resource(missing, step_s)
             if fit and running.missing_resource and running.missing_s >= self._patience_s:
                 message = (
-                    f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a node; "
-                    f"where the cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
+                    f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a "
+                    f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
                 )
                 return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
         return None
@@ -271,7 +269,9 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
-            _check_address(address)
+            host, colon, port = address.rpartition(":")
+            if colon and port.isdigit() and "/" not in host:  # raises at once where nothing listens; Ray would try for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             common.pop("include_dashboard")
             ray.init(address=address, **common)
         else:
@@ -282,13 +282,6 @@ def _connect(address: str | None, num_workers: int | None) -> None:
             f"Start one with `ray start --head`, give its --address, or leave --address out to start one for this run. If it "
             f"has a token, this shell needs it too: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
         ) from error
-
-
-def _check_address(address: str) -> None:
-    """Raises OSError at once where nothing listens; Ray itself would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _ready(references: list[Any], timeout_s: float) -> list[Any]:

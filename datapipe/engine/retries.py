@@ -9,19 +9,12 @@
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
 
-Futile attempts are not repeated: the same crash three times, or the same stall twice, ends the run unless something new was
-learned, which travels with the task (`RetryHints`). A crash on no document (reading, rows) is named by its work.
+The same crash three times, or the same stall twice, ends the run unless something new was learned, which travels with the
+task (`RetryHints`). A crash on no document (reading, rows) is named by its work. SIGKILL and SIGTERM usually come from
+outside, so only a second one on the same document blames the stage; after one by the kernel for memory ("OOM") none is blamed.
 
-SIGKILL and SIGTERM usually come from outside, and strike anywhere: from people, schedulers, machines that are taken away. If
-they strike the same document twice, the stage causes them. Where the kernel kills for memory ("OOM"), no document is blamed.
-
-All tasks wait for one outage together, and failures during a pause belong to the attempt before it:
-
-    failure with an outage ─▶ OutageWait.wait ─▶ a pause for all tasks, and a line: what, where, free bytes, attempt n of N
-                                             └▶ DatapipeError, where nothing was committed and no room was made for a minute
+All tasks wait for one outage together: a pause for all, and a line that says what, where, free bytes, attempt n of N.
 """
-
-from __future__ import annotations
 
 import heapq
 import time
@@ -72,11 +65,8 @@ class TaskFailedError(DatapipeError):
 
 @dataclass(slots=True)
 class Retries:
-    """Tasks that wait for another attempt, by the time when it may start.
-
-    Args:
-        locate: the name of a document of a task, by its key: "web/a.jsonl:120".
-    """
+    """Tasks that wait for another attempt. `locate` names a document of a task by its key:
+    "web/a.jsonl:120"."""
 
     execution: ExecutionSpec
     locate: Callable[[Task, bytes], str]
@@ -85,11 +75,9 @@ class Retries:
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
-        """Queues another attempt. Returns a line for the user: the failure and what follows from it.
+        """Queues another attempt. Returns a line for the user.
 
-        Raises:
-            UserError: only another input helps.
-            TaskFailedError: the task was tried as often as allowed, or another attempt cannot help.
+        Raises UserError where only another input helps, and TaskFailedError for the last failure.
         """
         match failure.kind:
             case "user":
@@ -246,12 +234,7 @@ def _advice(activity: Activity) -> str:
 
 @dataclass(slots=True)
 class OutageWait:
-    """The outage that a run is waiting for.
-
-    Args:
-        most_attempts: of a run without any change, including the first.
-        clock: seconds, monotonic.
-    """
+    """The outage that a run is waiting for, for `most_attempts` without any change. `clock` is monotonic."""
 
     most_attempts: int
     clock: Callable[[], float] = time.monotonic

@@ -9,8 +9,6 @@ the file never runs, and the hints decide nothing: both are compared with the to
 The proof which library encodes is made here, when the run is planned (`tokens/proof.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -24,7 +22,6 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.outages import input_error, outage_of
 from datapipe.storage.root import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
-from datapipe.tokens.proof import Proof
 from datapipe.tokens.tiktoken import convert, is_rank_file
 
 CONFIG = "tokenizer_config.json"
@@ -68,7 +65,11 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
         named = "" if spec.eos is not None or hints.eos is None else f". {CONFIG} names {hints.eos!r} as eos_token"
         raise UserError(f"{where}: {spec.path}: {error}{named}") from error
     warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, hints)]
-    notes = [*_notes(encoder, hints), *([_speed(encoder.proof)] if encodes else [])]
+    notes = list(_notes(encoder, hints))
+    if encodes:  # the proof takes a second
+        proof = encoder.proof
+        slow = f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else ""
+        notes.append(f"{proof.choice.words}{slow}")
     return UsersTokenizer(content=content, notes=tuple(notes), warnings=tuple(warnings))
 
 
@@ -164,7 +165,3 @@ def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
     named = [f"{key} {token!r}" for key, token in (("bos_token", hints.bos), ("eos_token", hints.eos)) if token is not None]
     if named:
         yield f"{CONFIG} names {' and '.join(named)}"
-
-
-def _speed(proof: Proof) -> str:
-    return proof.choice.words + (f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else "")

@@ -9,8 +9,6 @@ keys of documents alone decide which are taken, so the order of the inputs does 
 sample, the held-out texts, and the memory of training.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -117,7 +115,9 @@ class _Reading:
             for file, reader in files:
                 self._read_file(name, file, reader)
                 self.read_s = perf_counter() - started - self.count_s
-                self.emit(f"reading {self.shown(name)}: {_amount(self.read_bytes, self.read_s)}")
+                rate = rate_mb_per_s(self.read_bytes, self.read_s)
+                at = "" if rate is None else f" at {rate:,.1f} MB/s"
+                self.emit(f"reading {self.shown(name)}: {self.read_bytes / 1e6:,.1f} MB{at}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
         if reader.gives != "text":
@@ -146,11 +146,6 @@ class _Reading:
             self.words.add(counted)
         self.sample_bytes += int(text_lengths(texts).sum())
         self.count_s += perf_counter() - started
-
-
-def _amount(num_bytes: int, seconds: float) -> str:
-    rate = rate_mb_per_s(num_bytes, seconds)
-    return f"{num_bytes / 1e6:,.1f} MB" + ("" if rate is None else f" at {rate:,.1f} MB/s")
 
 
 def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], emit: Emit) -> TokenizerFigures | None:

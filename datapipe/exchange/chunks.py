@@ -6,10 +6,8 @@
 Of an exchange that is a join (`Exchange.old_beside`), rows of this run are read first, and then the reference rows with their
 hashes: most rows of a large index are never held.
 
-All tables together hold `limit_bytes`, shared in proportion to their sizes, whatever the range holds. What a stage gets at once
-is a slice of that, since it makes several times as much of it. Where a group of rows spans several chunks, each of them begins
-with the group's first row.
-"""
+All tables together hold `limit_bytes`, shared in proportion to their sizes. A stage gets a slice of that at once, since it needs
+several times as much. Where a group of rows spans several chunks, each of them begins with the group's first row."""
 
 from __future__ import annotations
 
@@ -46,12 +44,7 @@ def read_chunks(
     stop: int,
     limit_bytes: int,
 ) -> Iterator[Bucket]:
-    """The rows of a range in buckets of about `limit_bytes`; `global_stage.Global` says how hot keys are cut.
-
-    Args:
-        schemas: of every table.
-        start, stop: hashes.
-    """
+    """The rows of a range of hashes in buckets of about `limit_bytes`; `global_stage.Global` describes how hot keys are cut."""
     limits = _limits(tables, limit_bytes)
     reached, end = (start,), (stop,)
     while reached < end:
@@ -90,7 +83,6 @@ def _portions(
 
 
 def _new_and_old(tables: Tables) -> tuple[Tables, Tables]:
-    """The files of this run, and those of reference rows."""
     old = {name: tuple(file for file in files if file.is_reference) for name, files in tables.items()}
     return {name: tuple(file for file in files if not file.is_reference) for name, files in tables.items()}, old
 
@@ -140,21 +132,21 @@ def _largest(sizes: Mapping[str, int]) -> str:
 def _with_heads(slices: Iterable[pa.RecordBatch], exchange: Exchange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The sorted rows of one hash as chunks: a slice that begins inside a group has the group's first row before it."""
     num_group = num_words(pa.schema([schema.field(name) for name in exchange.group]))
-    head: pa.RecordBatch | None = None
-    last: pa.RecordBatch | None = None
+    before: tuple[pa.RecordBatch, pa.RecordBatch] | None = None  # the first row of the last group, and the last row
     for rows in slices:
-        chunk, next_head = rows, rows.slice(position(rows, words_at(rows, -1, num_group)), 1)  # the last group's
-        if head is not None and last is not None and _same_group(head, rows, num_group):
-            heads = [head, last] if exchange.neighbours and not last.equals(head) else [head]
+        chunk, group = rows, words_at(rows, -1, num_group)
+        head = rows.slice(position(rows, group), 1)
+        if before is not None and words_at(before[0], 0, num_group) == words_at(rows, 0, num_group):
+            first, last = before
+            heads = [first, last] if exchange.neighbours and not last.equals(first) else [first]
             chunk = pa.Table.from_batches([*heads, rows]).combine_chunks().to_batches()[0]
-            if _same_group(head, next_head, num_group):
-                next_head = head
-        head, last = next_head, rows.slice(rows.num_rows - 1)
+            if words_at(first, 0, num_group) == group:
+                head = first
+        before = head, rows.slice(rows.num_rows - 1)
         yield chunk
 
 
 def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, limit_bytes: int) -> int:
-    """Bytes of the rows of a range in memory; one portion is held at a time."""
     total = 0
     while start < stop:
         parts, start = read_portion(root, files, start, stop, limit_bytes)
@@ -163,15 +155,9 @@ def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, 
 
 
 def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
-    """The bytes that each table may hold: its share of the limit."""
     row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
     total = max(1, sum(row_bytes.values()))
     return {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
-
-
-def _same_group(rows: pa.RecordBatch, others: pa.RecordBatch, num_group: int) -> bool:
-    """Whether the first rows of both are of one group."""
-    return words_at(rows, 0, num_group) == words_at(others, 0, num_group)
 
 
 def _sorted(parts: Parts, schema: pa.Schema) -> pa.RecordBatch:

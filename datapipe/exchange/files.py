@@ -8,13 +8,12 @@
     tail     where the footer is, and its checksum
 
 Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to right. A bucket is a hash
-range that the reader chooses, so the writer knows nothing of buckets and there are never maps × buckets files. The writer holds
-one run, and a column of it twice while it sorts; the reader holds one block of a file at a time.
+range that the reader chooses, so there are never maps × buckets files. The writer holds one run, and a column of it twice while
+it sorts; the reader holds one block of a file at a time.
 
 Every byte is under a checksum, which is compared before the byte is interpreted: Arrow may end the process over a damaged
-schema. Files are not mapped: the pages of a map count as memory of the task, and a mapped file that is cut short meanwhile ends
-the process.
-"""
+schema. Files are not mapped: the pages of a map count as memory of the task, and a mapped file that is cut short ends the
+process."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ import xxhash
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.machine.activity import progress
-from datapipe.records.checksum import intact
+from datapipe.records.checksum import rereading
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage.root import Root, open_input
@@ -44,7 +44,7 @@ BLOCK_BYTES = 1 << 20
 
 _PLACES = struct.Struct("<qqq")  # offset of the footer, bytes of the schema at its start, number of blocks
 _TAIL = struct.Struct(f"<{_PLACES.size}sQ8s")  # the places, checksum of the footer and of the places, magic
-_FAMILY, _MAGIC = b"DPXCHG", b"DPXCHG04"
+_MAGIC = b"DPXCHG04"
 _BLOCK_FIELDS = 4  # of the index, after the words of a block's first and last row: rows, offset, bytes, checksum
 _CODEC = "lz4"
 
@@ -52,9 +52,9 @@ Bound = tuple[int, ...]
 """A bound in the order of rows, by their first words: (5,) comes before every row of hash 5."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a file, from its index: the words of its first and last row, and the bytes that it takes."""
+    """One block of a file, from its index: the words of its first and last row, and its bytes in the file."""
 
     first: Bound
     last: Bound
@@ -89,14 +89,7 @@ def num_words(schema: pa.Schema) -> int:
 
 
 class ExchangeWriter:
-    """Writes one task's rows. The schema begins with `hash` uint64.
-
-    Args:
-        run_bytes: rows held before they are sorted and written; `RUN_BYTES` when not given.
-
-    Attributes:
-        held_bytes: of rows that are held.
-    """
+    """Writes one task's rows, of a schema that begins with `hash` uint64, in runs of `run_bytes` (`RUN_BYTES` by default)."""
 
     def __init__(self, root: Root, path: str, schema: pa.Schema, run_bytes: int | None = None) -> None:
         self.root, self.path, self.schema = root, path, schema
@@ -109,9 +102,7 @@ class ExchangeWriter:
         self._row_bytes = 0
 
     def _opened(self) -> OutputStream:
-        """The file, made when the first run is written, or an empty file is finished."""
-        if self._stream is None:
-            self._stream = self.root.open_output(self.path)
+        self._stream = self._stream or self.root.open_output(self.path)
         return self._stream
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -135,26 +126,15 @@ class ExchangeWriter:
         stream.write(footer)
         stream.write(_TAIL.pack(places, xxhash.xxh3_64_intdigest(footer + places), _MAGIC))
         stream.close()
-        first, last, num_runs = self._extent()
-        return ExchangeFile(
-            path=self.path,
-            rows=self._rows,
-            bytes=stream.num_bytes,
-            checksum=stream.checksum,
-            row_bytes=self._row_bytes,
-            first=first,
-            last=last,
-            runs=num_runs,
-        )
+        size, checksum, extent = stream.num_bytes, stream.checksum, self._extent() if self._index else {}
+        return ExchangeFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes, **extent)
 
-    def _extent(self) -> tuple[int, int, int]:
-        """First hash, last hash and number of sorted runs. A block that begins behind the block before continues its run, as
-        where rows came in order."""
-        if not self._index:
-            return 0, -1, 0
+    def _extent(self) -> dict[str, Any]:
+        """First hash, last hash and number of sorted runs. A block that begins behind the block before continues its run."""
         width = num_words(self.schema)
         runs = 1 + sum(entry[:width] < before[width : 2 * width] for before, entry in pairwise(self._index))
-        return min(entry[0] for entry in self._index), max(entry[width] for entry in self._index), runs
+        first, last = min(entry[0] for entry in self._index), max(entry[width] for entry in self._index)
+        return {"first": first, "last": last, "runs": runs}
 
     def flush(self) -> None:
         """Writes the held rows as a sorted run."""
@@ -177,11 +157,8 @@ class ExchangeWriter:
 
 
 class TableWriters:
-    """A writer for each table of a task; a table without a row has no file.
-
-    Args:
-        run_bytes: of rows of all tables, held before those of the largest are written; at most `RUN_BYTES`.
-    """
+    """A writer for each table of a task; a table without a row has no file. All hold `run_bytes` together, at most `RUN_BYTES`;
+    then the rows of the largest are written."""
 
     def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
         self.root, self.folder, self.schemas = root, folder, schemas
@@ -211,10 +188,8 @@ class TableWriters:
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of some batches, at least one, as one batch.
-
-    Takes them out of the list, and releases each column when it is copied, so that no more than a column is there twice.
-    """
+    """The rows of some batches, at least one, as one batch. Takes them out of the list, and releases each column when it is
+    copied, so that no more than a column is there twice."""
     schema, held = batches[0].schema, [rows.columns for rows in batches]
     batches.clear()
     columns = [pa.concat_arrays([own.pop(0) for own in held]) for _ in schema]
@@ -278,12 +253,8 @@ def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
         ) from error
 
 
+@rereading
 def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-    """One block of a file."""
-    return intact(lambda: _read_block(stream, output, block, schema))
-
-
-def _read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     progress()
     stream.seek(block.offset)
     content = stream.read_buffer(block.length)
@@ -293,20 +264,16 @@ def _read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schem
     return as_reference(rows) if output.is_reference else rows
 
 
+@rereading
 def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
     """The blocks of a file and its schema."""
-    return intact(lambda: _read_index(stream, output))
-
-
-def _read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
     size = stream.size()
     if size != output.bytes or size < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
     stream.seek(size - _TAIL.size)
     places, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
     if magic != _MAGIC:
-        what = "an exchange file of another version" if magic.startswith(_FAMILY) else "not an exchange file"
-        raise damaged(output, f"{what}: it ends in {magic!r}, expected {_MAGIC!r}")
+        raise damaged(output, f"no exchange file, or of another version: it ends in {magic!r}, expected {_MAGIC!r}")
     offset, schema_bytes, num_blocks = _PLACES.unpack(places)
     if not 0 <= offset <= size - _TAIL.size:
         raise damaged(output, "its last bytes are damaged")
@@ -319,7 +286,12 @@ def _read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block
     entries = np.frombuffer(footer[schema_bytes:], np.uint64).reshape(num_blocks, 2 * width + _BLOCK_FIELDS)
     if output.is_reference:
         entries = _reference_entries(entries, schema, width)
-    return [_block(entry, width) for entry in entries.tolist()], schema
+    blocks: list[Block] = []
+    for entry in entries.tolist():
+        rows, offset, length, checksum = entry[2 * width :]
+        first, last = tuple(entry[:width]), tuple(entry[width : 2 * width])
+        blocks.append(Block(first, last, rows, offset, length, checksum))
+    return blocks, schema
 
 
 def _reference_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
@@ -331,12 +303,6 @@ def _reference_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np
     for column in (word, width + word):
         entries[:, column] &= ~np.uint64(new_bit(dtype_of(schema.field(column_of_rank).type)))
     return entries
-
-
-def _block(entry: list[int], width: int) -> Block:
-    rows, offset, length, checksum = entry[2 * width :]
-    ends = tuple(entry[:width]), tuple(entry[width : 2 * width])
-    return Block(first=ends[0], last=ends[1], rows=rows, offset=offset, length=length, checksum=checksum)
 
 
 def damaged(output: OutputFile, what: str) -> CorruptionError:

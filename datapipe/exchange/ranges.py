@@ -2,12 +2,9 @@
 
     files + a range ─▶ parts: the rows of each block in the range ─▶ spans: of each part up to a bound ─▶ one slice, sorted
 
-Where only rows with some hashes are wanted, a block without one is not fetched, and the other rows of a block are not held.
-
 Every block is read once. Its rows are sorted already, so a slice is one span of every part, and only one slice at a time is
 copied and sorted. The bounds between slices are quantiles of a sample of the parts. Memory is that of the parts, which are
-released as they are used up, and of one slice. Neither the bounds nor the order of the files changes the rows or their order.
-"""
+released as they are used up, and of one slice. Neither bounds nor the order of the files change the rows or their order."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ HASH_SPACE = 1 << 64
 """The number of 64-bit hashes: the end of the last range."""
 
 SLICE_BYTES = 8 << 20
-"""About the size of a slice: small beside a bucket, and large beside the cost of a call on it."""
+"""About the size of a slice: small beside a bucket, and large enough for one call."""
 
 _SAMPLES_PER_SLICE = 32
 
@@ -68,7 +65,7 @@ def read_slices(
 
     Args:
         limit_bytes: hold about so many bytes of rows at a time, and read blocks again that have more; None: hold all.
-        prefix: rows with so many equal words come in one slice; None: all words.
+        prefix: see `in_slices`.
     """
     while start < stop:
         parts, start = read_portion(root, files, start, stop, limit_bytes, prefix)
@@ -109,13 +106,8 @@ def _between(
         places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
         rows = take_rows(rows, np.flatnonzero(wanted[places] == hashes))
     if not (start <= block.first and block.last < stop):
-        rows = _copied(rows, position(rows, start), position(rows, stop))
+        rows = take_rows(rows, np.arange(position(rows, start), position(rows, stop)))  # a slice would hold on to the block
     return rows if rows.num_rows else None
-
-
-def _copied(rows: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
-    """Some rows of a batch, copied: a slice would hold on to all of it, and there is one for every run."""
-    return take_rows(rows, np.arange(start, stop))
 
 
 def read_portion(
@@ -133,7 +125,6 @@ def read_portion(
     limit and a block, however many rows there are.
 
     Args:
-        limit_bytes: None: no limit.
         prefix: rows with so many equal words stay together, whatever they take; None: all words.
         wanted: (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows.
     """
@@ -161,7 +152,7 @@ def read_portion(
 def before(parts: Parts, bound: Bound) -> Parts:
     """The rows before a bound. Parts that go beyond it are copied up to it; the others are the same."""
     ends = [position(part, bound) for part in parts]
-    return [part if end == part.num_rows else _copied(part, 0, end) for part, end in zip(parts, ends) if end]
+    return [part if end == part.num_rows else take_rows(part, np.arange(end)) for part, end in zip(parts, ends) if end]
 
 
 # ---------------------------------------------------------------------------------------------------- bounds
@@ -186,17 +177,13 @@ def words_at(rows: pa.RecordBatch, row: int, prefix: int | None = None) -> Bound
 
 
 def _after(bound: Bound) -> Bound:
-    """The bound behind all rows that begin with these words."""
     return (*bound[:-1], bound[-1] + 1)
 
 
 def in_slices(tables: Mapping[str, Parts], prefix: int | None = None) -> Iterator[dict[str, Parts]]:
     """The rows of tables as spans, unsorted, slice by slice: all rows of a slice come before those of the next one.
 
-    Takes the parts out of the lists as it goes. A prefix that alone takes more than a slice has a slice of its own.
-
-    Args:
-        prefix: rows with so many equal words come in one slice; None: all words.
+    Takes the parts out of the lists as it goes. Rows with the same first `prefix` words (None: all words) come in one slice.
     """
     for bound in [*_slice_bounds(tables, prefix), None]:
         spans = {name: _take_before(parts, bound) for name, parts in tables.items()}
@@ -242,11 +229,7 @@ def _middle(parts: Parts, prefix: int | None) -> Bound | None:
 
 
 class _Samples:
-    """Words of rows at regular distances in sorted parts, and the bytes that each stands for.
-
-    Args:
-        step_bytes: about the distance; each part has one sample at least.
-    """
+    """Words of rows in sorted parts, at least one a part and about one in `step_bytes`, and the bytes that each stands for."""
 
     def __init__(self, parts: Parts, step_bytes: int, prefix: int | None) -> None:
         words: list[list[np.ndarray]] = []

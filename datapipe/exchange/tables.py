@@ -29,7 +29,7 @@ from datapipe.columns import compute, numbers, text_lengths
 from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
-from datapipe.records.checksum import bytes_checksum, file_checksum, intact
+from datapipe.records.checksum import bytes_checksum, file_checksum, rereading
 from datapipe.records.outputs import OutputFile, TableFile
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.documents import DocumentBatch
@@ -258,13 +258,10 @@ def check_committed(root: Root, output: OutputFile) -> None:
         raise damaged(output, "its checksum is not the committed one")
 
 
+@rereading
 def committed_bytes(root: Root, output: OutputFile) -> bytes:
     """A small committed file, its checksum verified."""
-
-    def read() -> bytes:
-        content = root.read_bytes(output.path)
-        if bytes_checksum(content) != output.checksum:
-            raise damaged(output, "its checksum is not the committed one")
-        return content
-
-    return intact(read)
+    content = root.read_bytes(output.path)
+    if bytes_checksum(content) != output.checksum:
+        raise damaged(output, "its checksum is not the committed one")
+    return content

@@ -233,7 +233,7 @@ class Database:
                 columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
                 query += f" union all by name {stored}"
             self._connection.execute(f"create view {name} as {query}")
-        except duckdb.BinderException as error:  # of an output that an earlier version made; see `exchange.facts`
+        except duckdb.BinderException as error:  # of an output that an earlier version made; see `exchange.tables`
             cause = str(error).partition("\n")[0]
             raise UserError(
                 f"{facts.root.url}: a kept column has the name of a column of the views: {cause}. Give it another name under "

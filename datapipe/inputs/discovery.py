@@ -4,10 +4,9 @@
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
 `*` and `?` stay within a folder, `**` crosses folders. A part of a path with `[` that exists as it is written is no pattern.
-Hidden files and `__pycache__` match only by name. Links are followed (`local_folders.py`). Errors are what would be missing in
-silence: a folder that cannot be listed, a file that may not be read, and, where a pattern asks for an ending such as
-`*.parquet`, a broken link with this ending and a folder with it, as Spark writes them. Patterns without an ending pass over
-folders, and over broken links, which they report.
+Hidden files and `__pycache__` match only by name. Links are followed (`local_folders.py`). A folder that cannot be listed and a
+file that may not be read are errors. A pattern with an ending such as `*.parquet` refuses broken links and folders with this
+ending, as Spark writes them; other patterns pass over folders, and report broken links.
 """
 
 from __future__ import annotations
@@ -39,6 +38,9 @@ from datapipe.storage.root import is_remote, open_input, resolve, split_query
 from datapipe.storage.written import chunks_checksum
 
 _WILD = re.compile(r"[*?\[]")
+_WILDCARDS = re.compile(r"(\*\*/|\*\*|\[([!^])?+(.[^]]*)\]|.)", re.DOTALL)
+"""One wildcard, or a character. A class in brackets has at least one character, which may be `]`."""
+
 _NOTHING_LIKE_IT = (
     "A `[` opens a character class, as in part-[0-9].txt, and nothing has this very name. In a name that has the sign itself, "
     "write `[[]` for it."
@@ -63,9 +65,7 @@ def discover(
     Args:
         fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
         where: file, line and key of the patterns, for errors.
-        exclude: patterns of files to leave out.
         prefix: folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list.
-        notes: gets what is noticed; None where nobody asks.
     """
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
@@ -109,23 +109,24 @@ def discover(
 def look_into(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
-    """The files, with what cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are opened at
-    once, as an object store takes a while to answer. Raises UserError, which names `where`, for a file that cannot be read.
-    `on_file` gets how many files are done, and of how many, after each one."""
+    """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are
+    opened at once, as an object store takes a while to answer. Raises UserError for a file that cannot be read. `on_file` gets
+    the number of files that are done, and of all, after each one."""
+
+    def probe(each: tuple[InputFile, Reader]) -> InputFile:
+        file, reader = each
+        try:
+            return reader.probe_large(file, open_input)
+        except OSError as error:
+            raise input_error(error, where, "cannot read", file.url) from error
+
     large = [(file, reader) for file, reader in files if not file.damage and file.text_bytes > split_bytes]
     known: dict[str, InputFile] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
-        for file in threads.map(lambda each: _looked_into(each[0], each[1], where), large):
+        for file in threads.map(probe, large):
             known[file.path] = file
             on_file(len(known), len(large))
     return [(known.get(file.path, file), reader) for file, reader in files]
-
-
-def _looked_into(file: InputFile, reader: Reader, where: str) -> InputFile:
-    try:
-        return reader.probe_large(file, open_input)
-    except OSError as error:
-        raise input_error(error, where, "cannot read", file.url) from error
 
 
 def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[str]) -> str | None:
@@ -138,14 +139,11 @@ def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[
 
 
 def _left_out(exclude: Sequence[str], where: str) -> list[re.Pattern[str]]:
-    return [
-        _glob_of(pattern if pattern.startswith("**") else without_revision(_absolute(pattern)), where).expression
-        for pattern in exclude
-    ]
+    patterns = (each if each.startswith("**") else without_revision(_absolute(each)) for each in exclude)
+    return [_glob_of(pattern, where).expression for pattern in patterns]
 
 
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
-    """The file with the facts that opening it gives: pieces, and the digest of its content where that is its stamp."""
     try:
         file.url.encode()
         if not is_remote(file.url) and not os.access(file.url, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -170,13 +168,11 @@ def _bare(url: str) -> str:
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern as an absolute path or URL, without its query."""
     base = _bare(pattern)
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
 
 def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool], where: str, notes: Notes) -> list[InputFile]:
-    """The files of a list, `@files.txt`."""
     base, query = _absolute(pattern.removeprefix(SIGN)), split_query(pattern)[1]
     below = None if prefix is None else _absolute(prefix) + split_query(prefix)[1]
     compression = COMPRESSION_OF_ENDING.get(Path(base).suffix.lower())
@@ -185,7 +181,6 @@ def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool]
 
 
 def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes: Notes) -> list[InputFile]:
-    """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     try:
         if is_http(base):
@@ -251,8 +246,8 @@ def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Glob:
-    """A pattern with wildcards: the folders before the first one, with a slash at the end, the
-    pattern behind, whether there is a wildcard at all, and an expression of the whole path."""
+    """A pattern: the folders before its first wildcard, with a slash at the end, the rest, and an expression of the whole path.
+    Without a wildcard it is no pattern."""
 
     prefix: str
     below: str
@@ -274,7 +269,6 @@ class _Glob:
         return bool(entry.instead) and has_ending and (entry.instead != FOLDER or self.depth is not None)
 
     def folders(self, notes: Notes) -> LocalFolders:
-        """What it matches in local folders."""
         return LocalFolders(
             prefix=self.prefix,
             depth=self.depth,
@@ -288,7 +282,6 @@ class _Glob:
 
 
 def _fixed_prefix(base: str) -> str:
-    """The folder part before the first wildcard, with its slash."""
     wild = _WILD.search(base)
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
@@ -309,7 +302,6 @@ def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexi
 
 
 def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:
-    """The files and folders that match below `root`, the path of the prefix on an object store."""
     selector = pafs.FileSelector(root, allow_not_found=True, recursive=glob.depth != 0)
     for info in filesystem.get_file_info(selector):
         path = glob.prefix.rstrip("/") + info.path[len(root) :]
@@ -319,34 +311,20 @@ def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Ite
 
 def _expression(pattern: str, num_fixed: int, where: str) -> re.Pattern[str]:
     """A glob as a regular expression over the whole path. Its first `num_fixed` characters are taken as they are written."""
-    out, index = [re.escape(pattern[:num_fixed])], num_fixed
-    while index < len(pattern):
-        negated = pattern[index + 1 : index + 2] in ("!", "^")
-        if pattern.startswith("**/", index):
-            out.append("(?:.*/)?")
-            index += 3
-        elif pattern.startswith("**", index):
-            out.append(".*")
-            index += 2
-        elif pattern[index] == "*":
-            out.append("[^/]*")
-            index += 1
-        elif pattern[index] == "?":
-            out.append("[^/]")
-            index += 1
-        elif pattern[index] == "[" and (end := pattern.find("]", index + 2 + negated)) > 0:
-            inside = "".join(char if char == "-" else re.escape(char) for char in pattern[index + 1 + negated : end])
-            out.append(f"(?!/)[{'^' * negated}{inside}]")
-            index = end + 1
-        else:
-            out.append(re.escape(pattern[index]))
-            index += 1
+    wildcards = (_expression_of(*found.groups()) for found in _WILDCARDS.finditer(pattern, num_fixed))
     try:
-        return re.compile("".join(out), re.DOTALL)
+        return re.compile(re.escape(pattern[:num_fixed]) + "".join(wildcards), re.DOTALL)
     except re.error as error:
         raise UserError(
             f"{where}: '{pattern}' is not a glob: {error.msg}. Expected [a-z], [abc] or [!abc] in brackets"
         ) from None
+
+
+def _expression_of(wildcard: str, negation: str | None, inside: str | None) -> str:
+    if inside is None:
+        return {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(wildcard, re.escape(wildcard))
+    characters = "".join(char if char == "-" else re.escape(char) for char in inside)
+    return f"(?!/)[{'^' if negation else ''}{characters}]"
 
 
 def _is_hidden(relative: str) -> bool:

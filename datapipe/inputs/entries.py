@@ -1,11 +1,11 @@
-"""What is at a path or URL, without reading it: a file with its size and times, or something in the place of one."""
+"""Files at paths and URLs, without reading them: size and times, other things in their places, files that are read twice."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from datapipe.stage.reader import InputFile
 from datapipe.storage.http import is_http, state_of
 from datapipe.storage.hub import commit_of
 from datapipe.storage.local import FileState
-from datapipe.storage.root import is_remote, resolve
+from datapipe.storage.root import is_remote, resolve, split_query
 
 FOLDER = "a folder"
 ETAG = "etag:"
@@ -27,15 +27,14 @@ _NO_FILE = FileState(num_bytes=0)
 
 @dataclass(kw_only=True, slots=True)
 class Notes:
-    """What is noticed while files are listed, and stops nothing.
+    """Findings of listing files that stop nothing.
 
     Attributes:
         passed_over: paths that match and are neither file nor folder, such as broken links.
-        linked_again: links to folders that are passed over, each with where it leads.
+        linked_again: links to folders that are passed over, each with its target.
         named_twice: lines of lists that name a file again.
         on_file: called for each file when its facts are known.
-        may_grow: whether lists are being written: then a last line without its end is passed over,
-            and a file that is not there yet. Otherwise both are what a list says.
+        may_grow: whether lists are being written: then a last line without its end is passed over, and so is a missing file.
         not_there_yet: lines of lists that name such a file.
     """
 
@@ -49,12 +48,8 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, or what is in the place of one.
-
-    Attributes:
-        path: absolute, or a URL without its query.
-        instead: of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file, which has a `state`.
-    """
+    """A file at an absolute path, or a URL without its query; or `instead` of a file "a folder", "a broken link", "neither file
+    nor folder"."""
 
     path: str
     state: FileState = _NO_FILE
@@ -79,7 +74,6 @@ class Entry:
         return self.file_as(self.path[len(prefix) :], query)
 
     def file_as(self, path: str, query: str) -> InputFile:
-        """The file as planning sees it, by a path of its own."""
         commit, state = commit_of(self.path), self.state
         by_etag = state.mtime_ns is None and state.etag is not None
         return InputFile(
@@ -104,9 +98,8 @@ def status_of(path: str) -> os.stat_result | None:
 
 
 def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
-    """What is at an absolute path or URL, which may have a `query`; None for nothing. Raises
-    OSError. `folder`: URL of a folder above, with a slash at its end, through whose client an
-    object store is asked, since making one for each file takes 3.5 ms."""
+    """The entry at an absolute path or URL, which may have a `query`; None for nothing. Raises OSError. `folder` is a URL of a
+    folder above, with a slash at its end, whose client asks an object store: a client for each file takes 3.5 ms."""
     if is_http(path):
         try:
             return Entry(path, state_of(path + query))
@@ -119,3 +112,38 @@ def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
     inside = f"{inside.rstrip('/')}/{path.removeprefix(folder)}" if is_below else inside
     info = filesystem.get_file_info(inside)
     return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)
+
+
+Reading = tuple[str, InputFile]
+"""Name of a source, and a file that it reads."""
+
+
+def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:
+    """The files of all sources that are read more than once, each with all its readings, in the order of sources and paths.
+
+    Local files are the same where device and inode are; files elsewhere where their URLs are, without credentials and options.
+    The system is asked only about files that agree in size and times.
+    """
+    alike: dict[object, list[Reading]] = {}
+    for source, listed in files.items():
+        for file in listed:
+            facts = file.num_bytes, file.mtime_ns, file.ctime_ns, is_remote(file.url)
+            alike.setdefault(facts, []).append((source, file))
+    same: dict[object, list[Reading]] = {}
+    for readings in alike.values():
+        for source, file in readings if len(readings) > 1 else ():
+            for identity in _identity(file):
+                same.setdefault(identity, []).append((source, file))
+    return [readings for readings in same.values() if len(readings) > 1]
+
+
+def _identity(file: InputFile) -> Iterator[object]:
+    """What the same file has and no other; nothing for a file that is gone meanwhile."""
+    if is_remote(file.url):
+        yield file.url if is_http(file.url) else split_query(file.url)[0]  # the query of a web server may name the file
+        return
+    try:
+        status = os.stat(file.url)
+    except OSError:
+        return
+    yield status.st_dev, status.st_ino

@@ -2,9 +2,8 @@
 
     real folders ─▶ the links in them, in the order of their paths ─▶ the folders behind each ─▶ the links in those ─▶ …
 
-Each real folder gives its files once: by its own path where that is below the first folder, else by the first link to it. The
-order in which a disk lists names does not matter. Two kinds of links are passed over and named in the notes: those that lead to
-a folder above themselves, and those to a folder whose files are listed already.
+Each real folder gives its files once: by its own path where that is below the first folder, else by the first link to it. Links
+to a folder above themselves, and to a folder whose files are listed already, are passed over and named in the notes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from datapipe.errors import UserError
 from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
 
 _MOST_VISITS = 100_000
-"""Most folders that are entered a second time because nothing in them matched the first time. Links
-that cross each other make more paths than anybody can list."""
-
+"""Most folders that are entered a second time because nothing in them matched the first time: links may cross each other."""
 
 _Link = tuple[str, tuple[str, ...]]
 """The path of a folder to enter, and the real folders that hold the links on the way there."""
@@ -27,10 +24,9 @@ _Link = tuple[str, tuple[str, ...]]
 
 @dataclass(kw_only=True, slots=True)
 class LocalFolders:
-    """Lists what matches below a folder.
+    """Lists the entries below a folder, `prefix` with a slash at its end, that match.
 
     Attributes:
-        prefix: the folder, with a slash at its end.
         depth: how many folders down the files are; None for any number.
         enters: whether a folder of this name is entered.
     """
@@ -71,7 +67,6 @@ class LocalFolders:
             found += [into for path in links if (into := self._entered_by(path, above)) is not None]
 
     def _is_given(self, folder: str, *, is_linked: bool) -> bool:
-        """Whether the files of a folder are listed already, by another path."""
         identity = _identity(folder)
         if is_linked and identity in self._given:
             self.notes.linked_again.append(f"{folder} is {os.path.realpath(folder)}, whose files are listed already")

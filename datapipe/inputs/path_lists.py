@@ -7,14 +7,12 @@
 
     list ─▶ lines ─▶ absolute paths and URLs ─▶ size and time of each, `_THREADS` at a time ─▶ InputFile, in their order
 
-A file's path, of which the keys of its documents are made, is its line; of a line that is absolute, the line without scheme and
-leading slash. So a list may move, and documents keep their keys. A list that has grown plans the tasks of the new files alone.
+A file's path, which the keys of its documents are made of, is its line, without scheme and leading slash. So a list may move,
+and documents keep their keys. A list that has grown plans the tasks of the new files alone.
 
-While a list is followed (`datapipe run --follow`) it may be in the middle of a line, or name a file
-before it is there: such a line counts once it is whole, and its file there.
-
-A list is read as a whole: a cut or damaged archive is an error, since files would be missing in silence. A list that is read
-from a store or web server cannot name files of this machine. Memory is that of the list: 100,000 lines take 60 MB.
+A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it exists: such a line counts
+once it is whole and its file exists. A cut or damaged archive is an error, since files would be missing in silence. A list from
+a store or web server cannot name files of this machine. 100,000 lines take 60 MB of memory.
 """
 
 from __future__ import annotations
@@ -48,10 +46,9 @@ _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True)
 class ListedPath:
-    """A line of a list.
+    """A line of a list, numbered from 1.
 
     Attributes:
-        number: of the line, from 1.
         url, query: absolute path, or URL without its "?key=value…".
         path: for the keys of the documents.
         folder: URL that the line is relative to; empty for a line that is absolute.
@@ -65,9 +62,8 @@ class ListedPath:
 
 
 def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:
-    """The files that a list names, each URL once, in its order. Raises UserError, which names
-    `where`, for a list that cannot be read, is empty or damaged, or has a line that is no path.
-    Relative lines begin in `prefix`; None for the folder of the list."""
+    """The files that a list names, each URL once, in its order. Raises UserError for a list that cannot be read, is empty or
+    damaged, or has a line that is no path. Relative lines begin in `prefix`; None for the folder of the list."""
     found: dict[str, ListedPath] = {}
     shown = masked(location)
     base = split_query(location)[0].rpartition("/")[0] + split_query(location)[1] if prefix is None else prefix
@@ -86,8 +82,7 @@ def listed_paths(location: str, compression: str | None, prefix: str | None, whe
 def listed_files(
     pattern: str, listed: Sequence[ListedPath], is_left_out: Callable[[str], bool], where: str, notes: Notes
 ) -> list[InputFile]:
-    """The files of a list with their facts, without those that are left out. Raises UserError for a
-    file that is missing, and the first error of a store."""
+    """The files of a list without those that are left out. Raises UserError for a missing file, and for a failing store."""
     wanted = [line for line in listed if not is_left_out(line.url)]
     if not wanted and not notes.may_grow:
         raise UserError(f"{where}: '{masked(pattern)}' names {counted(len(listed), 'file')}, and `exclude` leaves out all.")
@@ -110,7 +105,7 @@ def listed_files(
 
 
 def _entry(line: ListedPath, where: str) -> Entry | None:
-    """What is at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
+    """The entry at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
     for pause_s in (*_PAUSES_S, None):
         try:
             return entry_at(line.url, line.query, line.folder)
@@ -138,7 +133,6 @@ def _content(location: str, compression: str | None, where: str, shown: str) -> 
 
 
 def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
-    """The lines that name files, with their numbers from 1."""
     for number, line in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
         if len(line) > _MOST_LINE_BYTES or b"\0" in line:
             found = "a NUL byte" if b"\0" in line[:_MOST_LINE_BYTES] else f"a line of {len(line):,} bytes"
@@ -152,7 +146,6 @@ def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 
 def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) -> ListedPath:
-    """A line as an absolute path or URL."""
     scheme = line.partition("://")[0].lower() if "://" in line else ""
     is_local = scheme in ("", "file")
     is_elsewhere = scheme not in _STORES if scheme else line.startswith("/") or ".." in line.split("/")

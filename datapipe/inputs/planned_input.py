@@ -7,21 +7,20 @@
 | with the plan        | size, mtime, ctime        | size, time of modification in seconds, else the ETag |
 | first open with last | also device and inode     | also the ETag                                        |
 
-No program can set ctime back, so a file that is overwritten with its time restored is found, and so is one that takes the place
-of another of equal size and time. The facts are those of this run's plan and enter no fingerprint: a file that was copied, with
-its time, between two runs is still the same. An output of a task whose input changed is not committed.
+No program can set ctime back, so a file that is overwritten or replaced with its size and time restored is found. The facts are
+those of this run's plan and enter no fingerprint: a file that was copied with its time between two runs is the same. An output
+of a task whose input changed is not committed.
 
-Not seen: an object that is replaced by one of its size within the second of its modification, between two tasks that read
-parts of it, as pyarrow's clients can send no version and no If-Match with a read; what a network file system has not shown this
-machine yet; and a file that was overwritten between two runs with size and time restored: `fingerprint: content` sees it.
-"""
+Not found: an object that is replaced by one of its size within the second of its modification, between two tasks that read
+parts of it; changes that a network file system has not shown this machine yet; and a file that was overwritten between two runs
+with size and time restored: `fingerprint: content` finds it."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -44,17 +43,13 @@ _WHOLE_FILE = 1 << 62
 
 _REMEDY = (
     "Nothing that this task read of it is kept. See that nothing writes to input files while a run reads them, then run the "
-    "same command again: it plans anew"
+    "same command again"
 )
 
 
 class ChangedInputError(UserError):
-    """An input file is not the one that was planned.
-
-    Attributes:
-        file: as it was planned.
-        looks_planned: whether size and time of modification are the planned ones, so that a new plan will not see the change.
-    """
+    """An input file, `file` in the plan, has changed. `looks_planned`: whether its size and time of modification are those of
+    the plan, so that a new plan will not see the change."""
 
     def __init__(self, message: str, file: InputFile, *, looks_planned: bool = False) -> None:
         super().__init__(message)
@@ -74,7 +69,7 @@ class PlannedInput:
         self._first: FileState | None = None
 
     def open(self, url: str) -> pa.NativeFile:
-        """Opens the file for its reader, as `storage.open_input`. Other files, which a reader may need, are not compared."""
+        """Opens the file for its reader. Other files, which a reader may need, are not compared."""
         if url != self.file.url:
             return open_input(url)
         with self._reporting_gone():
@@ -99,9 +94,16 @@ class PlannedInput:
         try:
             yield
         except OSError as error:
-            if error.errno in _GONE:
-                raise _gone(self.file, error) from error
-            raise
+            if error.errno not in _GONE:
+                raise
+            file = self.file
+            reason = os.strerror(error.errno or 0) if error.errno != errno.ENXIO else "it is no regular file"
+            message = (
+                f"{file.url} cannot be opened: {reason}. When the run was planned, it was a file of {file.num_bytes:,} bytes. "
+                f"Put it back, or take it out of the source's path; on a cluster, every node must see it and may read it. Then "
+                f"run the same command again."
+            )
+            raise ChangedInputError(message, file) from error
 
     def _compare(self, state: FileState) -> None:
         difference = _difference(self.file, state) or (self._first and _between(self._first, state))
@@ -125,11 +127,16 @@ class PlannedInput:
         elif isinstance(error, Exception) and not isinstance(error, UserError):
             error.add_note(f"while {self.file.url} was read")
             if outage_of(error, self.file.url) is None or not is_remote(self.file.url):  # a silent store is not asked again
-                self._compare_after(error)
+                try:
+                    self.compare()
+                except ChangedInputError as changed:  # the cause of the error
+                    raise changed from error
+                except OSError:  # the storage fails again, which `error` reports
+                    pass
             self._raise_of_store(error)
 
     def _raise_of_store(self, error: Exception) -> None:
-        """Raises what an error says of the store of the file, with the file's name; returns where it says nothing."""
+        """Raises the outage or refusal of the file's store behind an error, if there is one, with the file's name."""
         if isinstance(error, UserError):
             return
         outage, refusal = outage_of(error, self.file.url), refusal_of(error)
@@ -138,30 +145,19 @@ class PlannedInput:
         if refusal is not None:
             raise UserError(f"{self.file.url}: {refusal}, and run the same command again.") from error
 
-    def _compare_after(self, error: Exception) -> None:
-        """Raises ChangedInputError where the file has changed, which then caused the error of its reader."""
-        try:
-            self.compare()
-        except ChangedInputError as changed:
-            raise changed from error
-        except OSError:  # the storage fails again, which `error` reports
-            return
-
 
 def changed_inputs(files: Iterable[InputFile]) -> list[ChangedInputError]:
-    """The errors of local input files that are not the planned ones any more.
-
-    For an attempt that failed for any reason, by a signal too, which leaves no word of it. A file on an object store is left to
-    the task that reads it: one request a file is too slow for the driver, and a store's times cannot be set back.
-    """
+    """The errors of local input files that have changed, for an attempt that failed for any reason. Files of object stores are
+    left to their tasks: one request a file is too slow for the driver, and a store's times cannot be set back."""
     changed: list[ChangedInputError] = []
     for file in files:
-        with suppress(OSError):  # no change but a failing disk, which the attempt reports
-            try:
-                if not is_remote(file.url):
-                    PlannedInput(file).compare()
-            except ChangedInputError as error:
-                changed.append(error)
+        try:
+            if not is_remote(file.url):
+                PlannedInput(file).compare()
+        except ChangedInputError as error:
+            changed.append(error)
+        except OSError:  # no change but a failing disk, which the attempt reports
+            continue
     return changed
 
 
@@ -197,7 +193,6 @@ def _difference(file: InputFile, state: FileState) -> str:
 
 
 def _between(first: FileState, last: FileState) -> str:
-    """How a file differs from the one that was opened first, in words; empty if it does not."""
     if last.inode != first.inode:
         return "another file has taken its place"
     if last.etag != first.etag:
@@ -205,17 +200,6 @@ def _between(first: FileState, last: FileState) -> str:
     return ""
 
 
-def _gone(file: InputFile, error: OSError) -> ChangedInputError:
-    reason = os.strerror(error.errno or 0) if error.errno != errno.ENXIO else "it is no regular file"
-    return ChangedInputError(
-        f"{file.url} cannot be opened: {reason}. When the run was planned, it was a file of {file.num_bytes:,} bytes. Put it "
-        f"back, or take it out of the source's path; on a cluster, every node must see it and may read it. Then run the same "
-        f"command again: it plans anew.",
-        file,
-    )
-
-
 def _time(time_ns: int | None) -> str:
-    """A time with its fraction, which alone may differ: 2026-11-22 11:30:03.123456789 UTC."""
     seconds, fraction = divmod(time_ns or 0, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09d} UTC"

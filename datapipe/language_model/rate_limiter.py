@@ -1,7 +1,7 @@
 """When requests begin, and how long to wait for a silent server.
 
-A request begins when the server's Retry-After allows. Pauses between attempts grow from `_FIRST_PAUSE_S` to
-`_MOST_PAUSE_S`, with a jitter that is a keyed hash of the request: requests that failed together do not come back together.
+A request begins when the server's Retry-After allows. Pauses between attempts double, with a jitter that is a keyed hash of
+the request: requests that failed together do not come back together.
 """
 
 import asyncio
@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable
 
 from datapipe.language_model.endpoint import AttemptError, EndpointError
+from datapipe.machine.retries import RetryPolicy
 from datapipe.rng import seed_for
 
-_FIRST_PAUSE_S = 0.5
-_MOST_PAUSE_S = 30.0
-_MOST_RETRY_AFTER_S = 120.0
+_POLICY = RetryPolicy(first_s=0.5, longest_s=30.0, longest_asked_s=120.0)
 _REPORT_AFTER_S, _REPORT_EVERY_S = 5.0, 30.0
 
 
@@ -29,10 +28,9 @@ class Clock:
 
 def pause_s(error: AttemptError, number: int, key: str) -> float:
     """Seconds until the next attempt of the request with this key, behind `number` failed ones."""
-    if error.retry_after_s is not None:
-        return min(error.retry_after_s, _MOST_RETRY_AFTER_S)
     jitter = seed_for(0, "language model", "retry", key, number) / 2**64
-    return min(_FIRST_PAUSE_S * 2.0 ** min(number - 1, 16), _MOST_PAUSE_S) * (0.5 + jitter / 2)
+    share = 1.0 if error.retry_after_s is not None else 0.5 + jitter / 2
+    return _POLICY.pause_s(number, error.retry_after_s) * share
 
 
 class RateLimiter:

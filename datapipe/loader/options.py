@@ -89,6 +89,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     Attributes:
         snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
+        sequence_length: tokens of a row, of an output with several lengths; by default the first of the mixture.
         global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
         batch_size: rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in all.
         rank: number of this trainer, from 0.
@@ -130,6 +131,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
     """
 
     snapshot: str | None = None
+    sequence_length: _Rows | None = None
     global_batch_size: _Rows | None = None
     batch_size: _Rows | None = None
     rank: int | None = None

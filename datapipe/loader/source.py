@@ -26,7 +26,7 @@ from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_tokens
+from datapipe.shards.manifest import Snapshot, has_snapshot, output_of, read_tokens
 from datapipe.storage.root import Root
 
 KERNELS = (
@@ -101,9 +101,11 @@ class FileSource(BatchSource):
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
-        self.output, self._root, self._options = output, Root(output), options
+        self._root, length = output_of(Root(output))
+        options = options if length is None else options.model_copy(update={"sequence_length": length})
+        self.output, self._options = output, options
         self.num_threads = 1 if self._root.local is not None else MAX_THREADS
-        self.snapshot = read_tokens(self._root, options.snapshot)
+        self.snapshot = read_tokens(self._root, options.snapshot, options.sequence_length)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
         self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)

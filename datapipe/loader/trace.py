@@ -32,7 +32,7 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Mesh
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_tokens
+from datapipe.shards.manifest import Snapshot, has_snapshot, output_of, read_tokens
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
@@ -158,6 +158,7 @@ def open_run(
     global_batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
     snapshot: str | None = None,
+    sequence_length: int | None = None,
     split: Split = "train",
     seed: int | None = None,
 ) -> TracedRun:
@@ -168,21 +169,23 @@ def open_run(
         global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
         snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
+        sequence_length: by default that of the state, or the first.
         seed: as the loader was opened, if it was given.
     """
-    root = Root(str(output))
+    root, length = output_of(Root(str(output)))
+    length = sequence_length or length
     if state is not None:
         saved, lineage = read_state(state)
         if snapshot is None and has_snapshot(root, saved.snapshot):
             snapshot = saved.snapshot
-        found = read_tokens(root, snapshot)
+        found = read_tokens(root, snapshot, length or saved.sequence_length)
         return TracedRun(root, found, saved_order(saved, lineage, found), saved.step)
     if global_batch_size is None or global_batch_size < 1:
         given = "no global batch size" if global_batch_size is None else f"global batch size {global_batch_size}"
         raise UserError(
             f"{given}: give the rows of a step, at least 1 (--global-batch-size N), or the loader's state (--state FILE)."
         )
-    found = read_tokens(root, snapshot)
+    found = read_tokens(root, snapshot, length)
     inventory = Inventory(found, split, found.seed if seed is None else seed, found.window_shards)
     return TracedRun(root, found, begin_run(inventory, recipe_of(found), global_batch_size, Skips()), None)
 

@@ -9,8 +9,6 @@ for the process, because kernels that are compiled, a thousand calls below the t
 and benchmarks, nothing is written.
 """
 
-from __future__ import annotations
-
 import marshal
 import mmap
 import os

@@ -4,8 +4,6 @@ A file holds a checksum and its data, and appears whole (`files.py`). A damaged 
 as used, once a day; unused files are deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -4,8 +4,6 @@ It is `http.server`, which starts in 50 ms and needs no dependency: a request he
 a thread, and ends after a time without bytes. Large bodies are refused.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 {"time": "2026-11-23T09:00:00.123Z", "event": "task_committed", "step": "web/read", "seconds": 1.25}
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -4,8 +4,6 @@ A stage names its distributions (`Stage.libraries`), which are checked when a ru
 datapipe are also imported: one that lacks its own dependencies fails there, not in a worker.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from importlib import metadata
@@ -17,14 +15,8 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def require(library: str, needed_by: str) -> str:
-    """The version of an installed distribution, which can be imported if it belongs to an extra of datapipe.
-
-    Args:
-        library: name of the distribution, as pip knows it.
-        needed_by: for the error: "extract.html".
-
-    Raises:
-        UserError: The distribution is not installed, or importing it fails.
+    """The version of an installed distribution, which can be imported if it belongs to an extra of datapipe. Raises UserError
+    otherwise, naming `needed_by`: "extract.html".
     """
     extra = _extra_of(library)
     advice = f"Run: pip install 'datapipe[{extra}]'" if extra else f"Run: pip install {library}"

@@ -4,8 +4,6 @@ action ─▶ result
    └▶ OSError ─▶ `pause_after` raises, where no attempt helps, or gives seconds ─▶ pause ─▶ action …
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -23,8 +21,7 @@ class RetryPolicy:
 
     Attributes:
         first_s, longest_s: each pause is twice the one before, from the first to the longest.
-        most_attempts: including the first.
-        most_s: of one failure after another, without a success.
+        most_attempts: including the first. most_s: of one failure after another, without a success.
         longest_asked_s: of a pause that a server asks for.
     """
 

@@ -8,8 +8,6 @@ lone surrogates become escapes of JSON, such as \\u001b, so the output of `--jso
 same text: it may end in a terminal.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,13 +1,11 @@
-"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>".
-
-file     every byte of it, in the manifest
-block    the rows of one record batch or row group, whatever the format, in the shard itself: it comes with the block
-"""
+"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>": of all bytes of a file, in the manifest, and of the rows of one
+record batch or row group, in the shard itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +21,7 @@ READINGS = 3
 
 _DAMAGE = (CorruptionError, SnapshotError, DamagedInputError)
 _Read = TypeVar("_Read")
+_P = ParamSpec("_P")
 
 
 class Rereads:
@@ -45,6 +44,16 @@ def intact(read: Callable[[], _Read]) -> _Read:
         raise
 
 
+def rereading(read: Callable[_P, _Read]) -> Callable[_P, _Read]:
+    """A function that is called again where it finds damage; see `intact`."""
+
+    @wraps(read)
+    def reread(*args: _P.args, **kwargs: _P.kwargs) -> _Read:
+        return intact(lambda: read(*args, **kwargs))
+
+    return reread
+
+
 def bytes_checksum(content: bytes | memoryview) -> str:
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
 
@@ -62,10 +71,8 @@ def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, i
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:
-    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start.
-
-    A damaged file cannot make this read outside the batch.
-    """
+    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start. A
+    damaged file cannot make this read outside the batch."""
     hasher = xxhash.xxh3_128()
     hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
     for name in ("lengths", "keys", "starts"):

@@ -32,7 +32,7 @@ from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS
-from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK, below, length_folders
+from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK
 from datapipe.records.outputs import OutputFile, Outputs, Record, output_from_json, output_to_json
 from datapipe.storage.lock import PROBE, OutputLock
 from datapipe.storage.root import Root
@@ -168,10 +168,8 @@ class Ledger:
 
     def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]
-        lengths = length_folders(self.root)
-        snapshots = [below(folder, SNAPSHOTS) for folder in lengths]
-        for folder in (*lengths, *snapshots, *(below(folder, LISTS) for folder in lengths), WORK, LEDGER, INDEX, PUBLISHED):
-            paths = (path for path, _ in self.root.list_files(folder, recursive=folder in snapshots))
+        for folder in ("", SNAPSHOTS, LISTS, WORK, LEDGER, INDEX, PUBLISHED):
+            paths = (path for path, _ in self.root.list_files(folder, recursive=folder == SNAPSHOTS))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         return left
 

@@ -4,12 +4,12 @@ snapshot.json                     the newest snapshot
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
   additions.json                  the folders of the additions that it is made of
 additions/NUMBER/                 each an output of its own, of new files
-additions/work/                   the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
+additions/work/                   the lock of the process that follows, and follow.json: its state, for `datapipe status`
 shards/SOURCE/part-….arrow        the shards of all of them
 lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 removed.parquet                   of the newest: documents that were taken down, where there are any
-length-N/                         the same for every further sequence length
+length-N/shards/SOURCE/           those of a further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
 README.md   croissant.json        the card of the newest snapshot: for people and the hub, and for programs
@@ -18,21 +18,17 @@ work/                             what runs need to resume, and `inspect` to loo
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that a takedown changed
   run.json   inputs.parquet       the last run and its inputs
-  begun                           while a run is at work, and after it was killed: run.json is then of the run before
+  begun                           of a run that is active or was killed: run.json is then of the run before
   cluster.json                    hours that nodes of a Ray cluster were used for
   published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
-  lock   lock.json                held by the run at work: locally, on an object store
+  lock   lock.json                held by the active run: locally, on an object store
   deleting-ID.json                what a run on an object store is deleting
   status.json                     how far the run is, for `datapipe status`
   failure.txt                     the traceback of the task that failed the last run
 """
 
 from __future__ import annotations
-
-import re
-
-from datapipe.storage.root import Root
 
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
@@ -63,19 +59,7 @@ INDEX = f"{WORK}/index"
 STATUS = f"{WORK}/status.json"
 FAILURE = f"{WORK}/failure.txt"
 
-_LENGTH_FOLDER = re.compile(r"length-\d+")
-
 
 def published_tasks(fingerprint: str) -> str:
     """The file that lists the tasks of a snapshot, by fingerprint, one a line."""
     return f"{PUBLISHED}/{fingerprint}"
-
-
-def length_folders(root: Root) -> list[str]:
-    """Folders of an output that hold snapshots: "", itself, for the first sequence length, "length-8192" for a further one."""
-    return ["", *(folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder))]
-
-
-def below(folder: str, path: str) -> str:
-    """The path from the output of one in a folder of `length_folders`."""
-    return f"{folder}/{path}" if folder else path

@@ -3,14 +3,10 @@
     stages.filter.length ─▶ the modules that it imports, in functions too ─▶ … ─▶ digest of their normal forms, and kernels
 
 Every module of datapipe, of its stages and of the user that imports lead to counts whole, except `MACHINERY`. Libraries count
-by their versions (`Stage.libraries`). The normal form of a module leaves out what does not decide what its code does: comments,
-layout, docstrings, descriptions of options, messages of errors, and imports for type checkers.
+by their versions (`Stage.libraries`). The normal form of a module leaves out comments, layout, docstrings, descriptions of
+options, messages of errors, and imports for type checkers. A module whose name is computed is not followed.
 
-A module whose name is computed is not followed.
-
-What each file holds is kept in the cache of the machine, by its content:
-
-    $XDG_CACHE_HOME/datapipe/source_code/<digest of the file, of this one, and of the version of Python>.bin
+The cache of the machine holds each parsed module, by the digests of its file, of this one, and of the version of Python.
 """
 
 from __future__ import annotations
@@ -38,11 +34,10 @@ MACHINERY = tuple(
         *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip
-"""Modules and packages that no digest covers: they move files, speak to people, compile kernels, and compute fingerprints. No
-output depends on them."""
+"""Modules and packages that no digest covers, since no output depends on them."""
 
 _NAMING = frozenset({"datapipe", "datapipe.stage"})
-"""Packages whose `__init__.py` no digest covers: it only finds what the modules of the package hold."""
+"""Packages whose `__init__.py` no digest covers: it only finds names of the package's modules."""
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -52,13 +47,7 @@ _PROSE = frozenset({"description", "title", "examples"})
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Code with all that it imports.
-
-    Attributes:
-        digest: 64 hex digits over the normal forms of its modules.
-        modules: their names.
-        kernels: `module:function` of every kernel in the modules.
-    """
+    """Code with all that it imports: a digest of 64 hex digits over its modules, and `module:function` of every kernel."""
 
     digest: str
     modules: frozenset[str]
@@ -102,10 +91,6 @@ def _reader_of(module: str, file: Path) -> Callable[[str], _Module | None]:
 
 
 def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None]) -> Code:
-    """
-    Args:
-        read_of_user: a module of the user by its name; None for other names.
-    """
     reached: dict[str, _Module] = {}
     pending = list(modules)
     while pending:
@@ -129,7 +114,6 @@ def is_machinery(name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def _installed(name: str) -> _Module | None:
-    """A module of this installation; None for a name that is no module, and for a folder without `__init__.py`."""
     return _read_in(_ROOT, name)
 
 
@@ -146,7 +130,7 @@ def _read_in(root: Path, name: str) -> _Module | None:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """What a module holds.
+    """A parsed module.
 
     Attributes:
         form: digest of the normal form.
@@ -161,11 +145,7 @@ class _Module:
 
 @lru_cache(maxsize=2048)
 def _parsed(package: str, source: bytes) -> _Module:
-    """The module of a source, from the cache of this machine where it is there: parsing all of datapipe takes a second.
-
-    Args:
-        package: the package that relative imports are relative to.
-    """
+    """The module of a source, whose relative imports begin in `package`. Cached: parsing all of datapipe takes a second."""
     key = xxhash.xxh3_128(f"{platform.python_version()}\0{_this_file()}\0{package}\0".encode() + source)
     path = cache_home() / "source_code" / f"{key.hexdigest()}.bin"
     return cached(path, lambda: pickle.dumps(_module_of(_NormalForm().visit(ast.parse(source)), package)), pickle.loads)
@@ -191,7 +171,6 @@ def _last_name(node: ast.AST) -> str:
 
 
 class _NormalForm(ast.NodeTransformer):
-    """Takes out of a tree what does not decide what the code does."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -215,7 +194,7 @@ class _NormalForm(ast.NodeTransformer):
 
 
 def _imports(tree: ast.AST, package: str) -> frozenset[str]:
-    """The modules that code imports, by statements and by names that are written out, and the packages around them."""
+    """The modules that code imports, by statements and by literal names, and the packages around them."""
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -226,7 +205,6 @@ def _imports(tree: ast.AST, package: str) -> frozenset[str]:
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules that an import statement runs, and the imported names, which may be modules."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from datapipe.shards.provenance import Provenance, SyntheticEntry
+from datapipe.shards.source_entry import Provenance, SyntheticEntry
 from datapipe.stage.licenses import UNKNOWN
 
 

@@ -20,11 +20,11 @@ from datapipe.quantities import counted, size
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
-from datapipe.steps.encoding import choice_of
 from datapipe.steps.estimate import Estimate
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pipeline import GlobalStep
 from datapipe.steps.request import Request, TakenSource
+from datapipe.steps.tokenize import choice_of
 from datapipe.steps.weighting import BYTES_PER_TOKEN, shares_of
 
 Reasons = Mapping[str, Sequence[str]]
@@ -92,7 +92,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
     shares, basis = ({}, "") if is_text else _shares(mixture, request, counts_by_source)
     taken = {
         name: {
-            "snapshot": source.fingerprint,
+            "snapshot": source.snapshot.fingerprint,
             "tokens": _taken_tokens(source),
             "share": float(shares[name]),
             "tokens_to_draw": None if total is None else int(shares[name] * total),
@@ -236,9 +236,8 @@ def _mixture_table(request: Request, plan: Plan) -> NumberTable:
 
 
 def _taken_tokens(source: TakenSource) -> int:
-    """Tokens of the rows of another snapshot, the first sequence length."""
-    _, snapshot = next(iter(source.snapshots.values()))
-    return sum(shard.tokens for shard in snapshot.shards if shard.source == source.source)
+    """Tokens of the rows of another snapshot, of its first sequence length."""
+    return sum(shard.tokens for shard in source.snapshot.shards if shard.source == source.source)
 
 
 def _shares(

@@ -221,8 +221,8 @@ def _next(report: Report, output: str, width: int) -> Iterator[str]:
         yield line if len(line) <= width else f"  {command}"
     for number, length in enumerate(report.total.packing):
         yield from ["", "    from datapipe.loader import Loader"] if not number else [""]
-        folder = f"{output}/length-{length}" if number else output
-        yield f"    for batch in Loader({json.dumps(folder, ensure_ascii=False)}, batch_size=8):"
+        rows = f", sequence_length={length}" if number else ""
+        yield f"    for batch in Loader({json.dumps(output, ensure_ascii=False)}, batch_size=8{rows}):"
         yield f'        batch["input_ids"], batch["labels"]  # (8, {length})'
     if report.shards and report.shards.held_out:
         yield from ["", f'  held out: Loader({json.dumps(output, ensure_ascii=False)}, split="validation", batch_size=8)']

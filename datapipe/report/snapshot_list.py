@@ -16,7 +16,7 @@ from datapipe.quantities import counted, size
 from datapipe.records.names import MIXTURE
 from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
 from datapipe.shards.manifest import Snapshot, snapshot_file, snapshot_folder
-from datapipe.shards.snapshots import Pin, Publication, files_needed, pins, published_names
+from datapipe.shards.snapshots import Pin, Publication, files_needed, pins
 from datapipe.snapshots.clean import Cleaning
 from datapipe.steps.reasons import flat, stage_changes, value_changes
 from datapipe.storage.root import Root, parquet_table
@@ -41,10 +41,8 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
         told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
-        own_pins = [] if is_again else [pin for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
+        own_pins = [] if is_again else [pin for pin in pinned if pin.fingerprint == each.fingerprint]
         print_wrapped((f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *told] if line), console)
-    named = published_names(every)
-    print_wrapped((masked(pin_line(pin)) for pin in pinned if (pin.folder, pin.fingerprint) not in named), console)
 
 
 def _history(every: Sequence[Publication]) -> list[tuple[Publication, bool]]:
@@ -58,9 +56,8 @@ def _history(every: Sequence[Publication]) -> list[tuple[Publication, bool]]:
 
 def pin_line(pin: Pin) -> str:
     """A pin in words: "pinned on 2026-11-23: for the run of May"."""
-    where = f"{pin.folder} {pin.fingerprint[:NAME_DIGITS]} " if pin.folder else ""
     day = datetime.fromtimestamp(pin.pinned_at).strftime("%Y-%m-%d")
-    return f"{where}pinned on {day}{': ' if pin.why else ''}{pin.why}"
+    return f"pinned on {day}{': ' if pin.why else ''}{pin.why}"
 
 
 def amount(snapshot: Snapshot) -> str:

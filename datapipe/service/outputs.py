@@ -68,17 +68,17 @@ class ServedOutput:
         self._inventories = _Recent[Inventory](MOST_INVENTORIES)
         self._orders = _Recent[BatchOrder](MOST_ORDERS)
 
-    def snapshot(self, fingerprint: str | None) -> Snapshot:
-        """A snapshot; the newest for None. Raises SnapshotError."""
+    def snapshot(self, fingerprint: str | None, length: int | None = None) -> Snapshot:
+        """The rows of one length, by default the first, of a snapshot, the newest for None. Raises SnapshotError."""
         if fingerprint is None:
-            newest = read_tokens(self.root)
-            return self._snapshots.get(newest.fingerprint, lambda: newest)
+            newest = read_tokens(self.root, None, length)
+            return self._snapshots.get((newest.fingerprint, length), lambda: newest)
         whole = fingerprint if len(fingerprint) == 32 else find_snapshot(self.root, fingerprint)
-        return self._snapshots.get(whole, lambda: read_tokens(self.root, whole))
+        return self._snapshots.get((whole, length), lambda: read_tokens(self.root, whole, length))
 
     def open(self, request: OpenRequest) -> tuple[BatchOrder, int]:
         """The order of a new or continued run, and its next step. Raises UserError or SnapshotError."""
-        fresh = plan_run(self.root, self.snapshot(request.snapshot), request)
+        fresh = plan_run(self.root, self.snapshot(request.snapshot, request.sequence_length), request)
         check_rows(fresh.lineage)
         if request.state is None:
             return fresh, 0
@@ -88,12 +88,12 @@ class ServedOutput:
 
     def order(self, ticket: Ticket) -> BatchOrder:
         """The order that a ticket names. Raises SnapshotError for a lineage that does not fit the snapshot."""
-        key = (ticket.snapshot, ticket.split, ticket.seed, ticket.window, ticket.shuffle)
+        key = (ticket.snapshot, ticket.sequence_length, ticket.split, ticket.seed, ticket.window, ticket.shuffle)
         digest, drop_last = hashlib.sha256(ticket.lineage.encode()).digest(), ticket.drop_last is not False
         return self._orders.get((key, digest, drop_last), lambda: self._make_order(ticket, key, drop_last))
 
     def _make_order(self, ticket: Ticket, key: Hashable, drop_last: bool) -> BatchOrder:
-        snapshot = self.snapshot(ticket.snapshot)
+        snapshot = self.snapshot(ticket.snapshot, ticket.sequence_length)
         inventory = self._inventories.get(
             key, lambda: Inventory(snapshot, ticket.split, ticket.seed, ticket.window, shuffle=ticket.shuffle)
         )
@@ -112,7 +112,7 @@ class ServedOutput:
         mesh.check(inventory.snapshot.sequence_length)
         if mesh.data_size > MOST_ROWS:
             raise UserError(f"a world of {mesh.data_size:,} ranks: at most {MOST_ROWS:,} are served.")
-        key = inventory.snapshot.fingerprint, inventory.split
+        key = inventory.snapshot.fingerprint, inventory.snapshot.sequence_length, inventory.split
         reader, read_ahead = self._readers.get(key, lambda: open_rows(self.root, inventory, self._options)[1:])
         return BatchBuilder(order, reader, ticket), read_ahead
 

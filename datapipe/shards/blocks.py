@@ -6,8 +6,6 @@ An address is taken only of memory that is large enough for its column, so kerne
 may change under a kernel (a mapped file), so kernels check every value that they use: see `kernels/tokens/gather.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
@@ -31,46 +29,32 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRows:
-    """Rows in the order of the request; a column that was not requested is empty.
+    """Rows in the order of the request; a column that was not requested is empty."""
 
-    Attributes:
-        tokens: (n, S) uint16 or uint32, or the requested type; padded with the end-of-text id.
-        piece_lengths: (num_pieces,) int32, tokens of each piece: the part of one document that lies in one row.
-        piece_offsets: (n + 1,) int64; row i holds the pieces `piece_offsets[i]` to `piece_offsets[i + 1]`.
-        keys: (num_pieces, 16) uint8, the document of each piece.
-        starts: (num_pieces,) int64, the token of its document at which each piece starts.
-    """
-
-    tokens: np.ndarray
+    tokens: np.ndarray  # (n, S) uint16 or uint32, or the requested type; padded with the end-of-text id
+    # (num_pieces,) int32, tokens of each piece: the part of one document that lies in one row
     piece_lengths: np.ndarray
+    # (n + 1,) int64; row i holds the pieces `piece_offsets[i]` to `piece_offsets[i + 1]`
     piece_offsets: np.ndarray
-    keys: np.ndarray
-    starts: np.ndarray
+    keys: np.ndarray  # (num_pieces, 16) uint8, the document of each piece
+    starts: np.ndarray  # (num_pieces,) int64, the token of its document at which each piece starts
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One record batch in memory.
+    """One record batch in memory."""
 
-    Attributes:
-        entry: (BLOCK_WIDTH,) int64, for kernels: the addresses of the columns, the number of pieces, and the address of the
-            last byte of the mapped file, or 0 for other memory.
-        kept: the owner of the memory.
-        num_bytes: of its columns.
-    """
-
+    # (BLOCK_WIDTH,) int64, for kernels: the addresses of the columns, the number of pieces, and the address
+    # of the last byte of the mapped file, or 0 for other memory
     entry: np.ndarray
-    kept: Any
-    num_bytes: int
+    kept: Any  # the owner of the memory
+    num_bytes: int  # of its columns
 
 
 def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | None:
     """The block of a record batch of `schemas.sequences`; None if a column is misaligned, too short or outside the file.
-
-    Args:
-        batch: a whole batch of `shard_file.Shard`, whose lists have the same number of pieces.
-        within: the mapped file that must contain all columns and owns their memory. None: the batch owns it.
-    """
+    `batch`: a whole batch of `shard_file.Shard`, whose lists have the same number of pieces. `within`: the mapped file that
+    must contain all columns and owns their memory. None: the batch owns it."""
     tokens, lengths, keys, starts = (batch.column(name) for name in (TOKENS, LENGTHS, KEYS, STARTS))
     num_pieces = len(lengths.values)
     id_bytes = tokens.type.value_type.bit_width // 8
@@ -109,27 +93,22 @@ def block_of_rows(rows: SequenceRows) -> Block:
 
 
 def gather(
+    # (n,) int64, address of the entry of each row's block; the caller keeps the blocks alive
     blocks: np.ndarray,
-    rows: np.ndarray,
+    rows: np.ndarray,  # (n,) int64, the row in each block
     *,
     sequence_length: int,
-    stored: np.dtype,
-    wanted: Set[str] = EVERY_COLUMN,
+    stored: np.dtype,  # type of the ids in the blocks
+    wanted: Set[str] = EVERY_COLUMN,  # the columns to read; no others are touched
+    # dtype, allocate: type of `tokens` (`stored`, int32 or int64), and the function that creates the array
     dtype: np.dtype | None = None,
     allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
-    name: Callable[[int], str],
+    name: Callable[[int], str],  # index into `rows` -> path of its shard, for the message
 ) -> SequenceRows:
     """Copies rows out of blocks.
 
-    Raises CutShortError for a mapped file that was cut short, CorruptionError for a row that points outside its block.
-
-    Args:
-        blocks: (n,) int64, address of the entry of each row's block; the caller keeps the blocks alive.
-        rows: (n,) int64, the row in each block.
-        stored: type of the ids in the blocks.
-        wanted: the columns to read; no others are touched.
-        dtype, allocate: type of `tokens` (`stored`, int32 or int64), and the function that creates the array.
-        name: index into `rows` -> path of its shard, for the message.
+    Raises CutShortError for a mapped file that was cut short, CorruptionError for a row that points outside
+    its block.
     """
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
@@ -152,7 +131,6 @@ def _with_pieces(
     wanted: Set[str],
     name: Callable[[int], str],
 ) -> SequenceRows:
-    """`tokens` of some rows with the other columns that are wanted."""
     lengths, keys, starts, offsets = _NO_LENGTHS, _NO_KEYS, _NO_NUMBERS, _NO_NUMBERS
     if wanted - {TOKENS}:
         firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)

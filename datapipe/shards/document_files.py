@@ -1,7 +1,5 @@
 """The input files behind the documents of a snapshot, by its files.parquet, and the keys of documents that people name."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 
@@ -78,10 +76,6 @@ def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> l
 
 
 def find_keys(files: Iterable[tuple[int, str, str]], documents: Iterable[str]) -> list[bytes | None]:
-    """`InputFiles.key` of documents, where there are any.
-
-    Args:
-        files: (hash, source, path) of each input file.
-    """
+    """`InputFiles.key` of documents, where there are any. `files`: (hash, source, path) of each input file."""
     documents = list(documents)
     return [*map(InputFiles(files).key, documents)] if documents else []

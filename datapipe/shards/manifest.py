@@ -4,6 +4,7 @@
     OUTPUT/snapshots/<fingerprint>/snapshot.json    every snapshot, beside its tokenizer.json and files.parquet
     OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
 
+    OUTPUT/length-8192/shards/web/part-…                 those of a further sequence length
     OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
 
     snapshot.json ── lists[]      lists/<digest>.parquet: path, source, split, counts, bytes and checksum of every shard
@@ -12,18 +13,19 @@
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
                   ── removed      removed.parquet: documents that were taken down, where there are any
+                  ── further[]    of each further sequence length: its lists, phases and weights
 
 The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
 same bytes write the same snapshot. Manifests of the version before are read: `_upgraded` gives them the fields of this version.
+`_with_folders` adds their further lengths, which had manifests in length-8192/.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import xxhash
@@ -31,7 +33,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    FiniteFloat,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -39,17 +40,28 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from datapipe.errors import SnapshotError
+from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.machine.memory import without_collection
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT, SNAPSHOTS
-from datapipe.shards.provenance import Provenance
-from datapipe.shards.shard_lists import list_files, read_lists
-from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
+from datapipe.shards.shard_table import (
+    Count,
+    InsidePath,
+    RowForm,
+    ShardEntry,
+    ShardTable,
+    ShortText,
+    SourceName,
+    absent,
+    list_files,
+    read_lists,
+)
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-_MOST_EPOCHS = 1 << 40
+_LENGTH_FOLDER = re.compile(r"(?P<output>.+)/length-(?P<length>\d+)/?")
+PUBLICATION = "publication.json"
 _SHOWN_CHARACTERS = 300
 _NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
 """Fields that a shard of text lacks in manifests before version 3."""
@@ -64,36 +76,6 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Strata(_Record):
-    """How a source is cut into strata by a numeric column of its documents, and how the strata are drawn.
-
-    Attributes:
-        column: name of the column: a score, a cluster size.
-        bounds: ascending; stratum i holds bounds[i - 1] <= number < bounds[i].
-        repeats: repetitions of each stratum in one epoch of the source.
-        order: of the strata in an epoch: all mixed, lowest first, or highest first.
-    """
-
-    column: ShortText
-    bounds: tuple[FiniteFloat, ...]
-    repeats: tuple[Annotated[int, Field(ge=0, lt=_MOST_EPOCHS)], ...]
-    order: Literal["shuffled", "ascending", "descending"] = "shuffled"
-
-    @model_validator(mode="after")
-    def _one_repeat_each(self) -> Strata:
-        if len(self.repeats) != len(self.bounds) + 1 or any(low > high for low, high in pairwise(self.bounds)):
-            raise ValueError("expected ascending bounds, and one repeat more than bounds")
-        return self
-
-
-class SourceEntry(Provenance):
-    """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""
-
-    weight: Count
-    max_epochs: Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None = None
-    strata: Strata | None = None
-
-
 class Phase(_Record):
     """Weights that hold until token position `until_tokens` of the run (None: to its end)."""
 
@@ -102,7 +84,7 @@ class Phase(_Record):
 
 
 ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
-"""A `ShardTable`. Lists beside the manifest have it (`shard_lists.py`)."""
+"""A `ShardTable`, which is in the lists beside the manifest."""
 
 
 class TokenizerEntry(_Record):
@@ -128,30 +110,38 @@ class FileEntry(_Record):
     checksum: ShortText
 
 
+class FurtherLength(_Record):
+    """The shards of a further sequence length, and what else differs from the snapshot."""
+
+    sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
+    weights: dict[SourceName, Count]  # of all sources; 0 where a source has no rows of this length
+    # phases, lists, shards: as those of `Snapshot`
+    phases: tuple[Phase, ...]
+    lists: tuple[FileEntry, ...] = ()
+    shards: ShardList = ()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, folder: str = "") -> FurtherLength:
+        """The rows of a snapshot of one length, whose paths are relative to a folder."""
+        prefix = f"{folder}/" if folder else ""
+        return cls(
+            sequence_length=snapshot.sequence_length,
+            weights={name: source.weight for name, source in snapshot.sources.items()},
+            phases=snapshot.phases,
+            lists=tuple(entry.model_copy(update={"path": prefix + entry.path}) for entry in snapshot.lists),
+            shards=ShardTable.of(snapshot.shards).below(prefix),
+        )
+
+
 class RemovedEntry(FileEntry):
-    """The list of documents that were taken down (`removed.py`).
+    """The list of documents that were taken down (`removed.py`)."""
 
-    Attributes:
-        documents: in the list.
-        takedowns: a digest of the list after each takedown.
-    """
-
-    documents: Count
-    takedowns: tuple[ShortText, ...]
+    documents: Count  # in the list
+    takedowns: tuple[ShortText, ...]  # a digest of the list after each takedown
 
 
 class Snapshot(_Record):
-    """The manifest. Construct with `fingerprint=""` and call `sealed()`.
-
-    Attributes:
-        sequence_length: of the rows; 0 for shards of text.
-        tokenizer_entry: absent for shards of text; see `tokenizer`.
-        exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
-            continues with the other sources.
-        window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
-        lists: the files that list its shards; empty until it is sealed.
-        removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
-    """
+    """The manifest. Construct with `fingerprint=""` and call `sealed()`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
@@ -159,18 +149,24 @@ class Snapshot(_Record):
     version: Literal[3] = 3
     name: ShortText
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
-    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    sequence_length: Annotated[int, Field(ge=0, lt=1 << 31)] = 0  # of the rows; 0 for shards of text
     shard_format: Literal["arrow", "parquet", "jsonl.zst"]
+    # absent for shards of text; see `tokenizer`
     tokenizer_entry: TokenizerEntry | None = Field(default=None, alias="tokenizer", exclude_if=lambda entry: entry is None)
     sources: dict[SourceName, SourceEntry]
     phases: tuple[Phase, ...] = ()
     total_tokens: Count | None = None
+    # what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
+    # continues with the other sources
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
-    window_shards: Count = 0
+    window_shards: Count = 0  # shards of a source that the loader's order mixes at a time; 0 for all
     files: FileEntry | None = None
+    # documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     removed: RemovedEntry | None = absent()
-    lists: tuple[FileEntry, ...] = ()
+    lists: tuple[FileEntry, ...] = ()  # the files that list its shards; empty until it is sealed
     shards: ShardList = ()
+    # the other sequence lengths; see `of_length`. A manifest without any lacks the key.
+    further: tuple[FurtherLength, ...] = Field(default=(), exclude_if=lambda lengths: not lengths)
     fingerprint: str = ""
 
     @model_validator(mode="after")
@@ -183,27 +179,53 @@ class Snapshot(_Record):
 
     def check_shards(self) -> None:
         """Raises ValueError for a shard outside the output or listed twice, and for sources that are not listed."""
-        shards = ShardTable.of(self.shards)
-        shards.check_paths()
-        listed = set(shards.column("source").unique().to_pylist()) if shards else set()
-        weighted = {name for phase in self.phases for name in phase.weights}
-        for what, names in (("shards", listed), ("a weight", weighted)):
-            if strangers := names - set(self.sources):
-                raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
+        for rows in (self, *self.further):
+            shards = ShardTable.of(rows.shards)
+            shards.check_paths()
+            listed = set(shards.column("source").unique().to_pylist()) if shards else set()
+            weighted = {name for phase in rows.phases for name in phase.weights}
+            for what, names in (("shards", listed), ("a weight", weighted)):
+                if strangers := names - set(self.sources):
+                    raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
 
     def sealed(self) -> Self:
         """This manifest with its lists and its fingerprint filled in."""
-        files = list_files(ShardTable.of(self.shards))
-        lists = tuple(FileEntry(path=path, bytes=len(text), checksum=bytes_checksum(text)) for path, text in files.items())
-        listed = self.model_copy(update={"lists": lists})
+        further = tuple(rows.model_copy(update={"lists": _lists_of(rows)}) for rows in self.further)
+        listed = self.model_copy(update={"lists": _lists_of(self), "further": further})
         return listed.model_copy(update={"fingerprint": _digest(listed.model_dump(mode="json"))})
+
+    def of_length(self, sequence_length: int | None) -> Snapshot:
+        """The rows of one sequence length, by default the first, as a snapshot with the same fingerprint.
+
+        Raises SnapshotError for a length that it does not have.
+        """
+        if sequence_length in (None, self.sequence_length):
+            return self.model_copy(update={"further": ()}) if self.further else self
+        for rows in self.further:
+            if rows.sequence_length == sequence_length:
+                weighted = {
+                    name: source.model_copy(update={"weight": rows.weights.get(name, 0)})
+                    for name, source in self.sources.items()
+                }
+                own = {name: getattr(rows, name) for name in ("sequence_length", "phases", "lists", "shards")}
+                return self.model_copy(update={**own, "sources": weighted, "further": ()})
+        raise SnapshotError(
+            f"snapshot {self.fingerprint[:12]} has rows of {' and '.join(map(str, self.sequence_lengths))} tokens, and not of "
+            f"{sequence_length}. Add the length to pack.sequence_length, and run the mixture again."
+        )
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        """Of its rows, the first first."""
+        return self.sequence_length, *(rows.sequence_length for rows in self.further)
 
     def to_json(self) -> bytes:
         return (self.model_dump_json(indent=1) + "\n").encode()
 
     def to_files(self) -> dict[str, bytes]:
         """By path in the output, the content of its lists, and last of the manifest."""
-        return {**list_files(ShardTable.of(self.shards)), SNAPSHOT: self.to_json()}
+        tables = [ShardTable.of(rows.shards) for rows in (self, *self.further)]
+        return {path: text for table in tables for path, text in list_files(table).items()} | {SNAPSHOT: self.to_json()}
 
     @property
     def has_tokens(self) -> bool:
@@ -240,8 +262,15 @@ class Snapshot(_Record):
         return 0 if self.removed is None else self.removed.documents
 
 
+_Rows = TypeVar("_Rows", Snapshot, FurtherLength)
+
+
+def _lists_of(rows: Snapshot | FurtherLength) -> tuple[FileEntry, ...]:
+    files = list_files(ShardTable.of(rows.shards))
+    return tuple(FileEntry(path=path, bytes=len(text), checksum=bytes_checksum(text)) for path, text in files.items())
+
+
 def _digest(content: dict[str, Any]) -> str:
-    """Of every field but the fingerprint."""
     named = {name: value for name, value in content.items() if name != "fingerprint"}
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
@@ -286,12 +315,10 @@ def find_snapshot(root: Root, name: str) -> str:
     raise SnapshotError(f"{root.url}: {count} with '{name}'. There are: {there}. `datapipe snapshots` lists them.")
 
 
-def read_tokens(root: Root, name: str | None = None) -> Snapshot:
-    """A snapshot with shards of tokens. Raises SnapshotError as `read_snapshot`, and for shards of text.
-
-    Args:
-        name: its fingerprint, or the first digits of it; by default the newest snapshot.
-    """
+def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
+    """The rows of tokens that a snapshot has of one sequence length. Raises SnapshotError as `read_snapshot`, for shards of
+    text, and for another length. `name`: its fingerprint, or the first digits of it; by default the newest snapshot.
+    `sequence_length`: by default the first."""
     snapshot = read_snapshot(root, name)
     if not snapshot.has_tokens:
         raise SnapshotError(
@@ -299,27 +326,76 @@ def read_tokens(root: Root, name: str | None = None) -> Snapshot:
             f"{root.child_url('documents')}. For tokens, add a tokenizer to the mixture and run it again: nothing is cleaned "
             f"again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
         )
-    return snapshot
+    return snapshot.of_length(sequence_length)
 
 
 def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
-
-    Args:
-        name: its fingerprint, or the first digits of it; by default the newest snapshot.
-    """
+    `name`: its fingerprint, or the first digits of it; by default the newest snapshot."""
     path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:
         content = root.read_bytes(path)
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise SnapshotError(
-            f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
-            f"(a stopped run resumes) and give its output."
-        ) from error
+        output, length = output_of(root)
+        expected = (
+            f"Expected {output.url}, with --sequence-length {length} (sequence_length={length} in Python)."
+            if length
+            else "Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` (a stopped run resumes) and give its "
+            "output."
+        )
+        raise SnapshotError(f"{root.url}: no {SNAPSHOT} here. {expected}") from error
     try:
-        return _parsed(root, path, content)
+        snapshot = _parsed(root, path, content)
     except SnapshotError:
-        return intact(lambda: _parsed(root, path, root.read_bytes(path)))
+        snapshot = intact(lambda: _parsed(root, path, root.read_bytes(path)))
+    return _with_folders(root, snapshot) if snapshot.has_tokens and not snapshot.further else snapshot
+
+
+def output_of(root: Root) -> tuple[Root, int | None]:
+    """The output of a run, and the further sequence length, for the folder of its shards, OUTPUT/length-8192; else the root
+    itself, and None. The version before published an output in that folder."""
+    match = _LENGTH_FOLDER.fullmatch(root.url)
+    if match is None or root.exists(SNAPSHOT) or not Root(match["output"]).exists(SNAPSHOT):
+        return root, None
+    return Root(match["output"]), int(match["length"])
+
+
+def _with_folders(root: Root, snapshot: Snapshot) -> Snapshot:
+    """A snapshot of the version before with its further lengths, as far as their folders are there."""
+    noted = noted_lengths(root, snapshot.fingerprint).items()
+    others = {
+        folder: read_snapshot(target, name) for folder, name in noted if has_snapshot(target := root.within(folder), name)
+    }
+    further = [FurtherLength.of(other, folder) for folder, other in others.items()]
+    return snapshot.model_copy(update={"further": tuple(sorted(further, key=lambda rows: rows.sequence_length))})
+
+
+def noted_lengths(root: Root, fingerprint: str) -> dict[str, str]:
+    """By folder, as "length-8192", the fingerprint of the snapshot of a further length in it, which the version before noted in
+    publication.json; none for the snapshots of this version."""
+
+    def made(noted: Any) -> dict[str, str]:
+        lengths = noted.get("lengths", {}).items()
+        return {folder: min(map(str, names)) for folder, names in lengths if names and re.fullmatch(r"length-\d+", folder)}
+
+    remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
+    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or {}
+
+
+_Note = TypeVar("_Note")
+
+
+def read_note(
+    root: Root, path: str, made: Callable[[Any], _Note], remedy: str, kind: type[DatapipeError] = SnapshotError
+) -> _Note | None:
+    """What `made` makes of a small JSON file; None where there is none. Raises an error of this kind, which ends with the
+    remedy, for a damaged one."""
+    try:
+        return made(json.loads(root.read_bytes(path)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise kind(f"{root.child_url(path)}: the file was edited or damaged: {error}. {remedy}") from error
 
 
 _read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
@@ -357,16 +433,19 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
 
 
 def _with_lists(root: Root, snapshot: Snapshot) -> Snapshot:
-    """The manifest with the shards of its lists. Raises SnapshotError."""
-    if not snapshot.lists:
-        return snapshot
-    shards = read_lists(root, {entry.path: entry.checksum for entry in snapshot.lists})
-    listed = snapshot.model_copy(update={"shards": shards})
+    listed = _listed(root, snapshot)
+    listed = listed.model_copy(update={"further": tuple(_listed(root, rows) for rows in snapshot.further)})
     try:
         listed.check_shards()
     except ValueError as error:
         raise SnapshotError(f"{root.url}/{SNAPSHOT}: {error}. Run the mixture again to rewrite it.") from error
     return listed
+
+
+def _listed(root: Root, rows: _Rows) -> _Rows:
+    if not rows.lists:
+        return rows
+    return rows.model_copy(update={"shards": read_lists(root, {entry.path: entry.checksum for entry in rows.lists})})
 
 
 def _upgraded(data: Any) -> Any:

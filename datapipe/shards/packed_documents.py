@@ -10,8 +10,6 @@ The pieces of a document lie in one pool of the packer (`pack.pool_documents`), 
 cut documents of a pool.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 
@@ -82,7 +80,6 @@ class DocumentJoiner:
 
 
 def _without_padding(rows: pa.RecordBatch, flat: np.ndarray) -> np.ndarray:
-    """The ids of all pieces end to end, without the padding of rows."""
     lists, width = rows.column("lengths"), rows.column("tokens").type.list_size
     sums = np.concatenate([[0], np.cumsum(columns.numbers(lists.values), dtype=np.int64)])
     filled = np.diff(sums[columns.numbers(lists.offsets)])  # (num_rows,)
@@ -94,10 +91,8 @@ def _without_padding(rows: pa.RecordBatch, flat: np.ndarray) -> np.ndarray:
 def without_removed(rows: pa.RecordBatch, removed: Removed, eos_id: int) -> pa.RecordBatch:
     """The rows without the tokens of some documents: what follows in a row moves to its front, and padding fills its end.
 
-    A row without any other document is left out. So a document that goes on in the next row may now end before its row does.
-
-    Args:
-        rows: of `schemas.sequences`, a whole record batch.
+    A row without any other document is left out. So a document that goes on in the next row may now end before its row
+    does. `rows`: of `schemas.sequences`, a whole record batch.
     """
     keys = columns.key_matrix(rows.column("keys").values)
     kept = ~removed.holds(keys)

@@ -10,8 +10,6 @@ A file that is cut short while it is mapped is an error. Bytes that are overwrit
 noticed. To replace a shard in use, rename another file to its name; the map keeps the old bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

@@ -28,20 +28,14 @@ from datapipe.shards.manifest import RemovedEntry, Snapshot
 from datapipe.storage.root import Root, parquet_table
 
 _KEY = f"S{KEY_BYTES}"
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Removed:
-    """Documents that were taken down.
+    """Documents that were taken down."""
 
-    Attributes:
-        keys: (num_documents,) of 16 bytes, sorted.
-        takedowns: (num_documents,) int32, the number of the takedown of each, from 1.
-    """
-
-    keys: np.ndarray
-    takedowns: np.ndarray
+    keys: np.ndarray  # (num_documents,) of 16 bytes, sorted
+    takedowns: np.ndarray  # (num_documents,) int32, the number of the takedown of each, from 1
 
     @classmethod
     def none(cls) -> Removed:
@@ -80,20 +74,11 @@ class Removed:
         return Removed(self.keys[held], self.takedowns[held])
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
-        """Which documents are in the list: (n,) bool.
-
-        Args:
-            keys: (n, 16) uint8, in any order.
-        """
-        held = np.zeros(len(keys), np.bool_)
-        if not len(self.keys) or not len(keys):
-            return held
-        mixed, sorted_mixes = _mixed(keys), self._mixes
-        near = np.flatnonzero(sorted_mixes[np.minimum(np.searchsorted(sorted_mixes, mixed), len(sorted_mixes) - 1)] == mixed)
-        if len(near):
-            wanted = np.ascontiguousarray(keys[near]).view(_KEY).reshape(-1)
-            held[near] = self.keys[np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)] == wanted
-        return held
+        """Which documents are in the list: (n,) bool. `keys`: (n, 16) uint8, in any order."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.bool_)
+        wanted = np.ascontiguousarray(keys).view(_KEY).reshape(-1)
+        return self.keys[np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)] == wanted
 
     def has(self, key: bytes) -> bool:
         """Whether one document is in the list."""
@@ -104,21 +89,11 @@ class Removed:
         """File hash and position of each document, each (num_documents,) uint64."""
         return columns.matrix_halves(self.keys.view(np.uint8).reshape(-1, KEY_BYTES))
 
-    @cached_property
-    def _mixes(self) -> np.ndarray:
-        """A number of 64 bits for each key, sorted: they are searched three times as fast as the keys."""
-        return np.sort(_mixed(self.keys.view(np.uint8).reshape(-1, KEY_BYTES)))
-
     def to_parquet(self) -> bytes:
         keys = columns.keys_from(self.keys.view(np.uint8).reshape(-1, KEY_BYTES))
         sink = io.BytesIO()
         pq.write_table(pa.table({"key": keys, "takedown": pa.array(self.takedowns)}), sink, compression="zstd")
         return sink.getvalue()
-
-
-def _mixed(keys: np.ndarray) -> np.ndarray:
-    halves = np.ascontiguousarray(keys).view(np.uint64)
-    return halves[:, 0] ^ (halves[:, 1] * _ODD)
 
 
 def removed_entry(removed: Removed, path: str) -> tuple[RemovedEntry | None, dict[str, bytes]]:
@@ -146,12 +121,8 @@ def read_removed(root: Root, snapshot: Snapshot | None) -> Removed:
 
 
 class RemovedAtSteps:
-    """The documents that are padding at each step of a run.
-
-    Args:
-        removed: of the snapshot that is read.
-        removals: (step, digest) in the order of steps: the list that holds from that step on.
-    """
+    """The documents that are padding at each step of a run. `removed`: of the snapshot that is read.
+    `removals`: (step, digest) in the order of steps: the list that holds from that step on."""
 
     def __init__(self, removed: Removed, removals: Sequence[tuple[int, str]], fingerprint: str) -> None:
         self._removed, self._removals, self._fingerprint = removed, tuple(removals), fingerprint

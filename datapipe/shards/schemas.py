@@ -7,8 +7,6 @@ tokens      hash, key, tokens: the exchange before packing              work/
 sequences   rows of exactly S tokens, with the documents they hold      shards/
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE

@@ -27,37 +27,29 @@ from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.records.checksum import intact, rows_checksum
 from datapipe.shards import schemas
 from datapipe.shards.blocks import CUT
-from datapipe.shards.shard_table import RowForm, ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry, ShardGroup
 from datapipe.storage.root import Root
 
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
-SOURCE_KEY, ROWS_KEY, PIECE_KEY = b"datapipe.source", b"datapipe.rows_per_batch", b"datapipe.piece_length"
-STRATUM_KEY = b"datapipe.stratum"
+SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
 CHECKSUM_KEY = b"datapipe.checksum"
 """In a record batch: its checksum. In a Parquet file: the checksums of its row groups, separated by spaces."""
 
 
-def identity(
-    sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None, stratum: int | None = None
-) -> dict[bytes, bytes]:
-    """The metadata that a shard must have: its piece length and its stratum only where the shard has one."""
-    known = {
+def identity(sequence_length: int, tokenizer_fingerprint: str, group: ShardGroup) -> dict[bytes, bytes]:
+    """The metadata that a shard must have."""
+    return {
         VERSION_KEY: FORMAT_VERSION.encode(),
         TOKENIZER_KEY: tokenizer_fingerprint.encode(),
         LENGTH_KEY: str(sequence_length).encode(),
+        **group.metadata(),
     }
-    numbers = {PIECE_KEY: piece_length, STRATUM_KEY: stratum}
-    return known | {key: str(number).encode() for key, number in numbers.items() if number is not None}
 
 
 def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
     """Opens a shard and checks everything but its rows. Raises SnapshotError for other data, CorruptionError for damage.
-
-    Args:
-        form: of the snapshot.
-        local: a complete copy of the file to open instead.
-    """
+    `form`: of the snapshot. `local`: a complete copy of the file to open instead."""
     size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
         found = "no such file" if size is None else f"{size} bytes"
@@ -90,11 +82,8 @@ class Shard:
 
     @classmethod
     def open(cls, root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
-        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged one.
-
-        Args:
-            local: a complete copy of the file to open instead.
-        """
+        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged
+        one. `local`: a complete copy of the file to open instead."""
         stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
         shard = cls(entry, form, stream, is_local=root.local is not None or local is not None)
         try:
@@ -129,9 +118,8 @@ class Shard:
         return self.schema.field("tokens").type.value_type
 
     def _check_footer(self) -> None:
-        """Compares the metadata of the file with the manifest."""
         metadata, path, form = self.schema.metadata or {}, self.entry.path, self._form
-        expected = identity(form.sequence_length, form.tokenizer, self.entry.piece_length, self.entry.stratum)
+        expected = identity(form.sequence_length, form.tokenizer, self.entry.group)
         for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")

@@ -1,26 +1,42 @@
-"""The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for."""
+"""The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for.
+
+    ShardTable ─▶ lists/<digest>.parquet    the shards of the first run
+               ─▶ lists/<digest>.parquet    those of each addition
+
+A manifest names lists of shards, so it stays small, however many shards it has. A list is named by the digest of its content.
+Snapshots with the same shards share it, and an addition writes its own list only.
+"""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.errors import SnapshotError
+from datapipe.records.checksum import bytes_checksum
+from datapipe.records.names import LISTS
 from datapipe.records.outputs import ShardFile
+from datapipe.storage.root import Root, parquet_table
 
-_CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
+_LENGTH_FOLDER = r"^length-\d+/"
+_NOT_NUMBERED = _LENGTH_FOLDER + r"|-[0-9a-f]{16}((?:\.[a-z]+)+)$"
+"""In the path of a shard, what is not in its numbered path: the folder of a further sequence length, and the digest."""
+PIECE_KEY = b"datapipe.piece_length"
 _ABSENT = -1
 _NUMBERED = "numbered_path"
 _ENTRIES_AT_ONCE = 4096
-_HASH = pa.decimal128(20)
-"""A range of hashes may stop at 2^64, which no integer of Arrow holds."""
+_HASH = pa.decimal128(20)  # a range of hashes may stop at 2^64, which no integer of Arrow holds
 
 SCHEMA = pa.schema(
     [
@@ -33,6 +49,8 @@ SCHEMA = pa.schema(
 _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
 """In a path: a control character, a backslash, or a part that is empty, "." or "..", or longer than a name may be. Before a
 first "/" is an empty part."""
+
+_REQUIRED = ("path", "source", "split", "checksum", "sequences", "tokens", "documents", "bytes", "text_bytes")
 
 MOST_CHARACTERS = 1000
 """Of a name, path or checksum in a manifest, which may be another party's."""
@@ -63,35 +81,53 @@ Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
-class ShardEntry(BaseModel):
-    """One shard file: rows of tokens, or documents with their text.
+class ShardGroup(NamedTuple):
+    """What the rows of a shard have in common where not all rows of its source and split do; they have shards
+    of their own."""
 
-    Attributes:
-        path, source: `Snapshot` checks them.
-        sequences, tokens: rows, and tokens of documents without padding; 0 for text.
-        documents: documents that start in the shard.
-        text_bytes: UTF-8 bytes of the texts; 0, and absent in the file, for tokens.
-        piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
-        stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
-        part: number of the addition to its source that it was packed with; absent for the rows that the source began with.
-        hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
-            up in few shards; absent if unknown.
-    """
+    # tokens of every piece, where packing put pieces of one length together; else None
+    piece_length: int | None = None
+    # number of its stratum, from 0, where the source is cut into strata; else None
+    stratum: int | None = None
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """As its shards have it; a number that is None is absent."""
+        numbers = zip((PIECE_KEY, b"datapipe.stratum"), self)
+        return {key: str(number).encode() for key, number in numbers if number is not None}
+
+    def shard_name(self, split: Literal["train", "validation"], bucket: int) -> str:
+        """The prefix of a shard's name. Sorted by name, the shards of a stratum are neighbours."""
+        part = "part" if split == "train" else "validation"
+        within = "" if self.stratum is None else f"-stratum-{self.stratum:02d}"
+        pieces = "" if self.piece_length is None else f"-pieces-{self.piece_length:05d}"
+        return f"{part}{within}-{bucket:05d}{pieces}"
+
+
+class ShardEntry(BaseModel):
+    """One shard file: rows of tokens, or documents with their text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # path, source: `Snapshot` checks them
     path: ShortText
     source: ShortText
     split: Literal["train", "validation"]
+    # sequences, tokens: rows, and tokens of documents without padding; 0 for text
     sequences: Count
     tokens: Count
-    documents: Count
+    documents: Count  # documents that start in the shard
     bytes: Count
     checksum: ShortText
+    # UTF-8 bytes of the texts; 0, and absent in the file, for tokens
     text_bytes: Count = Field(default=0, exclude_if=lambda count: not count)
+    # piece_length, stratum: as in `ShardGroup`; absent where they are None
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
+    # number of the addition to its source that it was packed with; absent for the rows that the source began
+    # with
     part: Count | None = absent()
+    # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
+    # looked up in few shards; absent if unknown
     hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
 
     @classmethod
@@ -101,8 +137,12 @@ class ShardEntry(BaseModel):
         return cls(**{"sequences": file.rows, **{name: getattr(file, name) for name in names}, **others})
 
     @property
+    def group(self) -> ShardGroup:
+        return ShardGroup(self.piece_length, self.stratum)
+
+    @property
     def numbered_path(self) -> str:
-        """The path without the digest of the content: "shards/web/part-00003-00000.arrow".
+        """The path without length-N/ and without the digest of the content: "shards/web/part-00003-00000.arrow".
 
         It decides the order of shards, and states name shards by it.
         """
@@ -117,41 +157,30 @@ class ShardEntry(BaseModel):
 
 
 def numbered_path(path: str) -> str:
-    """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
-    return re.sub(_CONTENT_DIGEST, r"\1", path)
+    """`ShardEntry.numbered_path` of a path."""
+    return re.sub(_NOT_NUMBERED, r"\1", path)
 
 
 def with_digest(path: str, checksum: str) -> str:
-    """The path of a shard with the digest of its content: "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow".
-
-    Args:
-        path: without the digest.
-        checksum: of the shard.
-    """
+    """The path of a shard with the digest of its content:
+    "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of the
+    shard."""
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
 
 
 class RowForm(NamedTuple):
-    """What the shards of a snapshot have in common.
-
-    Attributes:
-        tokenizer: its fingerprint.
-        vocab_size: that ids stay below; None where any id may stand.
-    """
+    """What the shards of a snapshot have in common."""
 
     sequence_length: int
-    tokenizer: str
-    vocab_size: int | None = None
+    tokenizer: str  # its fingerprint
+    vocab_size: int | None = None  # that ids stay below; None where any id may stand
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
-
-    Args:
-        table: columns of `SCHEMA`.
-    """
+    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for. `table`: columns
+    of `SCHEMA`."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
@@ -184,16 +213,13 @@ class ShardTable(Sequence[ShardEntry]):
 
     def __iter__(self) -> Iterator[ShardEntry]:
         for start in range(0, len(self), _ENTRIES_AT_ONCE):
-            numbers = range(start, min(len(self), start + _ENTRIES_AT_ONCE))
-            if not self._entries.keys() >= set(numbers):
-                for number, entry in zip(numbers, self._made(numbers.start, numbers.stop)):
-                    self._entries.setdefault(number, entry)
-            yield from map(self._entries.__getitem__, numbers)
+            yield from self._made(start, start + _ENTRIES_AT_ONCE)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (ShardTable, tuple)):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other))
+        mine, theirs = (each._table.select(SCHEMA.names) for each in (self, ShardTable.of(other)))
+        return mine.equals(theirs)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -201,6 +227,13 @@ class ShardTable(Sequence[ShardEntry]):
         rows = self._table.slice(start, stop - start)
         for row in zip(*(rows.column(name).to_pylist() for name in SCHEMA.names)):
             yield ShardEntry(**dict(zip(SCHEMA.names, row)))
+
+    def below(self, prefix: str) -> ShardTable:
+        """The same shards, whose paths begin with a prefix."""
+        if not prefix or not self:
+            return self
+        paths = compute.binary_join_element_wise(prefix, self.column("path"), "")
+        return ShardTable(self._table.select(SCHEMA.names).set_column(0, "path", paths))
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
@@ -233,7 +266,7 @@ class ShardTable(Sequence[ShardEntry]):
     def numbered_paths(self) -> pa.Array:
         """`numbered_path` of all shards."""
         if _NUMBERED not in self._table.column_names:
-            numbered = compute.replace_substring_regex(self.column("path"), _CONTENT_DIGEST, r"\1")
+            numbered = compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
             self._table = self._table.append_column(_NUMBERED, numbered)
         return self.column(_NUMBERED)
 
@@ -259,10 +292,76 @@ class ShardTable(Sequence[ShardEntry]):
         return self._table.select(SCHEMA.names).filter(pa.array(self.parts == part))
 
     def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
-        """(number, path) of the shards that `paths` name, each with or without the digest of its content."""
+        """(number, path) of the shards that `paths` name, each with or without length-N/, and the digest of its content."""
         wanted = pa.array(list(paths), pa.string())
-        return [
+        own = self.column("path")
+        names = (own, compute.replace_substring_regex(own, _LENGTH_FOLDER, ""), self.numbered_paths) if paths else ()
+        found = (
             (number, column[number].as_py())
-            for column in ((self.column("path"), self.numbered_paths) if paths else ())
+            for column in names
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
-        ]
+        )
+        return list(dict.fromkeys(found))
+
+
+# ------------------------------------------------------------------------------------------------ lists
+
+
+def list_files(shards: ShardTable) -> dict[str, bytes]:
+    """By path, the content of the lists of shards: one for each part, in the order of the parts."""
+    files: dict[str, bytes] = {}
+    for part in np.unique(shards.parts).tolist():
+        sink = io.BytesIO()
+        pq.write_table(shards.of_part(part), sink, compression="zstd", store_schema=False)
+        content = sink.getvalue()
+        files[f"{LISTS}/{xxhash.xxh3_128_hexdigest(content)}.parquet"] = content
+    return files
+
+
+def read_lists(root: Root, checksums: Mapping[str, str]) -> ShardTable:
+    """The shards of lists, by their paths. Raises SnapshotError for a list that is missing or damaged."""
+    return ShardTable(pa.concat_tables([_listed(root, path, checksum) for path, checksum in checksums.items()]))
+
+
+def _listed(root: Root, path: str, checksum: str) -> pa.Table:
+    try:
+        content = root.read_bytes(path)
+        if bytes_checksum(content) != checksum:
+            raise ValueError("its checksum is another one")
+        return read_list(content)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise SnapshotError(
+            f"{root.child_url(path)}: not the list of shards that the manifest names: {str(error)[:300]}. Run "
+            f"the mixture again to rewrite it."
+        ) from error
+
+
+def read_list(content: bytes) -> pa.Table:
+    """The shards in the content of a list, as columns of `SCHEMA`. Raises ValueError for content that no run writes."""
+    table = parquet_table(content)
+    if table.schema.names != SCHEMA.names:
+        raise ValueError(f"a list of shards with the columns {', '.join(table.schema.names)[:MOST_CHARACTERS]}")
+    table = table.cast(SCHEMA)
+    table.validate(full=True)
+    for field in SCHEMA:
+        column = table.column(field.name)
+        if field.name in _REQUIRED and column.null_count:
+            raise ValueError(f"a shard without {field.name}")
+        _check_values(field.name, column.combine_chunks())
+    return table
+
+
+def _check_values(name: str, values: pa.Array) -> None:
+    most = (1 << 62) - 1
+    if name == "split" and not compute.all(compute.is_in(values, pa.array(["train", "validation"])), min_count=0).as_py():
+        raise ValueError("a split that is neither train nor validation")
+    if name == "hashes":
+        sizes = compute.list_value_length(values)
+        if not compute.all(compute.equal(sizes, 2), min_count=0).as_py() or values.flatten().null_count:
+            raise ValueError("a range of hashes that is no pair")
+        values, most = values.flatten(), 1 << 64
+    elif pa.types.is_string(values.type):
+        values, most = compute.utf8_length(values), MOST_CHARACTERS
+    bounds = compute.min_max(values).as_py()
+    if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] <= most:
+        raise ValueError(f"a {name} that is out of range")

@@ -1,92 +1,63 @@
 """The snapshots of an output: when each was published, and what of the output it needs.
 
-    snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "lengths": {folder: [fingerprint, …]}}
+    snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch}
     snapshots/<fingerprint>/pin.json            {"pinned_at": seconds since the epoch, "why": text}
     snapshots/<fingerprint>/additions.json      the folders of the additions that it is made of: ["additions/00001"]
     additions/00001/                            an output of its own, of files that were added: tasks, index, shards
 
-`lengths` holds the snapshots of further sequence lengths that were published with it, by folder of the output: "length-8192".
-A snapshot is never changed. One that is published again keeps the time of its first publication; other sequence lengths that it
-is published with then are added. A snapshot with a pin stays, whatever is published after it, until it is unpinned.
+A snapshot is never changed. One that is published again keeps the time of its first publication. A snapshot with a pin stays,
+whatever is published after it, until it is unpinned.
 """
-
-from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.records.names import LISTS, SNAPSHOT, length_folders
-from datapipe.shards.manifest import Snapshot, find_snapshot, fingerprints, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.records.names import LISTS, SNAPSHOT
+from datapipe.shards.manifest import (
+    PUBLICATION,
+    Snapshot,
+    find_snapshot,
+    fingerprints,
+    has_snapshot,
+    noted_lengths,
+    read_note,
+    read_snapshot,
+    snapshot_folder,
+)
 from datapipe.storage.root import Root
 
-PUBLICATION = "publication.json"
 PIN = "pin.json"
 ADDITIONS = "additions"
 ADDED = "additions.json"
 
-_Note = TypeVar("_Note")
+_LENGTH_FOLDER = re.compile(r"length-\d+")
 
 DATA_PATH = re.compile(
-    r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
+    r"(length-\d+/)?(shards/[^/]+/(part|validation)(-[a-z]+-\d{2})?-\d{5,}(-[a-z]+-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
     r"|documents/[^/]+/part-\d{5,}-[0-9a-f]{16}\.(parquet|jsonl\.zst)"
-    r"|lists/[0-9a-f]{32}\.parquet"
+    r"|lists/[0-9a-f]{32}\.parquet)"
 )
 """Paths of the shards, of the files of documents and of the lists of both that runs write."""
 
-DATA_FOLDERS = ("shards", "documents", LISTS)
-"""The folders that hold them."""
 
-
-def note_publication(root: Root, fingerprint: str, lengths: Mapping[str, str]) -> None:
-    """Notes when a snapshot was first published, and the snapshots of further lengths that are published with it now.
-
-    Args:
-        lengths: fingerprint by folder of the output.
-    """
-    published_at, noted = _read_note(root, fingerprint)
-    wanted = noted | {folder: {*noted.get(folder, ()), name} for folder, name in lengths.items()}
-    if published_at is None or wanted != noted:
-        at = time.time() if published_at is None else published_at
-        content = {"published_at": at, "lengths": {folder: sorted(names) for folder, names in sorted(wanted.items())}}
+def note_publication(root: Root, fingerprint: str) -> None:
+    """Notes when a snapshot was first published."""
+    if _published_at(root, fingerprint) is None:
+        content = {"published_at": time.time()}
         root.write_atomic(f"{snapshot_folder(fingerprint)}/{PUBLICATION}", (json.dumps(content) + "\n").encode())
 
 
-def _read_note(root: Root, fingerprint: str) -> tuple[float | None, dict[str, set[str]]]:
-    """The time of the first publication and the noted lengths; None without a note."""
-
-    def made(noted: Any) -> tuple[float, dict[str, set[str]]]:
-        return float(noted["published_at"]), {str(folder): set(names) for folder, names in noted["lengths"].items()}
-
+def _published_at(root: Root, fingerprint: str) -> float | None:
+    """The time of the first publication; None without a note."""
     remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
-    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or (None, {})
-
-
-def read_note(
-    root: Root, path: str, made: Callable[[Any], _Note], remedy: str, kind: type[DatapipeError] = SnapshotError
-) -> _Note | None:
-    """What `made` makes of a small JSON file; None where there is none. Raises an error of this kind, which ends with the
-    remedy, for a damaged one."""
-    try:
-        return made(json.loads(root.read_bytes(path)))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise kind(f"{root.child_url(path)}: the file was edited or damaged: {error}. {remedy}") from error
-
-
-def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
-    """By folder, the fingerprint of the snapshot of a further sequence length that was published with a snapshot; of several,
-    the newest one of its folder if that is among them."""
-    _, noted = _read_note(root, fingerprint)
-    newest = {folder: read_snapshot(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
-    return {folder: newest[folder] if newest.get(folder) in names else min(names) for folder, names in noted.items() if names}
+    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", lambda noted: float(noted["published_at"]), remedy)
 
 
 def newest_manifest(root: Root) -> Snapshot | None:
@@ -103,23 +74,16 @@ def newest_manifest(root: Root) -> Snapshot | None:
     for name in fingerprints(root):
         with suppress(SnapshotError):
             snapshot = read_snapshot(root, name)
-            intact.append((snapshot.num_taken_down, _read_note(root, name)[0] or 0.0, snapshot))
+            intact.append((snapshot.num_taken_down, _published_at(root, name) or 0.0, snapshot))
     return max(intact, key=lambda one: one[:2])[2] if intact else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A snapshot of an output, as it was published.
+    """A snapshot of an output, as it was published."""
 
-    Attributes:
-        snapshot: its manifest.
-        published_at: seconds since the epoch; None for an export, which notes no time.
-        lengths: by folder, fingerprints of the snapshots that were published with it; its own in the folder "".
-    """
-
-    snapshot: Snapshot
-    published_at: float | None
-    lengths: Mapping[str, Set[str]]
+    snapshot: Snapshot  # its manifest
+    published_at: float | None  # seconds since the epoch; None for an export, which notes no time
 
     @property
     def fingerprint(self) -> str:
@@ -131,25 +95,26 @@ def publications(root: Root) -> list[Publication]:
     newest = read_snapshot(root)
     found: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:
-        published_at, lengths = _read_note(root, name)
         snapshot = newest if name == newest.fingerprint else read_snapshot(root, name)
-        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths={"": {name}, **lengths}))
+        found.append(Publication(snapshot=snapshot, published_at=_published_at(root, name)))
     return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
 
 
-def published_names(published: Iterable[Publication]) -> set[tuple[str, str]]:
-    """Folder and fingerprint of the snapshots of all sequence lengths."""
-    return {(folder, name) for each in published for folder, names in each.lengths.items() for name in names}
-
-
 def files_needed(snapshots: Iterable[Snapshot]) -> dict[str, int]:
-    """By path, the bytes of every shard that some snapshot has, and of every list of shards."""
-    return {entry.path: entry.bytes for snapshot in snapshots for entry in (*snapshot.lists, *snapshot.shards)}
+    """By path, the bytes of every shard of any length that some snapshot has, and of every list of shards."""
+    rows = (each for snapshot in snapshots for each in (snapshot, *snapshot.further))
+    return {entry.path: entry.bytes for each in rows for entry in (*each.lists, *each.shards)}
+
+
+def data_folders(root: Root) -> list[str]:
+    """The folders of an output that hold shards, documents and lists, as far as they are there."""
+    lengths = [f"{folder}/" for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder)]
+    return [prefix + folder for prefix in ("", *lengths) for folder in ("shards", "documents", LISTS)]
 
 
 def data_files(root: Root) -> list[tuple[str, int]]:
     """Path and bytes of all files among the shards, documents and lists of an output."""
-    return [file for folder in DATA_FOLDERS for file in root.list_files(folder)]
+    return [file for folder in data_folders(root) for file in root.list_files(folder)]
 
 
 # ------------------------------------------------------------------------------------------------ pins
@@ -157,82 +122,59 @@ def data_files(root: Root) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A snapshot that no cleaning deletes.
+    """A snapshot that no cleaning deletes."""
 
-    Attributes:
-        folder: that of its sequence length below the output, as "length-8192"; empty for the first.
-        pinned_at: seconds since the epoch.
-        why: what needs it, in the words of who pinned it; may be empty.
-    """
-
-    folder: str
     fingerprint: str
-    pinned_at: float
-    why: str
+    pinned_at: float  # seconds since the epoch
+    why: str  # what needs it, in the words of who pinned it; may be empty
 
 
 def pins(root: Root) -> list[Pin]:
-    """The pinned snapshots of an output, of all sequence lengths. Raises SnapshotError for a damaged pin."""
-    found = (_read_pin(root, folder, name) for folder, name in _all_names(root))
-    return [pin for pin in found if pin is not None]
-
-
-def _all_names(root: Root) -> list[tuple[str, str]]:
-    """Folder and fingerprint of every snapshot of an output."""
-    return [(folder, name) for folder in length_folders(root) for name in fingerprints(root.within(folder))]
+    """The pinned snapshots of an output. Raises SnapshotError for a damaged pin."""
+    return [pin for name in fingerprints(root) if (pin := _read_pin(root, name)) is not None]
 
 
 def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
     """Pins a snapshot; one that is pinned gets the new reason. Raises SnapshotError where none is there, or no longer.
-
-    Args:
-        name: its fingerprint, or the first digits of it; also of a further sequence length.
-        pinned_at: seconds since the epoch.
-    """
-    folder, fingerprint = _find(root, name)
-    target = root.within(folder)
+    `name`: its fingerprint, or the first digits of it. `pinned_at`: seconds since the epoch."""
+    fingerprint = find_snapshot(root, name)
     content = {"pinned_at": pinned_at, "why": why}
-    target.write_atomic(_pin_path(fingerprint), (json.dumps(content, ensure_ascii=False) + "\n").encode())
-    if not has_snapshot(target, fingerprint):
-        target.delete(_pin_path(fingerprint))
+    path = f"{snapshot_folder(fingerprint)}/{PIN}"
+    root.write_atomic(path, (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    if not has_snapshot(root, fingerprint):
+        root.delete(path)
         raise SnapshotError(
-            f"{target.url}: `datapipe clean` deleted snapshot {fingerprint} just now. Expected one that is there."
+            f"{root.url}: `datapipe clean` deleted snapshot {fingerprint} just now. Expected one that is there."
         )
-    return Pin(folder=folder, fingerprint=fingerprint, pinned_at=pinned_at, why=why)
+    return Pin(fingerprint=fingerprint, pinned_at=pinned_at, why=why)
 
 
 def unpin_snapshot(root: Root, name: str) -> str:
     """Removes the pin of a snapshot, also a damaged one. Returns its fingerprint. Raises SnapshotError where it has no pin."""
-    folder, fingerprint = _find(root, name)
-    target = root.within(folder)
-    if not target.exists(_pin_path(fingerprint)):
-        raise SnapshotError(f"{target.url}: snapshot {fingerprint} is not pinned. `datapipe snapshots` lists the pins.")
-    target.delete(_pin_path(fingerprint))
+    fingerprint = find_snapshot(root, name)
+    pinned = [path for path in _pin_paths(root, fingerprint) if root.exists(path)]
+    if not pinned:
+        raise SnapshotError(f"{root.url}: snapshot {fingerprint} is not pinned. `datapipe snapshots` lists the pins.")
+    for path in pinned:
+        root.delete(path)
     return fingerprint
 
 
-def _find(root: Root, name: str) -> tuple[str, str]:
-    """The folder and the fingerprint of the one snapshot that `name` begins, of any sequence length."""
-    fitting = [(folder, each) for folder, each in _all_names(root) if name and each.startswith(name)]
-    if not any(folder for folder, _ in fitting):
-        return "", find_snapshot(root, name)
-    if len(fitting) > 1:
-        there = ", ".join(f"{each[:12]} in {folder or 'the output itself'}" for folder, each in fitting)
-        raise SnapshotError(f"{root.url}: several snapshots begin with '{name}': {there}. Give more digits.")
-    return fitting[0]
+def _pin_paths(root: Root, fingerprint: str) -> list[str]:
+    """Its pin; and those of its further lengths, which the version before published in folders of their own."""
+    lengths = noted_lengths(root, fingerprint).items()
+    folders = [snapshot_folder(fingerprint), *(f"{folder}/{snapshot_folder(name)}" for folder, name in lengths)]
+    return [f"{folder}/{PIN}" for folder in folders]
 
 
-def _pin_path(fingerprint: str) -> str:
-    return f"{snapshot_folder(fingerprint)}/{PIN}"
-
-
-def _read_pin(root: Root, folder: str, fingerprint: str) -> Pin | None:
+def _read_pin(root: Root, fingerprint: str) -> Pin | None:
     def made(noted: Any) -> Pin:
-        return Pin(folder=folder, fingerprint=fingerprint, pinned_at=float(noted["pinned_at"]), why=str(noted["why"]))
+        return Pin(fingerprint=fingerprint, pinned_at=float(noted["pinned_at"]), why=str(noted["why"]))
 
     command = f"datapipe snapshots {quote(root.url)}"
     remedy = f"`{command} --pin {fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
-    return read_note(root.within(folder), _pin_path(fingerprint), made, remedy)
+    found = (read_note(root, path, made, remedy) for path in _pin_paths(root, fingerprint))
+    return next((pin for pin in found if pin is not None), None)
 
 
 # ------------------------------------------------------------------------------------------------ additions

@@ -8,8 +8,6 @@ tokens past `target_bytes`. The bytes depend neither on the batches in which row
 one record batch of about 4 MiB of tokens beside the appended one.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -21,41 +19,24 @@ from datapipe import columns
 from datapipe.records.checksum import rows_checksum
 from datapipe.records.outputs import ShardFile
 from datapipe.shards import schemas
-from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, PIECE_KEY, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
+from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
+from datapipe.shards.shard_table import PIECE_KEY, ShardGroup
 from datapipe.storage.root import Root
 
 ShardFormat = Literal["arrow", "parquet"]
+
+_WHOLE = ShardGroup()
 
 BATCH_BYTES = 4 << 20
 """Token bytes of one record batch: large enough to read at disk speed, small enough to keep a few in memory."""
 
 
 def shard_schema(
-    id_type: pa.DataType,
-    sequence_length: int,
-    tokenizer_fingerprint: str,
-    source: str,
-    piece_length: int | None = None,
-    stratum: int | None = None,
+    id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str, group: ShardGroup = _WHOLE
 ) -> pa.Schema:
-    """`schemas.sequences` with the metadata of a shard. It holds no path and no time, so equal rows give equal bytes.
-
-    Args:
-        piece_length: tokens of every piece, if all have one length.
-        stratum: of the source, if it is cut into strata.
-    """
-    metadata = {**identity(sequence_length, tokenizer_fingerprint, piece_length, stratum), SOURCE_KEY: source.encode()}
+    """`schemas.sequences` with the metadata of a shard. It holds no path and no time, so equal rows give equal bytes."""
+    metadata = {**identity(sequence_length, tokenizer_fingerprint, group), SOURCE_KEY: source.encode()}
     return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
-
-
-def shard_name(
-    split: Literal["train", "validation"], bucket: int, piece_length: int | None = None, stratum: int | None = None
-) -> str:
-    """The prefix of a shard's name. Sorted by name, the shards of a stratum are neighbours."""
-    part = "part" if split == "train" else "validation"
-    within = "" if stratum is None else f"-stratum-{stratum:02d}"
-    pieces = "" if piece_length is None else f"-pieces-{piece_length:05d}"
-    return f"{part}{within}-{bucket:05d}{pieces}"
 
 
 class ShardWriter:
@@ -139,7 +120,6 @@ class ShardWriter:
         self._written.append(opened.written())
 
     def _take(self, num_rows: int) -> pa.RecordBatch:
-        """The first `num_rows` pending rows as one batch."""
         taken: list[pa.RecordBatch] = []
         self._pending_rows -= num_rows
         while num_rows:

@@ -7,6 +7,7 @@ one deletes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,32 +24,29 @@ from datapipe.records.names import (
     REMOVED,
     RUN,
     SNAPSHOT,
+    SNAPSHOTS,
     TOKENIZER,
     WORK,
-    below,
-    length_folders,
     published_tasks,
 )
-from datapipe.shards.manifest import folder_names, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import folder_names, noted_lengths, read_note, snapshot_folder
 from datapipe.shards.snapshots import (
     ADDITIONS,
-    DATA_FOLDERS,
     DATA_PATH,
     Pin,
     Publication,
     data_files,
+    data_folders,
     files_needed,
     pins,
     publications,
-    published_names,
-    read_note,
 )
 from datapipe.snapshots.additions import unneeded_files
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
-_NEWEST = (SNAPSHOT, TOKENIZER, FILES, REMOVED)
-"""Files of the newest snapshot of a sequence length, beside its folder."""
+_OF_LENGTH = re.compile(rf"length-\d+/(({SNAPSHOT}|{TOKENIZER}|{FILES}|{REMOVED})|{SNAPSHOTS}/[0-9a-f]{{32}}/.+)")
+"""The files that the version before published for a further sequence length, beside its shards and lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +54,8 @@ class Cleaning:
     """What a cleaning deletes.
 
     Attributes:
-        kept, dropped: the publications of the first sequence length, the newest last.
-        pins: of the snapshots that would be deleted without them, of any sequence length.
+        kept, dropped: the newest last.
+        pins: of the snapshots that would be deleted without them.
         files: path and bytes of the files of the snapshots that are deleted, manifests first.
         shards: path and bytes of the shards and files of documents that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
@@ -98,23 +96,23 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
             f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
         )
     every, pinned = publications(root), pins(root)
-    newest = published_names(every[-keep:])
-    wanted = newest | {(pin.folder, pin.fingerprint) for pin in pinned}
-    kept = [publication for publication in every if ("", publication.fingerprint) in wanted]
-    wanted |= published_names(kept)
-    is_noted = all(publication.published_at is not None for publication in kept)
-    files, shards = [], []
-    for folder in length_folders(root):
-        target, names = root.within(folder), {name for place, name in wanted if place == folder}
-        if not is_noted and target.exists(SNAPSHOT):  # of a copy without notes: what was published together is written nowhere
-            names.add(read_snapshot(target).fingerprint)
-        for found, of_folder in zip((files, shards), _unneeded(target, names)):
-            found += [(below(folder, path), size) for path, size in of_folder]
+    newest = {publication.fingerprint for publication in every[-keep:]}
+    wanted = newest | {pin.fingerprint for pin in pinned}
+    kept = [publication for publication in every if publication.fingerprint in wanted]
+    folders = [snapshot_folder(name) for name in folder_names(root) if name not in wanted]
+    files = [file for folder in folders for file in root.list_files(folder)]
+    needed = files_needed(publication.snapshot for publication in kept)
+    shards = [file for file in data_files(root) if file[0] not in needed and DATA_PATH.fullmatch(file[0])]
+    if any(publication.published_at is None for publication in kept):  # a copy without notes: which lengths it has is unknown
+        shards = [file for file in shards if not file[0].startswith("length-")]
+    elif not any(noted_lengths(root, name) for name in wanted):
+        lengths = {folder.partition("/")[0] for folder in data_folders(root) if folder.startswith("length-")}
+        files += [file for folder in lengths for file in root.list_files(folder) if _OF_LENGTH.fullmatch(file[0])]
     tasks, work_files = _unneeded_work(root, kept)
     return Cleaning(
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
-        pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in newest),
+        pins=tuple(pin for pin in pinned if pin.fingerprint not in newest),
         files=tuple(sorted(files, key=lambda file: not file[0].endswith(f"/{SNAPSHOT}"))),
         shards=tuple(shards),
         tasks=tuple(tasks),
@@ -142,11 +140,8 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in length_folders(root):
-            target = root.within(folder)
-            for parent in ("snapshots", *DATA_FOLDERS):
-                target.delete_empty_folders(parent)
-        root.delete_empty_folders(ADDITIONS)
+        for folder in (SNAPSHOTS, *data_folders(root), ADDITIONS):
+            root.delete_empty_folders(folder)
     return cleaning
 
 
@@ -154,23 +149,11 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
     """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
     deleted = {path for path, _ in cleaning.files}
     for pin in pins(root):
-        if below(pin.folder, f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}") in deleted:
+        if f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}" in deleted:
             raise SnapshotError(
                 f"{root.url}: snapshot {pin.fingerprint} was pinned while the cleaning was planned. Nothing was deleted. "
                 f"Run `datapipe clean` again."
             )
-
-
-def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Path and bytes of what the wanted snapshots of one folder do not need: files about others, and shards."""
-    folders = [snapshot_folder(name) for name in folder_names(target) if name not in wanted]
-    files = [(path, size) for own in folders for path, size in target.list_files(own)]
-    if not wanted:  # a sequence length that no kept snapshot has
-        files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
-    snapshots = [read_snapshot(target)] if wanted and target.exists(SNAPSHOT) else []  # its manifest names shards, too
-    snapshots += [read_snapshot(target, name) for name in wanted - {snapshot.fingerprint for snapshot in snapshots}]
-    needed = files_needed(snapshots)
-    return files, [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
 
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:

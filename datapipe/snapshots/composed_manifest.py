@@ -10,20 +10,19 @@ from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.records.checksum import bytes_checksum
-from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER, below, published_tasks
+from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER, published_tasks
 from datapipe.records.outputs import TokenizerFile
 from datapipe.shards.manifest import (
     FileEntry,
     Phase,
     RemovedEntry,
     Snapshot,
-    SourceEntry,
-    Strata,
     TokenizerEntry,
     read_snapshot,
     snapshot_folder,
 )
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry, Strata
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
@@ -153,7 +152,6 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
 
 def publish_files(
     lock: OutputLock,
-    folder: str,
     snapshot: Snapshot,
     needed: Mapping[str, bytes],
     about: Mapping[str, bytes],
@@ -162,12 +160,11 @@ def publish_files(
     """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself.
 
     Args:
-        folder: that of its sequence length below the output, or "".
         needed: content by path of the files that its manifest names.
         about: of the other files of its folder.
         shown: those of `about` that the output itself has, too.
     """
-    target, manifest = lock.root.within(folder), snapshot.to_files()
+    target, manifest = lock.root, snapshot.to_files()
     content = {**about, **needed, SNAPSHOT: manifest.pop(SNAPSHOT)}
     _keep_newest(target)
     for path, text in manifest.items():
@@ -175,7 +172,9 @@ def publish_files(
             target.write_atomic(path, text)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
-    lock.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
+    lock.replace({path: content[path] for path in (*shown, *needed, SNAPSHOT)})
+    for rows in snapshot.further:  # the version before published an output there, which is out of date now
+        target.delete(f"length-{rows.sequence_length}/{SNAPSHOT}")
 
 
 def holds(root: Root, path: str, content: bytes) -> bool:

@@ -37,30 +37,30 @@ class TakenShard:
     path: str
 
 
-def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, seed: int) -> list[TakenShard]:
+def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder: str, seed: int) -> list[TakenShard]:
     """The shards of all taken sources. Their parts are shuffled as one.
 
     Args:
+        folder: that their paths begin with.
         seed: of the new snapshot; ranges of shuffle hashes under another seed tell nothing.
     """
     found: list[TakenShard] = []
     for name, source in taken.items():
-        root, snapshot = source.snapshots[sequence_length]
+        snapshot = source.snapshot.of_length(sequence_length)
         for shard in snapshot.shards:
             if shard.source == source.source:
-                folder = f"{name}+{shard.part}" if shard.part else name
-                changes = {"path": f"shards/{folder}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
+                own = f"{name}+{shard.part}" if shard.part else name
+                changes = {"path": f"{folder}shards/{own}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
                 hashes = shard.hashes if snapshot.seed == seed else None
                 entry = shard.model_copy(update={**changes, "hashes": hashes})
-                found.append(TakenShard(entry=entry, root=root, path=shard.path))
+                found.append(TakenShard(entry=entry, root=source.root, path=shard.path))
     return found
 
 
 def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[int, str, str]]:
     """Hash, source and path of the input files behind the documents of all taken sources."""
     for name, source in taken.items():
-        root, snapshot = next(iter(source.snapshots.values()))
-        for number, there, path in files_with_hashes(root, snapshot):
+        for number, there, path in files_with_hashes(source.root, source.snapshot):
             if there == source.source:
                 yield number, name, path
 

@@ -6,8 +6,8 @@
     removed.parquet              in both, where documents were taken down: those of the snapshot before, and new ones
 
 Nothing that an earlier snapshot needs is changed or deleted, so loaders of any snapshot go on. A run that is killed while it
-publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. The output itself
-holds the snapshots of the first sequence length, and length-N/ below it those of each further one.
+publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. Shards of a
+further sequence length have names below length-N/.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
-from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, below, published_tasks
+from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_parquet
-from datapipe.shards.manifest import Snapshot, SourceEntry, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import FurtherLength, Snapshot, has_snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.held_out import held_out_warnings
@@ -49,10 +51,10 @@ MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 def publish(
     lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
-    """Publishes the snapshots and the index of a committed plan. Returns the snapshot in the output itself, and warnings.
+    """Publishes the snapshot and the index of a committed plan. Returns the snapshot, and warnings.
 
     Args:
-        report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
+        report: makes the content of report.json, from the plan, the snapshot and the warnings.
         say: gets lines about shards of other outputs, where they take a while.
     """
     index = index_of_run(lock.root, request, plan)
@@ -63,23 +65,20 @@ def publish(
     own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
     files = files_parquet([*own, *taken_files(request.taken)])
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
-    first = made[""].snapshot
-    for folder in made:
-        warnings += _other_files(root, folder, made[folder].snapshot)
-    told = {MIXTURE: request.mixture.resolved_yaml().encode()}
+    snapshot = made.snapshot
+    warnings += _other_files(root, snapshot)
+    about = {MIXTURE: request.mixture.resolved_yaml().encode()}
     if report is not None:
-        told[REPORT] = report(plan, first, warnings)
-    lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
-    for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
-        note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
-        _publish_snapshot(lock, folder, unpublished, told, say)
+        about[REPORT] = report(plan, snapshot, warnings)
+    note_publication(root, snapshot.fingerprint)
+    _publish_snapshot(lock, made, about, say)
     tasks = [record.fingerprint for step in plan.steps for record in step.records]
     tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
     tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
-    root.write_atomic(published_tasks(first.fingerprint), "\n".join(tasks).encode())
-    if first.num_taken_down:
-        delete_from_indexes(root, read_removed(root, first))
-    return first, warnings
+    root.write_atomic(published_tasks(snapshot.fingerprint), "\n".join(tasks).encode())
+    if snapshot.num_taken_down:
+        delete_from_indexes(root, read_removed(root, snapshot))
+    return snapshot, warnings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,28 +97,29 @@ class _Unpublished:
     taken: Sequence[TakenShard] = ()
 
 
-def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
-    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
-    anything is changed, since they may be refused."""
+def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
+    """The snapshot of all sequence lengths, and warnings. It is made before anything is changed, since it may be refused."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
     named = named_in(request.mixture.takedown)
-    spec = request.mixture.pack
     with_rows = None if root.local is None else partial(_with_rows, root, request, plan, tokenizer)
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
-    made: dict[str, _Unpublished] = {}
-    own: list[ShardEntry] = []
+    data: list[tuple[ShardEntry, OutputFile]] = []
+    taken: list[TakenShard] = []
+    lengths: list[Snapshot] = []
     warnings = takedown_warnings(named, request.taken, files, taken_down)
-    for length in spec.sequence_length:
-        shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
-        entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
+    for length in request.mixture.pack.sequence_length:
+        folder = f"length-{length}/" if lengths else ""
+        own, others = _shards(plan, length, folder), taken_shards(request.taken, length, folder, request.mixture.seed)
+        entries = sorted([*(entry for entry, _ in own), *(shard.entry for shard in others)], key=attrgetter("numbered_path"))
         known = {name: source.entry for name, source in request.taken.items()}
-        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
-        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
+        made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         warnings += [warning for warning in warned if warning not in warnings]
-        own = [entry for entry, _ in shards]
-    return made, [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, own)]
+        data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
+    snapshot = lengths[0].model_copy(update={"further": tuple(map(FurtherLength.of, lengths[1:]))}).sealed()
+    warnings = [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, [entry for entry, _ in data])]
+    return _Unpublished(snapshot=snapshot, data=data, taken=taken, needed=needed), warnings
 
 
 def _check_something_is_left(request: Request, plan: Plan) -> None:
@@ -158,7 +158,7 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
 
-def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+def _documents(request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
     """The snapshot of documents, and warnings."""
     mixture, data = request.mixture, _document_files(plan)
     snapshot = Snapshot(
@@ -173,7 +173,7 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
     nothing = "kept no document."
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
     warnings = _with_reasons(request, plan, warnings)
-    return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
+    return _Unpublished(snapshot=snapshot, data=data, needed={FILES: files}), warnings
 
 
 def _document_files(plan: Plan) -> list[tuple[ShardEntry, DocumentsFile]]:
@@ -200,37 +200,34 @@ def _document_files(plan: Plan) -> list[tuple[ShardEntry, DocumentsFile]]:
     return sorted(found, key=lambda each: each[0].path)
 
 
-def _publish_snapshot(
-    lock: OutputLock, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None
-) -> None:
-    """Publishes a snapshot in `folder` below the output, or in the output itself.
+def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+    """Publishes a snapshot.
 
     Args:
         about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
     """
-    snapshot, needed = unpublished.snapshot, unpublished.needed
-    root, target = lock.root, lock.root.within(folder)
-    if _is_published(target, snapshot, needed):
+    root, snapshot, needed = lock.root, unpublished.snapshot, unpublished.needed
+    if _is_published(root, snapshot, needed):
         return
-    lock.check_pending_deletions(below(folder, path) for path in files_needed([snapshot]))
+    lock.check_pending_deletions(files_needed([snapshot]))
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
-        if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
+        if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path)
     ]
     for _, _, output in missing:
         check_committed(root, output)
     for number, entry, output in missing:
-        root.take(root, output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
-    copy_shards(target, unpublished.taken, PUBLISH, say)
-    publish_files(lock, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
+        root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
+    copy_shards(root, unpublished.taken, PUBLISH, say)
+    publish_files(lock, snapshot, needed, {} if has_snapshot(root, snapshot.fingerprint) else about)
 
 
-def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning]:
+def _other_files(root: Root, snapshot: Snapshot) -> list[RunWarning]:
     """Warnings about files among the shards and documents that no run writes, and about documents of earlier snapshots beside
     those of the newest: a pattern reads them all."""
-    paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
-    strange = [below(folder, path) for path in paths if not DATA_PATH.fullmatch(path)]
+    paths, own = [path for path, _ in data_files(root)], files_needed([snapshot])
+    strange = [path for path in paths if not DATA_PATH.fullmatch(path)]
     reason = "is no file of a run. It stays, but nothing else belongs there."
     warnings = [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in strange]
     older = [path for path in paths if path.startswith("documents/") and path not in own and DATA_PATH.fullmatch(path)]
@@ -243,15 +240,13 @@ def _other_files(root: Root, folder: str, snapshot: Snapshot) -> list[RunWarning
     return warnings
 
 
-def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
+def _same_file(root: Root, published: str, committed: str) -> bool:
     """Whether the published name, whose size is right, is that of the committed file already.
 
     On an object store the digest in the name says so. Locally a name is linked again after its task has run again, so that
     the disk holds the content once.
     """
-    if target.local is None or root.local is None:
-        return True
-    return (target.local / published).samefile(root.local / committed)
+    return root.local is None or (root.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
@@ -263,14 +258,18 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     except SnapshotError:
         return False
     sizes = dict(data_files(root))
-    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
+    if any(sizes.get(path) != num_bytes for path, num_bytes in files_needed([snapshot]).items()):
         return False
     written = {place: content for path, content in needed.items() for place in (f"{own}/{path}", path)}
     return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
-def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
-    """The shards of a sequence length with their entries in the snapshot, by path."""
+def _shards(plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[ShardEntry, ShardFile]]:
+    """The shards of a sequence length with their entries in the snapshot, by path.
+
+    Args:
+        folder: that their paths begin with.
+    """
     shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
@@ -280,11 +279,8 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
             for output in record.of("shards", ShardFile):
                 entry = ShardEntry.of(
                     output,
-                    path=with_digest(f"shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
-                    source=step.source,
-                    split=task.split,
-                    stratum=task.stratum,
-                    hashes=(task.start, task.stop),
+                    path=with_digest(f"{folder}shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
+                    **task.of_shards,
                 )
                 shards.append((entry, output))
     return sorted(shards, key=lambda shard: shard[0].numbered_path)

@@ -20,9 +20,8 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
-from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_tokens, snapshot_file
+from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import length_snapshots
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -38,18 +37,19 @@ class _Opened:
 
     Attributes:
         where: the key that names it.
-        version: fingerprint of the snapshot of its first sequence length, which names those of all.
-        snapshots: by sequence length of the mixture, the snapshot and where its files are; the first one stands for all.
+        root: where the files of the snapshot are.
+        version: fingerprint of the snapshot.
+        snapshot: with the sequence lengths of the mixture, in their order.
     """
 
     where: str
     url: str
-    version: str
-    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    root: Root
+    snapshot: Snapshot
 
     @property
-    def first(self) -> tuple[Root, Snapshot]:
-        return next(iter(self.snapshots.values()))
+    def version(self) -> str:
+        return self.snapshot.fingerprint
 
 
 def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSource]]:
@@ -81,7 +81,7 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
                     f"{found.where}: '{part}' of {found.url} becomes '{new}', which is a source already. Rename one."
                 )
             sources[new] = source.model_copy(update={"sources": (part,), "version": found.version})
-            taken[new] = TakenSource(snapshots=found.snapshots, source=part)
+            taken[new] = TakenSource(root=found.root, snapshot=found.snapshot, source=part)
             if refusal := license_refusal(mixture.licenses, taken[new].entry.license):
                 raise UserError(f"{found.where}: '{taken[new].source}' of {found.url} {refusal}")
         weights["" if is_replay else name] = {names[part]: share for part, share in shares.items()}
@@ -91,44 +91,42 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
 
 
 def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
-    """The snapshots of an output, one for each sequence length of the mixture. Raises UserError where one is missing."""
+    """The snapshot of an output, with the sequence lengths of the mixture. Raises UserError where one is missing."""
     root, url = Root(source.snapshot.rstrip("/")), masked(source.snapshot)
     if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
         raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
     try:
-        first = read_tokens(root, source.version)
-        found = {first.sequence_length: (root, first)}
-        for folder, fingerprint in length_snapshots(root, first.fingerprint).items():
-            snapshot = read_tokens(root.within(folder), fingerprint)
-            found[snapshot.sequence_length] = (root.within(folder), snapshot)
+        found = read_snapshot(root, source.version)
+        read_tokens(root, source.version)  # which refuses documents
     except OSError as error:
         raise input_error(error, where, "cannot read the snapshot of", url) from error
     except SnapshotError as error:
         raise SnapshotError(f"{where}: {error}") from error
     wanted = mixture.pack.sequence_length
-    missing = [length for length in wanted if length not in found]
+    missing = [length for length in wanted if length not in found.sequence_lengths]
     if missing:
-        there = ", ".join(map(str, found))
+        there = ", ".join(map(str, found.sequence_lengths))
         raise UserError(
             f"{where}: the rows of {url} have {there} tokens, and pack.sequence_length is {missing[0]}. Rows are mixed as they "
             f"are: set pack.sequence_length to {there}, or take the text instead, as a source with a path."
         )
-    if first.shard_format != mixture.shards.format:
+    if found.shard_format != mixture.shards.format:
         raise UserError(
-            f"{where}: the shards of {url} are {first.shard_format} files, and shards.format is {mixture.shards.format}. "
-            f"Set shards.format to {first.shard_format}."
+            f"{where}: the shards of {url} are {found.shard_format} files, and shards.format is {mixture.shards.format}. "
+            f"Set shards.format to {found.shard_format}."
         )
-    unknown = next((name for name in source.sources if name not in first.sources), None)
+    unknown = next((name for name in source.sources if name not in found.sources), None)
     if unknown is not None:
-        known = ", ".join(first.sources)
-        raise UserError(f"{where}.sources: {url} has no source '{unknown}'.{suggest(unknown, first.sources)} It has: {known}.")
-    snapshots = {length: found[length] for length in wanted}
-    return _Opened(where=where, url=url, version=first.fingerprint, snapshots=snapshots)
+        known = ", ".join(found.sources)
+        raise UserError(f"{where}.sources: {url} has no source '{unknown}'.{suggest(unknown, found.sources)} It has: {known}.")
+    first, *further = map(found.of_length, wanted)
+    snapshot = first.model_copy(update={"further": tuple(map(FurtherLength.of, further))})
+    return _Opened(where=where, url=url, root=root, snapshot=snapshot)
 
 
 def _shares(found: _Opened, source: SnapshotSource, is_replay: bool) -> dict[str, Fraction]:
     """The share of each source that is taken in the weight of all: by the tokens of its rows, or as its run draws it."""
-    snapshot = found.first[1]
+    snapshot = found.snapshot
     names = source.sources or tuple(snapshot.sources)
     if is_replay:
         drawn = drawn_tokens(snapshot, run_order(snapshot))
@@ -146,14 +144,14 @@ def _check_together(opened: list[_Opened]) -> None:
     """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
     first, *others = opened
     for other in others:
-        theirs, ours = other.first[1].tokenizer, first.first[1].tokenizer
+        theirs, ours = other.snapshot.tokenizer, first.snapshot.tokenizer
         if (theirs.fingerprint, theirs.bos_id) != (ours.fingerprint, ours.bos_id):
             raise UserError(
                 f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_in_words(theirs)}) than "
                 f"snapshot {first.version[:12]} of {first.url} ({_in_words(ours)}). Rows are mixed as they are: leave one of "
                 f"them out, or take its text instead, as a source with a path."
             )
-    lengths = {one.url: _has_pieces(one.first[1]) for one in opened}
+    lengths = {one.url: _has_pieces(one.snapshot) for one in opened}
     if len(set(lengths.values())) > 1:
         [url, *_] = [url for url, has_pieces in lengths.items() if has_pieces]
         raise UserError(
@@ -173,7 +171,7 @@ def _has_pieces(snapshot: Snapshot) -> bool:
 def _with_tokenizer(mixture: Mixture, opened: list[_Opened]) -> Mixture:
     """The mixture with the tokenizer of the snapshots, unless it names the same one. Raises UserError for another one."""
     found = opened[0]
-    root, snapshot = found.first
+    root, snapshot = found.root, found.snapshot
     if (mixture.pack.method == "buckets") != _has_pieces(snapshot) and mixture.sources:
         raise UserError(
             f"{found.where}: the rows of {found.url} were {'' if _has_pieces(snapshot) else 'not '}packed with method: "
@@ -197,8 +195,7 @@ def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content:
     spec = mixture.tokenizer
     encoder = Encoder(content, eos=spec.eos, bos=spec.bos) if taken else None
     for name, source in taken.items():
-        [(root, snapshot), *_] = source.snapshots.values()
-        theirs = snapshot.tokenizer
+        theirs = source.snapshot.tokenizer
         if encoder is not None and (encoder.fingerprint, encoder.eos_id, encoder.bos_id) != (
             theirs.fingerprint,
             theirs.eos_id,
@@ -206,6 +203,6 @@ def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content:
         ):
             raise UserError(
                 f"{mixture.where('tokenizer')}: {masked(mixture.tokenizer.path or '')} is not the tokenizer of "
-                f"{masked(root.url)}, from which '{name}' takes its rows. Leave the tokenizer out to use that one, or take the "
-                f"text instead, as a source with a path."
+                f"{masked(source.root.url)}, from which '{name}' takes its rows. Leave the tokenizer out to use that one, or "
+                f"take the text instead, as a source with a path."
             )

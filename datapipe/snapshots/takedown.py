@@ -25,11 +25,11 @@ from datapipe.quantities import counted
 from datapipe.records.names import CARD, CROISSANT, REMOVED, REPORT, SNAPSHOT, WORK
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
-from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
+from datapipe.shards.snapshots import PIN, PUBLICATION, newest_manifest, note_publication, published_additions
 from datapipe.snapshots.additions import addition_folders
 from datapipe.snapshots.composed_manifest import keep_tasks, publish_files
 from datapipe.snapshots.index.takedown import TakenDown, delete_rows
@@ -86,20 +86,14 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
 
 
 def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
-    """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
+    """Publishes the snapshot with another list, and returns it."""
     entry, needed = removed_entry(removed, REMOVED)
-    lengths: dict[str, str] = {}
-    for folder, fingerprint in {**length_snapshots(lock.root, before.fingerprint), "": before.fingerprint}.items():
-        target = lock.root.within(folder)
-        old = read_tokens(target, fingerprint) if folder else before
-        new = old.model_copy(update={"removed": entry}).sealed()
-        note_publication(target, new.fingerprint, {} if folder else lengths)
-        about = _files_about(target, old, new)
-        if not folder:
-            keep_tasks(target, before, new)
-        publish_files(lock, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
-        lengths[folder] = new.fingerprint
-    return read_tokens(lock.root)
+    after = before.model_copy(update={"removed": entry}).sealed()
+    note_publication(lock.root, after.fingerprint)
+    about = _files_about(lock.root, before, after)
+    keep_tasks(lock.root, before, after)
+    publish_files(lock, after, needed, about, [REPORT] if REPORT in about else [])
+    return after
 
 
 def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
@@ -171,7 +165,7 @@ def takedown_warnings(
     places: dict[int, dict[str, str]] = {}
     for number, source, path in known:
         if number in hashes:
-            place = next(iter(taken[source].snapshots.values()))[0].url if source in taken else ""
+            place = taken[source].root.url if source in taken else ""
             places.setdefault(number, {})[place] = f"{source}/{path}"
     for names in [sorted(names.values()) for names in places.values() if len(names) > 1][:_LISTED]:
         text = (
@@ -255,8 +249,8 @@ def removed_documents(
         with_rows: those of some documents that rows of the sources with input files have; None where nobody looks.
     """
     removed = read_removed(root, newest_manifest(root))
-    others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
-    of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
+    others = {source.snapshot.fingerprint: source for source in taken.values()}
+    of_others = [key for source in others.values() for key in read_removed(source.root, source.snapshot).keys.tolist()]
     known = files_in(files) if named else []
     found = {key for key in find_keys(known, named) if key is not None}
     of_taken = {number for number, source, _ in known if source in taken}

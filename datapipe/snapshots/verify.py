@@ -52,10 +52,12 @@ def verify_snapshot(root: Root, snapshot: Snapshot) -> list[str]:
     problems: list[str] = []
     for path, (checksum, num_bytes) in snapshot.own_files.items():
         problems += file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
-    for entry in snapshot.lists:
+    for entry in (entry for rows in (snapshot, *snapshot.further) for entry in rows.lists):
         problems += file_problems(root, entry.path, entry.checksum, entry.bytes)
     if snapshot.has_tokens:
-        problems += _token_problems(root, snapshot, has_files=not problems)
+        has_files = not problems
+        for length in snapshot.sequence_lengths:
+            problems += _token_problems(root, snapshot.of_length(length), has_files=has_files)
     else:
         problems += [line for entry in snapshot.shards for line in _documents_problems(root, snapshot, entry)]
     return problems + _copy_problems(root, snapshot) + _unlisted(root, snapshot)

@@ -46,13 +46,8 @@ EXTRACTED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What all tasks of a step take, or what a part of the step takes.
-
-    Attributes:
-        bytes: that they write.
-        seconds: of one core.
-        unknown: stages whose time is not known, so that `seconds` leaves them out.
-    """
+    """The cost of a step, or of a part of it: bytes written, seconds of one core, and stages of unknown speed, which `seconds`
+    leaves out."""
 
     bytes: float = 0.0
     seconds: float = 0.0
@@ -64,10 +59,10 @@ class Texts:
     """Bytes of text in the steps of a run.
 
     Attributes:
-        of_steps: that enter each step of documents and leave it, by its id.
+        of_steps: that enter each step of documents and leave it.
         cleaned: that leave the last segment of each source.
-        sampled: of each source, that the tokenizer is trained on.
-        token_bytes: bytes of the ids of the tokens of a byte of text.
+        sampled: of each source, that train the tokenizer.
+        token_bytes: bytes of token ids for a byte of text.
     """
 
     of_steps: Mapping[str, tuple[float, float]]
@@ -81,23 +76,20 @@ def seconds_of(num_bytes: float, mb_per_s: float) -> float:
 
 
 def stage_cost(stage: Stage, text: float) -> StepCost:
-    """The time of a stage for so many bytes of text."""
     name = _name(stage)
     speed = next((speed for pattern, speed in _MB_PER_S.items() if fnmatchcase(name, pattern)), None)
     return StepCost(unknown=(name,)) if speed is None else StepCost(seconds=seconds_of(text, speed))
 
 
 def rows_cost(stage: Stage, text: float) -> StepCost:
-    """The rows that a global stage emits for so many bytes of text."""
     return StepCost(text * _ROWS.get(_name(stage), _OTHER_ROWS))
 
 
 def passed_on(bound: BoundStage) -> float:
-    """The share of the bytes that a stage passes on if it drops nothing."""
+    """The share of the bytes that a stage which drops nothing passes on."""
     return EXTRACTED if isinstance(bound.stage, Filter) and bound.stage.extracts else 1.0
 
 
 def _name(stage: Stage) -> str:
-    """The name of a stage in `stages/`; the module of another one, and with it no name of a stage in `stages/`."""
     module = type(stage).__module__
     return module.removeprefix("stages.") if module.startswith("stages.") else f"{module}:{type(stage).__qualname__}"

@@ -101,7 +101,6 @@ def _counts_of(step: Step) -> DocumentCounts:
 
 
 def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:
-    """Raises DatapipeError where documents or tokens are lost."""
     counts.document_counts.check(source)
     num_kept = counts.document_counts.kept
     for step in written:

@@ -37,14 +37,12 @@ SUMMARY_SCHEMA = pa.schema([*SCORES_SCHEMA, *full_schema(weight_above=pa.int64()
 row is no document: its pair is 0 and its columns count all documents of the task that are not below the interval."""
 
 
+_NUMBERS = ("documents", "kept_documents", "weight", "kept_weight")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Pair:
-    """A place in the order of documents.
-
-    Attributes:
-        score: `ordered` score, 64 bits.
-        tie: keyed hash of the document, 64 bits.
-    """
+    """A position in the order of documents: the `ordered` score, and a keyed hash of the document, 64 bits each."""
 
     score: int
     tie: int
@@ -52,12 +50,12 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """What a source keeps, or as much as is known of it: the lowest kept pair is at most `kept` and above `dropped`.
+    """A cut, or an interval that holds it: the lowest kept pair is at most `kept` and above `dropped`.
 
     Attributes:
         kept: this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut is found.
         dropped: this pair and all below it are dropped; None: not known of any, or the cut is found.
-        documents, weight: of the source, as they reach the filter; None before the first round.
+        documents, weight: that reach the filter; None before the first round.
         kept_documents, kept_weight: of these; None before the cut is found.
     """
 
@@ -79,36 +77,20 @@ class Cut:
 
     def to_json(self) -> dict[str, Any]:
         """The cut for the report: the threshold as a number, and the tie as 16 hex digits."""
-        return {
-            "threshold": None if self.kept is None else self.threshold,
-            "tie": None if self.kept is None else f"{self.kept.tie:016x}",
-            "documents": self.documents,
-            "kept_documents": self.kept_documents,
-            "weight": self.weight,
-            "kept_weight": self.kept_weight,
-        }
+        threshold, tie = (None, None) if self.kept is None else (self.threshold, f"{self.kept.tie:016x}")
+        return {"threshold": threshold, "tie": tie, **{name: getattr(self, name) for name in _NUMBERS}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Cut:
         """Raises KeyError, TypeError or ValueError for anything else than `to_json` returns."""
         threshold, tie = data["threshold"], data["tie"]
         kept = None if threshold is None else Pair(score=int(ordered(np.array([threshold]))[0]), tie=int(tie, 16))
-        return cls(
-            kept=kept,
-            documents=int(data["documents"]),
-            weight=int(data["weight"]),
-            kept_documents=int(data["kept_documents"]),
-            kept_weight=int(data["kept_weight"]),
-        )
+        counts: dict[str, Any] = {name: int(data[name]) for name in _NUMBERS}
+        return cls(kept=kept, **counts)
 
 
 def is_kept(cut: Cut, scores: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Which documents are not below the cut: (num_docs,) bool.
-
-    Args:
-        scores: (num_docs,) uint64, `ordered`.
-        ties: (num_docs,) uint64.
-    """
+    """Which documents are not below the cut, (num_docs,) bool, by `ordered` scores and ties, (num_docs,) uint64 each."""
     return np.zeros(len(scores), np.bool_) if cut.kept is None else _is_at_least(scores, ties, cut.kept)
 
 
@@ -130,11 +112,7 @@ def check_scores(scores: np.ndarray) -> None:
 
 
 class Ranked:
-    """Scores of some documents inside an interval, and what is known of the documents above it.
-
-    Args:
-        interval: pairs outside of it are counted, not held.
-    """
+    """Scores of some documents inside an interval. Documents above it are counted, not held."""
 
     def __init__(self, interval: Cut) -> None:
         self.interval = interval
@@ -142,7 +120,6 @@ class Ranked:
         self._weight_above = self._documents_above = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Adds rows of `SCORES_SCHEMA`."""
         scores, ties, weights = (rows.column(name).to_numpy() for name in ("score", "tie", "weight"))
         inside = np.ones(len(scores), np.bool_)
         if self.interval.kept is not None:
@@ -184,12 +161,8 @@ def _even_steps(measure: np.ndarray) -> np.ndarray:
 
 
 def narrowed(summaries: Sequence[pa.RecordBatch], interval: Cut, share: Fraction) -> Cut:
-    """The cut, or the narrower interval that contains it.
-
-    Args:
-        summaries: of all tasks, in this interval.
-        share: of the weight of all documents, rounded down.
-    """
+    """The cut, or the narrower interval that contains it, from the summaries of all tasks. `share` is that of the weight of all
+    documents, rounded down."""
     scores, ties, weights, weight_above, documents_above = (
         np.concatenate([summary.column(field.name).to_numpy() for summary in summaries]) for field in SUMMARY_SCHEMA
     )

@@ -7,14 +7,13 @@ The bytes cut from documents that stay are counted by rule, as STAGE:RULE_bytes;
 
 Decision files are exchange files whose hash is the first half of the document's key, and their blocks together are in the
 order of keys. So the index tells which blocks may hold rows about a batch. They are read one at a time, and the last few are
-kept, since batches come in file order. Memory does not grow with the number of decisions.
-"""
+kept, since batches come in file order. Memory does not grow with the number of decisions."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Self, cast
 
 import numpy as np
@@ -41,16 +40,14 @@ TOO_MUCH_REMOVED = "too_much_removed"
 
 _CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx continue a character
 
-HELD_BLOCKS = 8
-"""Blocks of about a MiB that are kept for the next batch."""
+HELD_BLOCKS = 8  # of about a MiB, for the next batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions:
-    """The decisions of a global stage on the documents of a task.
+    """The decisions of a global stage, `name`, on the documents of a task.
 
     Attributes:
-        name: of the stage in the run.
         rule: the reason of its drops.
         tables: "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files alone.
         size_column, cluster_column: the columns for sizes and names of clusters; None: not written.
@@ -76,7 +73,6 @@ class Drops:
         self._writer, self.counts = FactWriter(root, f"{folder}/drops.parquet", source=source, fate="dropped"), counts
 
     def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
-        """Adds the documents that a filter drops."""
         rows = np.flatnonzero(~result.keep)
         if not len(rows):
             return
@@ -95,7 +91,7 @@ class Drops:
         limits: pa.Array,
         survivors: pa.Array | None = None,
     ) -> None:
-        """Adds the documents in `rows` of a batch, at least one. What follows is about each of them, (num_rows,)."""
+        """Adds the documents in `rows`, (num_rows,), of a batch, at least one; `rules` and all that follow are (num_rows,)."""
         for rule in rules.value_counts().to_pylist():
             self.counts.dropped[f"{stage}:{rule['values']}"] += rule["counts"]
         keys, ids = (column.take(pa.array(rows)) for column in (batch.keys, batch.record.column("id")))
@@ -109,13 +105,7 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class DecisionApplier:
-    """The decisions on one task's documents.
-
-    Attributes:
-        rows: by table, of those that the stage writes.
-        drops: where dropped documents are written and counted.
-        survivors: what counts the documents that were dropped for each survivor.
-    """
+    """Applies decisions to one task's documents; `rows` are those of each table."""
 
     decisions: Decisions
     rows: Mapping[str, KeyedRows]
@@ -141,7 +131,6 @@ class DecisionApplier:
         return batch.filter(~dropped)
 
     def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
-        """The documents that stay, with the columns about their clusters."""
         added: dict[str, pa.Array] = {}
         if self.decisions.size_column is not None:
             sizes = cluster_sizes(self.rows["sizes"], batch.keys) if "sizes" in self.rows else np.ones(batch.num_docs, np.int64)
@@ -179,7 +168,6 @@ class DecisionApplier:
 
 
 def _is_blank(texts: pa.Array) -> np.ndarray:
-    """Which texts hold nothing but white space, (num_docs,) bool."""
     return numbers(pc.utf8_is_space(texts)) | (text_lengths(texts) == 0)
 
 
@@ -200,7 +188,6 @@ def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tup
 
 
 def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
-    """The texts without the spans."""
     out_offsets = np.empty(len(offsets), np.int64)
     out = np.empty(int(offsets[-1] - offsets[0] - (stops - starts).sum()), np.uint8)
     nothing = np.zeros((len(starts), 32), np.uint8), np.zeros(len(starts), np.int64)
@@ -222,31 +209,24 @@ class Cuts:
     names: tuple[str, ...]
 
 
-_FileBlock = tuple[ExchangeFile, Block, pa.Schema]
-
-
 class KeyedRows:
-    """Rows of exchange files, looked up by document key.
+    """Rows of exchange files, looked up by document key."""
 
-    Args:
-        blocks: of all files, in the order of their first rows.
-    """
-
-    def __init__(self, root: Root, blocks: Sequence[_FileBlock]) -> None:
-        self.root, self._blocks = root, blocks
-        self._held: OrderedDict[int, pa.RecordBatch] = OrderedDict()
-        self._firsts = _as_keys([block.first for _, block, _ in blocks])
-        self._lasts = _as_keys([block.last for _, block, _ in blocks])
+    def __init__(self, root: Root, blocks: Sequence[tuple[ExchangeFile, Block, pa.Schema]]) -> None:
+        self.root, self._blocks = root, sorted(blocks, key=lambda entry: entry[1].first)
+        self._firsts = _as_keys([block.first for _, block, _ in self._blocks])
+        self._lasts = _as_keys([block.last for _, block, _ in self._blocks])
+        self._block = lru_cache(HELD_BLOCKS)(self._read_block)
 
     @classmethod
     def open(cls, root: Root, files: Sequence[ExchangeFile]) -> Self:
         """Reads the index of every file."""
-        blocks: list[_FileBlock] = []
+        blocks: list[tuple[ExchangeFile, Block, pa.Schema]] = []
         for file in files:
             with open_rows(root, file) as stream:
                 of_file, schema = read_index(stream, file)
             blocks += [(file, block, schema) for block in of_file]
-        return cls(root, sorted(blocks, key=lambda entry: entry[1].first))
+        return cls(root, blocks)
 
     def matches(self, keys: pa.Array) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, pa.RecordBatch]]:
         """Block by block: documents with rows in it, start and stop of the rows of each, and the block."""
@@ -266,16 +246,10 @@ class KeyedRows:
             if has_rows.any():
                 yield documents[has_rows], starts[has_rows], stops[has_rows], rows
 
-    def _block(self, number: int) -> pa.RecordBatch:
-        rows = self._held.pop(number, None)
-        if rows is None:
-            file, block, schema = self._blocks[number]
-            with open_rows(self.root, file) as stream:
-                rows = read_block(stream, file, block, schema)
-        self._held[number] = rows
-        if len(self._held) > HELD_BLOCKS:
-            self._held.popitem(last=False)
-        return rows
+    def _read_block(self, number: int) -> pa.RecordBatch:
+        file, block, schema = self._blocks[number]
+        with open_rows(self.root, file) as stream:
+            return read_block(stream, file, block, schema)
 
 
 def drops_of(drops: KeyedRows, keys: pa.Array) -> tuple[np.ndarray, pa.Array, np.ndarray]:
@@ -299,17 +273,13 @@ def cluster_sizes(sizes: KeyedRows, keys: pa.Array) -> np.ndarray:
 
 def cuts_of(cuts: KeyedRows, keys: pa.Array) -> Cuts:
     """The cuts of a batch's documents, by (document, start, the longest first, rule)."""
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    rules: list[pa.Array] = []
+    parts, rules = [(np.zeros(0, np.int64),) * 3], [pa.array([], pa.string())]
     for documents, starts, stops, rows in cuts.matches(keys):
         counts = stops - starts
         # taken: (num_cuts,) the rows starts[0], …, stops[0] - 1, starts[1], …
         taken = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         parts.append((np.repeat(documents, counts), numbers(rows.column("start"))[taken], numbers(rows.column("stop"))[taken]))
         rules.append(rows.column("rule").take(pa.array(taken)))
-    if not parts:
-        nothing = np.zeros(0, np.int64)
-        return Cuts(documents=nothing, starts=nothing, stops=nothing, rules=nothing, names=())
     documents, starts, stops = (np.concatenate([part[column] for part in parts]).astype(np.int64) for column in range(3))
     encoded = pa.concat_arrays(rules).dictionary_encode()
     known = encoded.dictionary.to_pylist()

@@ -1,11 +1,8 @@
-"""What the steps that are not committed would write, and how long they would compute. Pure.
+"""The bytes and the computing time of the steps that are not committed. Pure.
 
-    bytes of text in the input ─▶ text that enters each step ─▶ bytes that it writes, seconds of one core
-                                          │
-                    what its tasks kept, else what it kept in the last run of the output, else everything
-
-Each kind of work says what a step of it costs (`costs.py`). Both are rough.
-"""
+bytes of text in the input ─▶ text that enters each step ─▶ bytes that it writes, seconds of one core
+                                      │
+                what its tasks kept, else what it kept in the last run of the output, else everything"""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from dataclasses import dataclass
 from datapipe.metrics import total_counts
 from datapipe.shards.schemas import token_type
 from datapipe.steps.costs import StepCost, Texts, passed_on
-from datapipe.steps.kind import Plan, Step
+from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 
@@ -24,9 +21,8 @@ KeptText = Mapping[str, float]
 """The share of the text that each step of documents kept, by the step's id."""
 
 _START_S, _STEP_S = 4.0, 0.25
-"""Seconds until workers have imported what they need and loaded the compiled kernels, and of a step however little it does.
-Chosen so that a run of 15 steps over a small corpus, which took 8 s and was estimated at 1 s, is estimated at 8 s; not measured
-by themselves."""
+"""Seconds until workers have imported their modules and loaded the compiled kernels, and of each step. Chosen so that a run of
+15 steps over a small corpus, which took 8 s, is estimated at 8 s."""
 
 _BYTES_PER_LIMITED = 4_000
 """Bytes of text in a document of a limited run."""
@@ -34,14 +30,14 @@ _BYTES_PER_LIMITED = 4_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What the steps that are not committed would take.
+    """The cost of the steps that are not committed.
 
     Attributes:
         bytes: that they write.
         core_seconds: of computing, on one core.
-        unknown: stages whose time is not known, so that `core_seconds` leaves them out.
+        unknown: stages of unknown speed, which `core_seconds` leaves out.
         is_all_kept: whether some step is taken to keep everything, because it never ran.
-        start_seconds: of starting workers, and of beginning and ending steps, one after another on any number of cores.
+        start_seconds: of starting workers and steps, on any number of cores.
     """
 
     bytes: int
@@ -54,7 +50,8 @@ class Estimate:
 def estimate(request: Request, plan: Plan, kept: KeptText) -> Estimate:
     """The estimate of a plan. `kept` are the shares of the last run of the output."""
     costs = step_costs(request, plan, kept)
-    pending = [(share, costs[step.id]) for step in plan.steps if (share := _pending_share(step))]
+    shares = ((step, len(step.pending()) / len(step.tasks) if step.tasks else float(step.tasks is None)) for step in plan.steps)
+    pending = [(share, costs[step.id]) for step, share in shares if share]
     return Estimate(
         bytes=round(sum(share * cost.bytes for share, cost in pending)),
         core_seconds=sum(share * cost.seconds for share, cost in pending),
@@ -65,7 +62,7 @@ def estimate(request: Request, plan: Plan, kept: KeptText) -> Estimate:
 
 
 def step_costs(request: Request, plan: Plan, kept: KeptText) -> dict[str, StepCost]:
-    """The cost of every step by the same estimate, by its id, whether it is committed or not."""
+    """The estimated cost of every step by its id, whether it is committed or not."""
     texts = _texts(request, plan, kept_text(plan, kept))
     costs: dict[str, StepCost] = {}
     for step in plan.steps:
@@ -86,12 +83,6 @@ def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:
     return shares
 
 
-def _pending_share(step: Step) -> float:
-    if step.tasks is None:
-        return 1.0
-    return len(step.pending()) / len(step.tasks) if step.tasks else 0.0
-
-
 def _texts(request: Request, plan: Plan, kept: KeptText) -> Texts:
     of_steps: dict[str, tuple[float, float]] = {}
     cleaned: dict[str, float] = {}
@@ -104,19 +95,9 @@ def _texts(request: Request, plan: Plan, kept: KeptText) -> Texts:
             of_steps[step.id] = leaving, leaving * kept.get(step.id, assumed)
             _, leaving = of_steps[step.id]
         cleaned[name] = leaving
-    return Texts(
-        of_steps=of_steps, cleaned=cleaned, sampled=_sampled(request, cleaned), token_bytes=_token_bytes(request, plan)
-    )
-
-
-def _sampled(request: Request, cleaned: Mapping[str, float]) -> dict[str, float]:
-    """Bytes of each source's text that the tokenizer is trained on, in proportion to its text."""
     training, total = request.mixture.tokenizer.train, sum(cleaned.values())
     share = min(1.0, training.sample_bytes / total) if training is not None and total else 0.0
-    return {name: text * share for name, text in cleaned.items()}
-
-
-def _token_bytes(request: Request, plan: Plan) -> float:
-    """Bytes of the ids of a byte of text, where the vocabulary is not known of the wider kind."""
-    known = plan.tokenizer or request.mixture.tokenizer.train
-    return (4 if known is None else token_type(known.vocab_size).bit_width // 8) / BYTES_PER_TOKEN
+    sampled = {name: text * share for name, text in cleaned.items()}
+    known = plan.tokenizer or training
+    id_bytes = 4 if known is None else token_type(known.vocab_size).bit_width // 8  # the wider ones where neither is known
+    return Texts(of_steps=of_steps, cleaned=cleaned, sampled=sampled, token_bytes=id_bytes / BYTES_PER_TOKEN)

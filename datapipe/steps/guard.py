@@ -151,7 +151,6 @@ class Guard:
     def _raise_unless_isolated(
         self, process: Callable[[DocumentBatch], Any], part: DocumentBatch, error: BaseException
     ) -> None:
-        """Raises an error unless a document is at fault, or halves of the part may succeed."""
         what = breach_of(error, self.stage)
         if what is not None:
             document = self._smallest_breach(process, part)
@@ -195,7 +194,6 @@ class Guard:
 
 
 def _publish(part: DocumentBatch) -> None:
-    """Publishes which documents the stage gets next."""
     if activity.is_published() and part.num_docs:
         ids = part.record.column("id")
         activity.on_documents(ids[0].as_py(), part.keys[0].as_py(), part.num_docs, part.text_bytes)
@@ -262,7 +260,6 @@ def _may_be_ctrl_c() -> bool:
 
 
 def _is_refused(error: OSError, stage: Stage) -> bool:
-    """Whether the system refuses a request of the stage's code, and would refuse it again."""
     has_reason = isinstance(error, _NO_SUCH_FILE) or error.errno is not None
     may_pass = error.errno in _SCARCE or outage_of(error, "") is not None
     return has_reason and not may_pass and _is_of_stage(error, stage)

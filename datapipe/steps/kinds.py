@@ -11,7 +11,7 @@
     narrow     the summaries of a source                          ─▶  a narrower interval, or the cut
     sample     documents                                          ─▶  the words of a keyed sample of them, counted
     train      counted words                                      ─▶  tokenizer.json
-    tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
+    tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
 

@@ -6,13 +6,11 @@
                                                                      ├─▶ drops          key, reason, measured value
                                                                      └─▶ quarantine     unreadable input, failed documents
 
-A source of batches (`read_batches.py`, or the documents of the step before), the stages (`stage_runner.py`), and sinks, each
-of which writes its files. One batch is in memory at a time, and one run of emitted rows.
+One batch is in memory at a time, and one run of emitted rows.
 
 A task that finds that its file cannot be cut at its range commits this alone; the next plan then has one task for the file
-instead of those of its ranges. So it is with values that the types of their columns do not hold. Since the fact is a record, a
-run that was killed goes on with it.
-"""
+instead of those of its ranges. Values that the types of their columns do not hold are handled in the same way. The finding is a
+record, so a run that was killed goes on with it."""
 
 from __future__ import annotations
 
@@ -33,18 +31,7 @@ from datapipe.stage.reader import FieldNames, InputFile, Split
 from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_on, rows_cost, seconds_of, stage_cost
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
 from datapipe.steps.guard import NO_HINTS, RetryHints
-from datapipe.steps.kind import (
-    ARROW,
-    LEFT_OUT,
-    Fields,
-    OpenStage,
-    Plan,
-    Planning,
-    Step,
-    Task,
-    documents_of,
-    entering,
-)
+from datapipe.steps.kind import ARROW, LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, documents_of, entering
 from datapipe.steps.measuring import Distributions, FindingsWriter, SurvivorWriter, searched
 from datapipe.steps.pipeline import BoundStage, GlobalStep, RankingStep
 from datapipe.steps.quarantine import Quarantine
@@ -74,8 +61,7 @@ class MapTask(Task):
         cut: the filter that scored `documents` in the step before, with the cut that is applied to them.
         emit: the global stage that follows.
         source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
-        hints: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
-            makes it raise is, so neither enters the fingerprint.
+        hints: of earlier attempts. Documents that crash a stage are found by running it, so they do not enter the fingerprint.
     """
 
     kind, version = "map", 1
@@ -116,12 +102,10 @@ class MapTask(Task):
         return replace(self, stages=tuple(open_stage(bound, None) for bound in self.stages), emit=emit)
 
     def is_doubtful(self, metrics: TaskMetrics) -> bool:
-        """The network may damage what a store or server sends. Only damage that every reading finds is damage of the file."""
+        """The network may damage bytes of a store or server. Only damage that every reading finds is damage of the file."""
         return bool(metrics.of(MapMetrics).unreadable_files) and any(is_remote(split.file.url) for split in self.splits)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """A task that finds that a file cannot be cut at its range, or values that the types of their columns do not hold, has
-        no outputs and counts nothing else; what it has written goes with the next sweep of attempts."""
         flow = _Flow(self, root, folder)
         try:
             for batch in flow.batches():
@@ -171,7 +155,7 @@ class MapTask(Task):
 
 
 class _Flow:
-    """One map task at work: its source, its stages and its sinks."""
+    """One map task that runs: its source, its stages and its sinks."""
 
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root, self.own = task, root, MapMetrics()
@@ -199,7 +183,6 @@ class _Flow:
             self.applier = DecisionApplier(task.decisions, rows, self.drops, self.survivors)
 
     def batches(self) -> Iterator[DocumentBatch]:
-        """The source."""
         is_input = bool(self.task.inputs)
         batches = map(DocumentBatch, self.input.batches()) if is_input else None
         for batch in batches or read_documents(self.root, self.task.documents, self.metrics):
@@ -210,7 +193,6 @@ class _Flow:
             yield batch
 
     def process(self, batch: DocumentBatch) -> None:
-        """Decisions of the step before, the stages, and what is left."""
         if self.applier is not None:
             with self.metrics.timed(f"{self.applier.decisions.name}: apply", batch.text_bytes, batch.num_docs):
                 batch = self.applier.apply(batch)
@@ -257,7 +239,6 @@ class _Flow:
 
 
 def _segment(planning: Planning, name: str, number: int) -> Step:
-    """Segment `number` of a source, after all the steps that it needs."""
     pipeline = planning.plan.pipeline
     step_id = pipeline.map_step(name, number)
     if step_id in planning.known:
@@ -282,7 +263,7 @@ def _segment(planning: Planning, name: str, number: int) -> Step:
 
 
 def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
-    """The step that reads a source: whole what a record says cannot be cut, and with types that hold all values."""
+    """The step that reads a source, with whole files where they cannot be cut, and with types that hold all values."""
     name, limit, plan = common["source"], planning.request.limit, planning.plan
     planned, found_by = planning.earlier.widened.get(name, (planning.request.sources[name], ()))
     whole = planning.earlier.read_whole.get(name, {})
@@ -290,11 +271,9 @@ def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])
         step = planning.add(MapTask, step_id, label, _of_inputs(now, limit), fields=fields, limit=limit, **common)
-        unsplittable = {
-            path: record.fingerprint for record in step.records for path in record.metrics.of(MapMetrics).unsplittable_files
-        }
-        found = {record.fingerprint: record.metrics.of(MapMetrics).wider_types for record in step.records}
-        wider = {fingerprint: types for fingerprint, types in found.items() if types}
+        found = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
+        unsplittable = {path: fingerprint for fingerprint, own in found.items() for path in own.unsplittable_files}
+        wider = {fingerprint: own.wider_types for fingerprint, own in found.items() if own.wider_types}
         if not unsplittable.keys() - whole.keys() and not wider:
             plan.inputs[name], plan.read_whole[name], plan.widened[name] = now, whole, (planned, found_by)
             return step
@@ -307,11 +286,7 @@ def _of_inputs(planned: PlannedSource, limit: int | None) -> Iterator[Fields]:
     """One task per group of splits; a limited run reads everything in one task."""
     for group in planned.groups if limit is None else (planned.splits,):
         paths = [(split, split.file.path) for split in group]
-        inputs = (
-            InputSplit(split=split, reader=planned.readers[path], reader_digest=planned.reader_digests[path])
-            for split, path in paths
-        )
-        yield {"inputs": tuple(inputs)}
+        yield {"inputs": tuple(InputSplit(split, planned.readers[path], planned.reader_digests[path]) for split, path in paths)}
 
 
 def _of_later_segment(
@@ -329,7 +304,6 @@ def _of_later_segment(
 
 
 def _source_position(mixture: Mixture, name: str, emit: BoundStage | None) -> int | None:
-    """The position of a source in the order of the global stage, past its end where the order does not name it."""
     order = cast(Global, emit.stage).source_order() if emit is not None else None
     if order is None:
         return None

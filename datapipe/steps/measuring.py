@@ -168,7 +168,6 @@ def _lengths(batch: DocumentBatch) -> np.ndarray:
 
 
 def _rows_of(stage: str, rule: str, part: str, *numbers: np.ndarray) -> pa.RecordBatch:
-    """Rows of one part. `numbers` are bins, documents and bytes, (n,) each."""
     names = [pa.repeat(name, len(numbers[0])) for name in (stage, rule, part)]
     arrays = [pa.array(each.astype(np.int64)).cast(field.type) for each, field in zip(numbers, list(MEASURED)[3:])]
     return pa.record_batch([*names, *arrays], schema=MEASURED)
@@ -272,7 +271,6 @@ class ClusterSample:
         return rows[hashes >> np.uint64(64 - self.halvings) == 0]
 
     def _shrink(self) -> np.ndarray:
-        """One row a survivor, at most so many as the sample may hold."""
         rows = self._sampled(_summed(np.concatenate([np.zeros((0, 3), np.uint64), *self._rows])))
         while len(rows) > self._most:
             self.halvings += 1

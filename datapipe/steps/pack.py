@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,8 @@ from datapipe.metrics import Packing, TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, train_rows
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
+from datapipe.shards.shard_table import ShardGroup
+from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
 from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
 from datapipe.steps.reduce import hash_ranges
 from datapipe.storage.root import Root
@@ -51,12 +52,7 @@ class PackMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackTask(Task):
-    """Packs one hash range of a source's token rows, of one split and stratum, into shards.
-
-    Attributes:
-        bucket: number of the range among those of its split and stratum; part of the names of its shards.
-        max_padding: share of padding above which best_fit splits documents.
-    """
+    """Packs one hash range of a source's token rows, of one split and stratum, into shards."""
 
     kind, version, of_tokens = "pack", 1, True
     mb_per_s = 150.0
@@ -68,7 +64,7 @@ class PackTask(Task):
     files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
     start: int
     stop: int
-    bucket: int
+    bucket: int  # number of the range among those of its split and stratum; part of the names of its shards
     split: Literal["train", "validation"]
     stratum: int | None
     tokenizer_fingerprint: str
@@ -77,7 +73,7 @@ class PackTask(Task):
     sequence_length: int
     method: Literal["best_fit", "concat", "buckets"]
     pool_documents: int
-    max_padding: float
+    max_padding: float  # share of padding above which best_fit splits documents
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
@@ -85,6 +81,15 @@ class PackTask(Task):
     @property
     def input_bytes(self) -> float:
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
+
+    @property
+    def part(self) -> _Part:
+        return self.split, self.stratum
+
+    @property
+    def of_shards(self) -> dict[str, Any]:
+        """What the manifest knows of all its shards."""
+        return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Packs one range into shards below `folder`, named as they will be published."""
@@ -153,17 +158,11 @@ def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pool:
-    """Documents that are packed together.
+    """Documents that are packed together."""
 
-    Attributes:
-        offsets: (num_docs + 1,) int64 into the ids.
-        ids: (num_tokens,) uint16 or uint32.
-        keys: (num_docs, 16) uint8.
-    """
-
-    offsets: np.ndarray
-    ids: np.ndarray
-    keys: np.ndarray
+    offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
+    ids: np.ndarray  # (num_tokens,) uint16 or uint32
+    keys: np.ndarray  # (num_docs, 16) uint8
 
     @property
     def num_docs(self) -> int:
@@ -246,10 +245,7 @@ def _keyed(rows: np.ndarray, seed: int) -> np.ndarray:
 
 class _Writers:
     """The shard writers of one task: one for each length of packed documents with `buckets`, else one.
-
-    Attributes:
-        facts: which documents are in which rows.
-    """
+    `facts`: which documents are in which rows."""
 
     def __init__(self, task: PackTask, root: Root, folder: str) -> None:
         self._task, self._root, self._folder = task, root, folder
@@ -268,12 +264,10 @@ class _Writers:
 
     def _of(self, piece_length: int | None) -> ShardWriter:
         if piece_length not in self._open:
-            task = self._task
+            task, group = self._task, ShardGroup(piece_length, self._task.stratum)
             id_type = schemas.token_type(task.vocab_size)
-            schema = shard_schema(
-                id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, piece_length, task.stratum
-            )
-            prefix = f"{self._folder}/{shard_name(task.split, task.bucket, piece_length, task.stratum)}"
+            schema = shard_schema(id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, group)
+            prefix = f"{self._folder}/{group.shard_name(task.split, task.bucket)}"
             self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
         return self._open[piece_length]
 

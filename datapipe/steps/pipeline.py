@@ -136,7 +136,6 @@ def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...
 
 
 def _global_steps(endings: Mapping[str, Sequence[BoundStage]]) -> dict[tuple[str, str], GlobalStep]:
-    """The global steps by the name and digest of their stage."""
     members: dict[tuple[str, str], list[tuple[str, int]]] = {}
     stages: dict[tuple[str, str], BoundStage] = {}
     for source, listed in endings.items():

@@ -1,9 +1,4 @@
-"""What a task sets aside: input that cannot be read, and documents on which a stage or the tokenizer failed.
-
-rejected input, failed documents ─▶ counts, by stage and error ─▶ rows of `schemas.QUARANTINE`
-
-A document is named by the hash of its file and its position, which its key has.
-"""
+"""Input that cannot be read, and documents on which a stage or the tokenizer failed: rows of `schemas.QUARANTINE`."""
 
 from __future__ import annotations
 
@@ -32,10 +27,9 @@ from datapipe.storage.root import Root
 
 
 class Quarantine:
-    """The quarantine of a task.
+    """The quarantine of a task, which counts every document that it gets.
 
     Args:
-        counts: get every document that is added.
         paths: of the input files that the task reads; None for a task on documents, which may come from any file of the source.
     """
 
@@ -73,13 +67,10 @@ class Quarantine:
         for record in rejected:
             self._counts.quarantine("read", record.error)
         keys = make_keys(file_hash(self._source, path), np.array([record.position for record in rejected], np.uint64))
-        same = {"path": path, "stage": "read"}  # and no id
-        self._add(
-            [
-                same | {"key": key, "place": record.position, "error": record.error, "excerpt": record.excerpt}
-                for key, record in zip(keys.to_pylist(), rejected)
-            ]
-        )
+        rows = [{"path": path, "stage": "read", "key": key} for key in keys.to_pylist()]  # and no id
+        for row, record in zip(rows, rejected):
+            row |= {"place": record.position, "error": record.error, "excerpt": record.excerpt}
+        self._add(rows)
 
     def isolate(self, stage: str, batch: DocumentBatch, failed: Failed) -> None:
         """Adds documents of a batch that made a stage raise or crash."""
@@ -87,26 +78,17 @@ class Quarantine:
             self._counts.quarantine(stage, error)
             alone = batch.slice(number, number + 1)
             path, position = self._position(alone)
-            row = {
-                "key": alone.keys[0].as_py(),
-                "id": alone.record.column("id")[0].as_py(),
-                "path": path,
-                "place": position,
-                "stage": stage,
-                "error": error,
-                "excerpt": _excerpt(alone),
-            }
+            row = {name: alone.record.column(name)[0].as_py() for name in ("key", "id")}
+            row |= {"path": path, "place": position, "stage": stage, "error": error, "excerpt": _excerpt(alone)}
             self._add([row])
 
     def _add(self, rows: list[dict[str, Any]]) -> None:
         self._writer.add(pa.RecordBatch.from_pylist(rows, schema=schemas.QUARANTINE))
 
     def finish(self) -> Outputs:
-        """The file; none where nothing was added."""
         return {"quarantine": self._writer.finish()}
 
 
 def _excerpt(document: DocumentBatch) -> bytes:
-    """The beginning of a text, or of a page."""
     content = document.texts.cast(pa.large_binary()) if document.has_text else document.html
     return content[0].as_py()[:EXCERPT_BYTES]

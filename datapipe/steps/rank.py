@@ -36,12 +36,7 @@ MOST_ROUNDS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OfFilter(Task):
-    """What the tasks that find a cut have.
-
-    Attributes:
-        stage: name of the filter in the run.
-        interval: that holds the cut.
-    """
+    """A task that finds a cut: `stage` is the name of the filter in the run, `interval` holds the cut."""
 
     stage: str
     interval: Cut = field(metadata=entering(asdict))
@@ -53,11 +48,7 @@ class _OfFilter(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTask(_OfFilter):
-    """Summarises the scores of some map tasks in an interval.
-
-    Attributes:
-        scores: what map tasks wrote.
-    """
+    """Summarises the scores of some map tasks in an interval."""
 
     kind, version = "rank", 1
 
@@ -77,18 +68,14 @@ class RankTask(_OfFilter):
 
 @dataclass(frozen=True, slots=True)
 class NarrowMetrics:
-    """What a narrow task found: an interval or a cut."""
+    """An interval or a cut. It is so small that it stands in the record, and a narrow task writes no file."""
 
     cut: Cut = field(default_factory=Cut)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NarrowTask(_OfFilter):
-    """Narrows the interval by the summaries of a source, down to the cut.
-
-    Attributes:
-        share: that is kept.
-    """
+    """Narrows the interval by the summaries of a source, down to the cut."""
 
     kind, version = "narrow", 1
 
@@ -105,7 +92,6 @@ class NarrowTask(_OfFilter):
 
 
 def scores_of(stage: str) -> str:
-    """The kind of output that holds the scores of a filter, by its name in the run."""
     return f"scores.{stage}"
 
 
@@ -165,7 +151,6 @@ def _found_cut(plan: Plan, source: str, name: str) -> Cut | None:
 
 
 def _filter_of(step: Step) -> str:
-    """The filter, by its name in the run, whose cut the step helps to find."""
     return step.id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
@@ -194,7 +179,6 @@ class ScoreWriter:
 
 
 def with_score_column(bound: BoundStage, result: FilterResult) -> FilterResult:
-    """The result with the column of scores."""
     scores = measured_scores(cast(Filter, bound.stage), result)
     return replace(result, columns={**result.columns, score_column(bound.name): pa.array(scores)})
 

@@ -31,7 +31,7 @@ MAX_BATCH_DOCS = 8192
 _SHOWN_CHARS = 80
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InputSplit:
     """A split, its reader, and the digest of the reader's code and options."""
 
@@ -122,7 +122,6 @@ class InputSource:
             self.metrics.document_counts.counts["read:empty_files"] += 1
 
     def _count(self, split: Split, part: ReadBatch) -> None:
-        """Counts records that are no documents."""
         self.quarantine.reject(split.file.path, part.rejected)
         self.own.unreadable_files += damages(split.file, part.rejected)
         for kind, count in part.passed_over.items():
@@ -156,26 +155,26 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
         return replace(part, extra={})
     columns: dict[str, pa.Array] = {}
     wider, bad = dict(part.wider), dict[int, str]()
-    for column, field in (fields.columns or {field: field for field in fields.keep}).items():
-        values, declared = part.extra[field], fields.declared.get(field)
+    for column, name in (fields.columns or {name: name for name in fields.keep}).items():
+        values, declared = part.extra[name], fields.declared.get(name)
         if declared is not None:
             columns[column], is_bad = in_declared_type(values, declared)
             bad |= {
-                row: _no_such_value(field, values[row], declared) for row in np.flatnonzero(is_bad).tolist() if row not in bad
+                row: _no_such_value(name, values[row], declared) for row in np.flatnonzero(is_bad).tolist() if row not in bad
             }
             continue
-        kind, own = fields.types.get(field, values.type), plain(values.type)
-        if field in wider or (values.null_count < len(values) and not holds(kind, own)):
+        kind, own = fields.types.get(name, values.type), plain(values.type)
+        if name in wider or (values.null_count < len(values) and not holds(kind, own)):
             columns[column] = values
-            wider.setdefault(field, own)
+            wider.setdefault(name, own)
         else:
             try:
                 columns[column] = in_found_type(values, kind)
             except ValueError as error:
                 raise UserError(
-                    f"{split.file.url}: the field '{field}' is {in_words(own)} here, and {in_words(kind)} is the type that "
+                    f"{split.file.url}: the field '{name}' is {in_words(own)} here, and {in_words(kind)} is the type that "
                     f"other files of the source need: {error}. Declare the type of the column in the source, as in "
-                    f"types: {{{field}: string}}, or make two sources of the files."
+                    f"types: {{{name}: string}}, or make two sources of the files."
                 ) from error
     part = replace(part, extra=columns, wider=wider)
     return part.without(bad) if bad else part
@@ -269,7 +268,6 @@ def _one_by_one(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
 
 
 def _declared(column: pa.Array, name: str) -> pa.Array:
-    """The column in a declared type. Raises one of `_NO_VALUE`."""
     kind, is_text = DECLARED[name], pa.types.is_large_string(column.type)
     if name == "json" or (name == "string" and pa.types.is_nested(column.type)):
         return pc.if_else(column.is_valid(), json_values(name, column), pa.scalar(None, kind))
@@ -289,7 +287,6 @@ def _declared(column: pa.Array, name: str) -> pa.Array:
 
 
 def _moments(texts: pa.Array) -> pa.Array:
-    """ISO 8601 text as microseconds in UTC."""
     trimmed = pc.utf8_trim_whitespace(texts)
     has_zone, none = pc.match_substring_regex(trimmed, _HAS_ZONE), pa.scalar(None, texts.type)
     zoned = pc.if_else(has_zone, trimmed, none).cast(pa.timestamp("us", "UTC"))

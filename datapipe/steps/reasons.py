@@ -4,8 +4,7 @@
                                                ├─▶ differences ─▶ reasons of every step that is not committed
     this run: plan, request, mixture as YAML   ┘
 
-Fingerprints decide what runs; this module only explains. Where no record tells what differs, it says so in general terms.
-"""
+Fingerprints decide what runs; this module only explains, in general terms where no record has the difference."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.errors import UserError
 from datapipe.steps.kind import Plan, Step, code_of
 from datapipe.steps.kinds import KINDS
-from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import Request
 
 NEW = "new"
@@ -36,7 +34,7 @@ class RunFacts:
 
     Attributes:
         code: by kind of work, its version and those of its libraries.
-        stages: by source, by the stage's name in the run: digests of its code, and of all that it is.
+        stages: by source and the stage's name in the run, two digests: of its code, and of its code, options and files.
     """
 
     code: Mapping[str, str]
@@ -52,7 +50,6 @@ class LastRun:
         limit: `--limit`.
         inputs: by source, size and stamp by path.
         options: the mixture as its YAML has it.
-        facts: what decided its tasks beside their inputs.
     """
 
     tasks: Mapping[str, Sequence[str]]
@@ -63,7 +60,6 @@ class LastRun:
 
 
 def facts_of(request: Request) -> RunFacts:
-    """The facts of a run as of now."""
     return RunFacts(
         code={kind.kind: code_of(kind) for kind in KINDS},
         stages={
@@ -74,12 +70,8 @@ def facts_of(request: Request) -> RunFacts:
 
 
 def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Why each step that is not committed would run, by step.
-
-    Args:
-        last: None for an output without a run.
-        options: the mixture of this run, as its YAML has it.
-    """
+    """Why each step that is not committed would run, by step. `last` is None for an output without a run; `options` are the
+    mixture of this run as its YAML has it."""
     waiting = [step for step in plan.steps if not step.is_committed]
     if last is None:
         return {step.id: [NEW] for step in waiting}
@@ -89,8 +81,6 @@ def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Two runs of one output. `options` are those of this run."""
-
     last: LastRun
     request: Request
     plan: Plan
@@ -109,7 +99,6 @@ class _Comparison:
         return found or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
 
     def _differs_before(self, step: Step) -> bool:
-        """Whether a step before this one has other tasks than in the last run."""
         before = self.plan.steps[: self.plan.steps.index(step)]
         feeding = [other for other in before if not step.source or other.source in ("", step.source)]
         return any(
@@ -122,9 +111,9 @@ class _Comparison:
         return not any(other.partition("/")[0] == group for other in self.last.tasks)
 
     def _code(self, step: Step) -> list[str]:
-        before = self.last.facts.code.get(step.kind)
-        is_changed = before is not None and before != self.facts.code[step.kind]
-        return ["code of datapipe, or the version of a library, changed"] if is_changed else []
+        now = self.facts.code[step.kind]
+        is_same = self.last.facts.code.get(step.kind, now) == now
+        return [] if is_same else ["code of datapipe, or the version of a library, changed"]
 
     def _stages(self, step: Step) -> list[str]:
         sources = [step.source] if step.source else list(self.request.sources)
@@ -133,28 +122,27 @@ class _Comparison:
             before = self.last.facts.stages.get(source)
             if before is None:
                 continue
-            bound = {stage.name: stage for stage in step.work.stages_of(self.plan, step, source)}
-            lines |= dict.fromkeys(line for stage in bound.values() for line in self._stage(source, stage, before))
+            for name in dict.fromkeys(stage.name for stage in step.work.stages_of(self.plan, step, source)):
+                lines |= dict.fromkeys(self._stage(source, name, before))
             if step.kind == "map":
                 gone = before.keys() - {stage.name for stage in self.request.sources[source].stages}
                 lines |= dict.fromkeys(f"left out {name}" for name in sorted(gone))
         return list(lines)
 
-    def _stage(self, source: str, bound: BoundStage, before: Mapping[str, Sequence[str]]) -> list[str]:
+    def _stage(self, source: str, name: str, before: Mapping[str, Sequence[str]]) -> list[str]:
         """How a stage differs from the one of its name in the last run."""
-        if bound.name not in before:
-            return [f"added {bound.name}"]
-        code, digest = before[bound.name]
-        now_code, now_digest = self.facts.stages[source][bound.name]
+        if name not in before:
+            return [f"added {name}"]
+        code, digest = before[name]
+        now_code, now_digest = self.facts.stages[source][name]
         if digest == now_digest:
             return []
-        changed = [*(["code of " + bound.name + " changed"] if code != now_code else [])]
-        old, new = stage_uses(self.last.options, source).get(bound.name), stage_uses(self.options, source).get(bound.name)
+        changed = [f"code of {name} changed"] if code != now_code else []
+        old, new = stage_uses(self.last.options, source).get(name), stage_uses(self.options, source).get(name)
         changed += _options_changed(use_changes(old, new)) if old is not None and new is not None else []
-        return changed or [f"options of {bound.name}, or a file that it reads, changed"]
+        return changed or [f"options of {name}, or a file that it reads, changed"]
 
     def _inputs(self, step: Step) -> list[str]:
-        """How the input files of a reading step differ."""
         if not step.id.endswith("/read"):
             return []
         before = self.last.inputs.get(step.source, {})
@@ -190,10 +178,8 @@ def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: S
 
 
 def stage_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How the stages of the sources of two mixtures differ. Stages are compared by their name in the run.
-
-    ["added dedup.exact", "left out filter.length", "filter.url.mode drop → tag (of web)", "order of stages changed"]
-    """
+    """How the stages of two mixtures differ, by their name in the run: ["added dedup.exact", "left out filter.length",
+    "filter.url.mode drop → tag (of web)", "order of stages changed"]."""
     sources = [name for name in now.get("sources", {}) if name in before.get("sources", {})]
     of_sources: dict[str, list[str]] = {}
     for source in sources:

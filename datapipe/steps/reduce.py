@@ -7,7 +7,7 @@ Tables in more sorted runs than a bucket should read are merged first (`runs.py`
 round asks for another one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
 
 The number of ranges follows from committed sizes, never from the number of workers, and enters no fingerprint of the tasks that
-wrote the rows. Exchange files enter fingerprints by their checksums: equal content needs no second run, whatever tasks wrote it.
+wrote the rows. Exchange files enter fingerprints by their checksums, so equal content needs no second run.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ class ReduceTask(RangeTask):
     def _reduced(
         self, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
     ) -> dict[str, pa.RecordBatch]:
-        """Raises StageError where the stage fails or returns other tables than it declares."""
         with breaches_raised(self.stage.name, self.stage.stage, reduce):
             return checked_tables(reduce(self.exchange, bucket), declared)
 
@@ -145,8 +144,8 @@ class MergeTask(RangeTask):
     kind, version = "merge", 1
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Reading clears the bit that marks new documents in ranks of reference rows. The merged file belongs to this run, so no
-        reader clears ranks in it again, and it may hold rows of both kinds."""
+        """Reading clears the bit of new documents in ranks of reference rows. The merged file belongs to this run, so no reader
+        clears ranks in it again, and it may hold rows of both kinds."""
         metrics, schemas = TaskMetrics(), table_schemas(cast(Global, self.stage.stage))
         writers = TableWriters(root, folder, {table: schemas[table] for table in self.tables}, self.limit_bytes)
         name = f"{self.stage.name}: merge"
@@ -228,7 +227,6 @@ def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[St
 
 
 def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting: Iterable[Step]) -> Step:
-    """Plans the exchanges of a global stage one after the other, and its decisions by document."""
     stage = cast(Global, global_step.stage.stage)
     tables: Tables | None = None
     emitting = list(emitting)
@@ -299,7 +297,6 @@ def _merged(planning: Planning, before: str, global_step: GlobalStep, tables: Ta
 
 
 def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
-    """The outputs of a kind that have rows."""
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
 
 

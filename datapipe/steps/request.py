@@ -12,7 +12,8 @@ from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.records.outputs import Tables
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.steps.pipeline import BoundStage
@@ -28,8 +29,7 @@ class RunWarning:
     Attributes:
         kind: one of those in `report/README.md`.
         source: empty where it is about no source, or about several.
-        text: sentences that say what was found and what to do.
-        details: the numbers and names behind the text, for programs; data that JSON can hold.
+        details: the numbers and names behind the text, as JSON.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class RunWarning:
         return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of report.json. Names of its own come before those of the details."""
+        """The entry of report.json."""
         return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
 
 
@@ -70,12 +70,10 @@ class PlannedSource:
 
     Attributes:
         groups: the splits that each map task reads.
-        readers: by input path.
-        reader_digests: by input path, the digest of the reader's code and options.
+        readers, reader_digests: by input path, the reader, and the digest of its code and options.
         keep: input fields that documents keep, by column.
         types: by kept field, its type as far as it is known before the source is read.
         declared: by kept field, the name of the type that the mixture declares.
-        stages: bound stages, in order.
     """
 
     groups: tuple[tuple[Split, ...], ...]
@@ -87,7 +85,6 @@ class PlannedSource:
     stages: tuple[BoundStage, ...]
 
     def field_names(self, source: Source) -> FieldNames:
-        """The fields that tasks read."""
         return FieldNames(
             text=source.text,
             id=source.id,
@@ -99,20 +96,17 @@ class PlannedSource:
         )
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
-        """The same source, whose types also hold the values that tasks have found. Raises UserError where none does."""
+        """The source with types that also hold the values that tasks have found. Raises UserError where none does."""
         types = dict(self.types)
         for name, found in (item for of_task in wider for item in of_task.items()):
             more = FoundType.from_json(found)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
         if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
-            raise DatapipeError(
-                f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe, please report it. "
-                f"As a way around, declare the types of the kept columns under `types` of the source."
-            )
+            raise DatapipeError(f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe.")
         return replace(self, types=types)
 
     def with_whole(self, paths: Collection[str]) -> PlannedSource:
-        """The same source, in which each of these files is read in one task of its own, in the place of its first range."""
+        """The source with each of these files read by one task, in the place of its first range."""
         groups: list[tuple[Split, ...]] = []
         for group in self.groups:
             kept = tuple(
@@ -125,12 +119,11 @@ class PlannedSource:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits of all tasks."""
         return tuple(split for group in self.groups for split in group)
 
     @property
     def files(self) -> dict[str, InputFile]:
-        """The input files by path, each once, also when it has several splits."""
+        """The input files by path."""
         return {split.file.path: split.file for split in self.splits}
 
 
@@ -147,25 +140,20 @@ def joined_types(where: str, name: str, first: FoundType, second: FoundType) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenSource:
-    """A source of another output, whose shards are mixed as they are.
+    """A source of another output, named `source` there, whose shards are mixed as they are.
 
     Attributes:
-        snapshots: by sequence length, the snapshot and where its files are.
-        source: its name there.
+        root: where the files of the snapshot are.
     """
 
-    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    root: Root
+    snapshot: Snapshot
     source: str
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the snapshot, of the first sequence length."""
-        return next(iter(self.snapshots.values()))[1].fingerprint
 
     @property
     def entry(self) -> SourceEntry:
         """The source as the other manifests have it."""
-        return next(iter(self.snapshots.values()))[1].sources[self.source]
+        return self.snapshot.sources[self.source]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +164,7 @@ class Request:
         tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
         tokenizer_notes: lines about its special tokens.
         limit: at most so many documents of each source; None for all.
-        deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
+        deciding: by source, the kept fields that a stage or the source decides by, each with what asks for it.
         warnings: about the mixture and its inputs, for the user.
         reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
         taken: the sources without input files.

@@ -1,7 +1,6 @@
 """Checks whether the results of stages keep their contract.
 
-A broken contract is the stage's fault, not a document's: it fails the run and quarantines nothing. `guard.py` adds the stage's
-name, its code and the document to the StageError that is raised here.
+A breach fails the run and quarantines nothing. `guard.py` adds the stage's name, its code and the document to the StageError.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _OWN = set(OWN_COLUMNS) - {"text"}
 
 
 def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
-    """The result of a filter, which must decide on every document and name a rule for every drop. Raises StageError."""
+    """The result of a filter: a decision on every document, and a rule for every drop. Raises StageError."""
     result = stage.process(batch)
     if not isinstance(result, FilterResult):
         raise StageError(f"expected a FilterResult, found {type(result).__name__}")
@@ -38,7 +37,10 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
     _check_array("value", result.value, batch.num_docs, "iufb")
     if result.limit is not None:
         _check_array("limit", result.limit, batch.num_docs, "iufb")
-    _check_rules(result.rule[~result.keep], len(rules))
+    dropped = result.rule[~result.keep]
+    wrong = dropped[(dropped < 0) | (dropped >= len(rules))]
+    if len(wrong):
+        raise StageError(f"rule: expected 0 to {len(rules) - 1} for every dropped document, found {wrong[0]}")
     if result.measured or stage.mode == "tag":
         _check_measured(stage, result, len(rules), batch.num_docs)
     if stage.kept_share() is not None:
@@ -52,24 +54,15 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
     return replace(result, columns=_checked_columns(stage, result.columns, batch.num_docs))
 
 
-_KINDS = {"b": "bool", "iu": "whole numbers", "iufb": "numbers"}
-"""The kinds of NumPy's data types in words."""
+_KINDS = {"b": "bool", "iu": "whole numbers", "iufb": "numbers"}  # of NumPy's data types
 
 
 def _check_array(name: str, array: Any, num_docs: int, kinds: str) -> None:
-    """Raises StageError for anything but a NumPy array of one value of these kinds a document."""
     if not isinstance(array, np.ndarray) or array.shape != (num_docs,):
         found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise StageError(f"{name}: expected a NumPy array of shape ({num_docs},), found {found}")
     if array.dtype.kind not in kinds:
         raise StageError(f"{name}: expected {_KINDS[kinds]}, found {array.dtype}")
-
-
-def _check_rules(dropped: np.ndarray, num_rules: int) -> None:
-    """Raises StageError where a dropped document names no rule."""
-    if len(dropped) and not (dropped.min() >= 0 and dropped.max() < num_rules):
-        wrong = dropped[(dropped < 0) | (dropped >= num_rules)][0]
-        raise StageError(f"rule: expected 0 to {num_rules - 1} for every dropped document, found {wrong}")
 
 
 def _check_measured(stage: Filter, result: FilterResult, num_rules: int, num_docs: int) -> None:
@@ -83,7 +76,6 @@ def _check_measured(stage: Filter, result: FilterResult, num_rules: int, num_doc
 
 
 def _check_ranked(stage: Filter, rules: list[Rule], result: FilterResult) -> None:
-    """Raises StageError where a filter that keeps a share has no finite score for a document."""
     if not rules or rules[-1].name != BELOW_SHARE or len(result.measured) != len(rules):
         raise StageError(
             f"it keeps a share of the documents. Expected `self.below_share(option)` as the last of its rules, and what each "
@@ -103,7 +95,7 @@ def _check_findings(findings: Any, num_docs: int) -> None:
 
 
 def checked_map(stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
-    """The columns that a map returned: Arrow arrays of the batch's length, texts as large_string. Raises StageError."""
+    """The columns of a map: Arrow arrays of the batch's length, texts as large_string. Raises StageError."""
     return _checked_columns(stage, stage.process(batch), batch.num_docs)
 
 
@@ -131,7 +123,6 @@ def _check_column(name: str, array: Any, num_docs: int) -> None:
 
 
 def _check_names(stage: Filter | Map, columns: Mapping[str, pa.Array]) -> None:
-    """Raises StageError for a count that is not returned, and for a column that is returned and not declared."""
     missing = [counted for counted in stage.counts if counted not in columns]
     if missing:
         raise StageError(f"the count '{missing[0]}' is declared, but the stage returned no such column")
@@ -163,13 +154,13 @@ def tags_of(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Arra
 
 
 class NewColumns:
-    """The columns that a stage adds to documents: the same in every batch of a task, in the types of the first one."""
+    """The new columns of a stage: the same in every batch of a task, in the types of the first one."""
 
     def __init__(self) -> None:
         self._types: dict[str, pa.DataType] | None = None
 
     def same(self, columns: Mapping[str, pa.Array], batch: DocumentBatch) -> dict[str, pa.Array]:
-        """The columns that a stage returned for a batch, new ones in the types of earlier batches. Raises StageError."""
+        """The returned columns, new ones in the types of earlier batches. Raises StageError."""
         existing = {*batch.record.schema.names, *OWN_COLUMNS}
         new = {name: array for name, array in columns.items() if name not in existing}
         if self._types is None:
@@ -188,11 +179,6 @@ def _in_type(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array if array.type == kind else array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise StageError(f"column '{name}': expected {kind}, as in earlier batches, found {array.type}: {error}") from error
-
-
-def checked_emit(stage: Global, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
-    """The rows that a global stage emits for a batch. Raises StageError."""
-    return checked_tables(stage.emit(batch), stage.emits())
 
 
 def checked_tables(tables: Any, declared: Mapping[str, pa.Schema]) -> dict[str, pa.RecordBatch]:

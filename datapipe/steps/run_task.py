@@ -23,19 +23,14 @@ from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
 from datapipe.storage.root import Root
 
-_ran: set[StepKind] = set()
-"""The kinds of the tasks that this process has run since it released what others keep."""
-
+_ran: set[StepKind] = set()  # the kinds whose data this process holds
 _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 """Stages opened in this process, by name, digest, seed and position of the source, so that a worker loads a model once."""
 
 
 def run_task(task: Task, root: Root, attempt: str) -> Record:
-    """Runs one attempt of a task and returns its record. Its outputs exist only once the driver has committed the record; an
-    attempt that fails deletes what it has written.
-
-    Args:
-        attempt: unique over all attempts of all runs.
+    """Runs an attempt, with a name that is unique over all runs, and returns the record. The outputs exist only once the driver
+    has committed it; an attempt that fails deletes its files.
 
     Raises:
         OutageError: a disk is full, or a disk or store does not answer.
@@ -64,7 +59,6 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
 
 
 def _release_others(kind: StepKind) -> None:
-    """Frees what tasks of another kind have left in the process."""
     for other in _ran - {kind}:
         other.release()
     _ran.clear()
@@ -72,7 +66,7 @@ def _release_others(kind: StepKind) -> None:
 
 
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """The outputs and metrics of a task, whose input is read again where it may not be as damaged as it seems."""
+    """The outputs and metrics of a task, which reads its input again while the damage in it is doubtful."""
     opened = task.with_open_stages(lambda bound, position: _open(bound, task.seed, position))
     outputs, metrics = opened.run(root, folder)
     for _ in range(READINGS - 1):
@@ -85,7 +79,7 @@ def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
 
 
 def _flush(outputs: Outputs, root: Root) -> None:
-    """Flushes the outputs of a task to the disk, where they are on one: only then may the driver commit them."""
+    """Flushes local outputs to the disk: only then may the driver commit them."""
     if root.local is None:
         return
     paths = [root.local / output.path for group in outputs.values() for output in group]

@@ -2,14 +2,13 @@
 
     files of a table ─▶ more runs at a hash than `MOST_RUNS`? ─▶ groups by content ─▶ one run each ─▶ still more? ─▶ …
 
-A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes. So every bucket pays for every
-run, and reading grows with the square of the corpus. A merged file counts as one run.
+A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes, so reading grows with the square
+of the corpus. A merged file counts as one run.
 
 Every file has a group key: a hash of its checksum. Files are grouped by the first bits of their keys: all of them together, or,
 where these have too many runs, those that begin with 0 and those that begin with 1, and so on. A merged group gets a key made
-of these bits. So an added file changes the group that it falls into and no other, as long as the number of runs stays below the
-next power of four; on the next level it changes one group again.
-"""
+of these bits. So an added file changes its group on each level and no other, as long as the number of runs stays below the next
+power of four."""
 
 from __future__ import annotations
 
@@ -22,15 +21,8 @@ import xxhash
 from datapipe.records.outputs import ExchangeFile
 
 MOST_RUNS = 256
-"""Sorted runs that a bucket reads at most. A block of each is 256 MiB, the default size of a bucket itself.
-
-A run costs a bucket four requests (end, index, schema, block), a block of 1 MiB, and 0.5 to 1 ms of a core. A merge reads and
-writes the bucket once more. Measured, merging pays:
-
-    in requests to an object store    from 256 runs
-    in bytes                          from about 770
-    in core time                      from about 2,500
-"""
+"""Sorted runs that a bucket reads at most. A block of each is 256 MiB, the default size of a bucket itself. Measured, merging
+pays from 256 runs in requests to an object store, from about 770 in bytes, and from about 2,500 in core time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +42,6 @@ class Group:
 
 
 def with_group_keys(files: Sequence[ExchangeFile]) -> list[KeyedFile]:
-    """Files that no merge wrote, with their group keys."""
     return [KeyedFile(group_key=_hash(file.checksum), file=file) for file in files]
 
 

@@ -1,17 +1,12 @@
 """Cuts input files into the splits that tasks read. Pure.
 
-The splits that each map task reads are a function of the files alone:
-
     large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
     small files  ─▶ grouped with their neighbours, at boundaries chosen by the hash of a path
 
 Groups are in path order, and a group ends where a large file begins, so the documents of all groups come in the order of the
-input, however it is cut.
-
-The file alone decides whether a boundary precedes it, so an added or removed file changes the group that it belongs to and no
-other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a group,
-the groups up to the next boundary by hash may change, and no further ones.
-"""
+input, however it is cut. The file alone decides whether a boundary precedes it, so an added or removed file changes its group
+and no other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
+group, the groups up to the next boundary by hash may change."""
 
 from __future__ import annotations
 
@@ -40,11 +35,7 @@ def name_of_key(source: str, paths: Iterable[str], key: bytes) -> str:
 
 
 def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError when two files of a run have the same hash: their documents would have the same keys.
-
-    Args:
-        paths: of every source.
-    """
+    """Raises UserError when two files of a run, by source, have the same hash: their documents would have the same keys."""
     seen: dict[int, tuple[str, str]] = {}
     for source, listed in paths.items():
         for path in listed:
@@ -57,12 +48,7 @@ def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:
 
 
 def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -> list[tuple[Split, ...]]:
-    """The splits that each task of a source reads.
-
-    Args:
-        files: in path order, each with its reader.
-        target_bytes: of text in each group, approximately.
-    """
+    """The splits that each task of a source reads, of files in path order: about `target_bytes` of text in each."""
     groups: list[tuple[Split, ...]] = []
     group: list[Split] = []
     group_bytes = 0
@@ -73,7 +59,8 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
             groups += [(split,) for split in reader.cut(file, target_bytes)]
             group, group_bytes = [], 0
             continue
-        if group and (_begins_group(file, size, target_bytes) or _is_full(group_bytes + size, len(group) + 1, target_bytes)):
+        is_full = group_bytes + size > _GROUP_CAP * target_bytes or len(group) >= MAX_GROUP_FILES
+        if group and (is_full or _begins_group(file, target_bytes)):
             groups.append(tuple(group))
             group, group_bytes = [], 0
         group += reader.cut(file, target_bytes)
@@ -83,10 +70,6 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
     return groups
 
 
-def _begins_group(file: InputFile, size: int, target_bytes: int) -> bool:
-    """Whether a boundary precedes this file: true for a share size / target_bytes of files, by the hash of the path."""
-    return xxhash.xxh3_64_intdigest(file.path.encode(), seed=1) < size * (1 << 64) // target_bytes
-
-
-def _is_full(group_bytes: int, num_files: int, target_bytes: int) -> bool:
-    return group_bytes > _GROUP_CAP * target_bytes or num_files > MAX_GROUP_FILES
+def _begins_group(file: InputFile, target_bytes: int) -> bool:
+    """Whether a boundary precedes this file: true for a share of its size / target_bytes, by the hash of the path."""
+    return xxhash.xxh3_64_intdigest(file.path.encode(), seed=1) < file.text_bytes * (1 << 64) // target_bytes

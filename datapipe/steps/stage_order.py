@@ -12,13 +12,8 @@ from datapipe.steps.request import RunWarning
 
 @dataclass(frozen=True, slots=True)
 class _Advice:
-    """Stages of the first kind stand before those of the second one.
-
-    Attributes:
-        first, then: patterns of names of stages.
-        reason: a clause that follows "because".
-        unless: patterns of stages that, standing between the two, make the order a sensible one.
-    """
+    """Stages with a name in the patterns `first` stand before those in `then`, because `reason`, except where stages of
+    `unless` stand between the two."""
 
     first: tuple[str, ...]
     then: tuple[str, ...]
@@ -62,10 +57,9 @@ _ADVICE = (
 
 
 def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
-    """A warning for each pair of stages in another order than the documentation advises; sources share one.
-
-    The advice is that of `stages/README.md` and `stages/dedup/README.md`. A list that names a stage twice, once in its place,
-    is left alone; so is a filter that only tags or keeps a share, and a stage that decides by a field instead of the text.
+    """A warning for each pair of stages in another order than `stages/README.md` and `stages/dedup/README.md` advise; sources
+    share one. Without a warning: a stage that also stands in its place, a filter that only tags or keeps a share, a stage that
+    decides by a field instead of the text.
 
     Args:
         stages: of each source, in order.

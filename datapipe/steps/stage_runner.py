@@ -1,11 +1,8 @@
 """Runs the stages of a task on its batches, and hands the decisions of filters to sinks.
 
-    batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
-                             ├─▶ decisions ─▶ sinks: drops, findings, distributions, scores
-                             └─▶ the documents that are left, with new columns or tags
-
-Stages only return columns and decisions.
-"""
+batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
+                         ├─▶ decisions ─▶ sinks: drops, findings, distributions, scores
+                         └─▶ the documents that are left, with new columns or tags"""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ from datapipe.steps.measuring import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
-from datapipe.steps.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
+from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables, tags_of
 
 
 class Sink(Protocol):
-    """Writes what a task learns of the decisions of its filters."""
+    """Writes facts about the decisions of filters."""
 
     def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None: ...
 
@@ -43,12 +40,7 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class StageRunner:
-    """The stages of one task.
-
-    Attributes:
-        hints: what earlier attempts at the task have shown.
-        sinks: of decisions, `drops` and `distributions` aside.
-    """
+    """The stages of one task. `sinks` get decisions, beside `drops` and `distributions`."""
 
     seed: int
     hints: RetryHints
@@ -60,7 +52,6 @@ class StageRunner:
     _new_columns: dict[str, NewColumns] = field(default_factory=dict)
 
     def run(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
-        """The documents that a stage leaves, as it leaves them."""
         stage, name = bound.stage, bound.name
         assert isinstance(stage, Filter | Map)
         columns = self._new_columns.setdefault(name, NewColumns())
@@ -91,13 +82,16 @@ class StageRunner:
             return DocumentBatch(batch.filter(result.keep).record.drop_columns([score_column(bound.name)]))
 
     def emit(self, bound: BoundStage, source: str, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
-        """The documents whose rows a global stage emitted."""
+        """Writes the rows that a global stage emits, and returns the documents without those that failed."""
         stage = bound.stage
         assert isinstance(stage, Global)
         salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
+        def checked(part: DocumentBatch) -> dict[str, pa.RecordBatch]:
+            return checked_tables(stage.emit(part), stage.emits())
+
         with self._timed(bound.name, batch):
             batch.make_read_only()
-            parts, failed = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
+            parts, failed = self._guard(bound.name, stage, stage.emit).run(checked, batch)
             emitted = [_salted(stage, tables, salt) for _, tables in parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
@@ -123,7 +117,6 @@ class StageRunner:
     def _after(
         self, bound: BoundStage, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
     ) -> DocumentBatch:
-        """The documents with the columns that a stage returned, without those that it drops."""
         if isinstance(result, dict):
             return self._with_columns(bound.name, stage, part, result)
         assert isinstance(stage, Filter)
@@ -151,7 +144,7 @@ class StageRunner:
 
 
 def _salted(stage: Global, tables: Mapping[str, pa.RecordBatch], salt: np.uint64) -> dict[str, pa.RecordBatch]:
-    """Rows whose hashes are salted by source, where `scope: source` keeps the sources apart."""
+    """Rows with hashes salted by source, where `scope: source` keeps the sources apart."""
     return {
         name: rows
         if not salt or name in stage.by_key

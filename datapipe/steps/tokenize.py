@@ -5,13 +5,16 @@
                                               ├▶ where documents are held out: hashes of texts, a file for training, one for
                                               │   validation with the keys, so that copies in both are found
                                               ├▶ tokens and words by language and licence, and the ids that occur
-                                              └▶ quarantine: documents that the tokenizer fails on (`encoding.py`)
+                                              └▶ quarantine: documents on which the library fails, found by halving the batch
 
 The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
 as tokens of the document from here on: in rows, quotas and reports. Only fertility leaves them out.
 
 The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
 another keyed hash holds documents out for validation. Neither depends on how the input was split.
+
+A worker keeps the tokenizer from task to task: loading one of 50,000 ids takes half a second, encoding 100 MB about one. The
+libraries are imported when a task runs: readers of a plan or a record need none of them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +31,9 @@ from numpy.typing import NDArray
 
 from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves
 from datapipe.columns import compute as pc
-from datapipe.errors import UserError
+from datapipe.errors import EncodingError, UserError
 from datapipe.exchange.files import TableWriters
-from datapipe.exchange.tables import read_documents
+from datapipe.exchange.tables import committed_bytes, read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile, train_rows
@@ -37,21 +41,21 @@ from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
-from datapipe.steps.encoding import ENCODERS, encode, encoder_of
+from datapipe.steps.guard import Failed
 from datapipe.steps.kind import LEFT_OUT, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.train import is_validation
+from datapipe.steps.train import ENCODERS, is_validation
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName, Fertility
 
 if TYPE_CHECKING:
     from datapipe.tokens.encoder import Encoder
     from datapipe.tokens.fertility import Meter
+    from datapipe.tokens.proof import Choice
 
 LEAST_DOCUMENT_BYTES = 64
-"""What a document counts at least in the size of a pack task. The task holds as much of a document beside its ids: key, offset,
-and where its pieces go. So a bucket of documents of a few tokens takes no more memory than another one."""
-
+"""The least size of a document in a pack task, which holds as much beside its ids: key, offset, and rows of its pieces. So a
+bucket of documents of a few tokens takes no more memory than another one."""
 
 _KEYED_HASHES = full_schema(hash=pa.uint64(), key=KEY_TYPE)
 _HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED_HASHES}
@@ -104,7 +108,7 @@ class TokenizeTask(Task):
     license_column: str | None = None
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
+        """Memory: one batch, and one run of rows for all files."""
         from datapipe.tokens.fertility import Meter
 
         metrics = TaskMetrics(own=TokenizeMetrics())
@@ -112,7 +116,7 @@ class TokenizeTask(Task):
             encoder = encoder_of(self.tokenizer, root.url)
         id_type = schemas.token_type(encoder.vocab_size)
         meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
-        writers = TableWriters(root, folder, {**dict.fromkeys(_parts(self), schemas.tokens(id_type)), **_HASHES})
+        writers = TableWriters(root, folder, {**dict.fromkeys(self._parts(), schemas.tokens(id_type)), **_HASHES})
         counts, own = metrics.document_counts, metrics.of(TokenizeMetrics)
         quarantine = Quarantine(root, folder, self.source, counts)
         for documents in read_documents(root, self.documents, metrics):
@@ -130,9 +134,9 @@ class TokenizeTask(Task):
                 if self.license_column is not None:
                     own.licenses.count(*codes_of_documents(batch.record, self.license_column), counted)
             with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
-                by_part = _by_part(self, batch, rows)
+                by_part = self._by_part(batch, rows)
                 num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
-                writers.add({**by_part, **(_text_hashes(self, batch) if self.validation else {})}, self.kind)
+                writers.add({**by_part, **(self._text_hashes(batch) if self.validation else {})}, self.kind)
         counts.check(self.label)
         own.tokens, own.fertility = num_tokens.total(), meter.fertility
         with metrics.timed("write tokens"):
@@ -143,6 +147,30 @@ class TokenizeTask(Task):
                 written[name] = (replace(file, row_bytes=row_bytes),)
             used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
             return {**written, **quarantine.finish(), "used_ids": used}, metrics
+
+    def _parts(self) -> list[str]:
+        strata = [None] if self.strata is None else range(len(self.strata[1]) + 1)
+        return [*(train_rows(stratum) for stratum in strata), "validation"]
+
+    def _by_part(self, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+        """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
+        names = self._parts()
+        held_out = is_validation(batch.keys, self.seed, self.validation)
+        strata = 0 if self.strata is None else strata_of(batch, self.source, *self.strata)
+        part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
+        masks = {name: part == number for number, name in enumerate(names)}
+        return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
+
+    def _text_hashes(self, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
+        """Hashes of the texts of a batch: of training documents, and with keys of held-out ones. Documents without text are
+        left out: they are no copies of each other."""
+        hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
+        hash_texts(*batch.buffers, hashes, digests)
+        held_out = is_validation(batch.keys, self.seed, self.validation)
+        has_text = np.diff(batch.buffers[0]) > 0
+        rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
+        masks = {TRAINING_TEXTS: ~held_out & has_text, HELD_OUT_TEXTS: held_out & has_text}
+        return {name: rows.select(_HASHES[name].names).filter(pa.array(mask)) for name, mask in masks.items()}
 
     @classmethod
     def release(cls) -> None:
@@ -165,37 +193,50 @@ class TokenizeTask(Task):
         )
 
 
-def _by_part(task: TokenizeTask, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
-    """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
-    names = _parts(task)
-    held_out = is_validation(batch.keys, task.seed, task.validation)
-    strata = 0 if task.strata is None else strata_of(batch, task.source, *task.strata)
-    part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
-    masks = {name: part == number for number, name in enumerate(names)}
-    return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
+# ---------------------------------------------------------------------------------------------------- encoding
 
 
-def _parts(task: TokenizeTask) -> list[str]:
-    strata = [None] if task.strata is None else range(len(task.strata[1]) + 1)
-    return [*(train_rows(stratum) for stratum in strata), "validation"]
+def choice_of(file: TokenizerFile) -> Choice:
+    """The library that encodes with a committed tokenizer."""
+    from datapipe.tokens.proof import Choice
+
+    return Choice(library=file.library, version=file.library_version, battery=file.battery, reason=file.fallback_reason)
 
 
-def _text_hashes(task: TokenizeTask, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
-    """Hashes of the texts of a batch: of training documents, and with keys of held-out ones. Documents without text are left
-    out: they are no copies of each other."""
-    hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
-    hash_texts(*batch.buffers, hashes, digests)
-    held_out = is_validation(batch.keys, task.seed, task.validation)
-    has_text = np.diff(batch.buffers[0]) > 0
-    rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
-    masks = {TRAINING_TEXTS: ~held_out & has_text, HELD_OUT_TEXTS: held_out & has_text}
-    return {name: rows.select(_HASHES[name].names).filter(pa.array(mask)) for name, mask in masks.items()}
+@lru_cache(maxsize=1)
+def encoder_of(file: TokenizerFile, url: str) -> Encoder:
+    """The encoder of a tokenizer in an output. Raises UserError where its library has another version here."""
+    from datapipe.tokens.encoder import Encoder
+
+    content = committed_bytes(Root(url), file)
+    encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file))
+    encoder.load()
+    return encoder
 
 
-def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
-    with root.open_output(path) as stream:
-        stream.write(meter.used_ids)
-    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=stream.num_bytes, checksum=stream.checksum)
+def encode(encoder: Encoder, batch: DocumentBatch) -> tuple[DocumentBatch, NDArray[Any], NDArray[np.int64], Failed]:
+    """The documents that can be encoded, their ids and offsets as `Encoder.encode` returns them, and the others."""
+    failed = Failed()
+    try:
+        return batch, *encoder.encode(batch.texts), failed
+    except EncodingError:
+        _add_failed(encoder, batch, 0, failed)
+    is_encoded = np.ones(batch.num_docs, np.bool_)
+    is_encoded[list(failed)] = False
+    rest = batch.filter(is_encoded)
+    return rest, *encoder.encode(rest.texts), failed
+
+
+def _add_failed(encoder: Encoder, part: DocumentBatch, first_row: int, failed: Failed) -> None:
+    try:
+        encoder.encode(part.texts)
+    except EncodingError as error:
+        if part.num_docs == 1:
+            failed[first_row] = str(error)
+            return
+        middle = part.num_docs // 2
+        _add_failed(encoder, part.slice(0, middle), first_row, failed)
+        _add_failed(encoder, part.slice(middle, part.num_docs), first_row + middle, failed)
 
 
 def _token_rows(
@@ -211,16 +252,19 @@ def _token_rows(
         if number is not None:
             is_text[places], flat[places] = False, number
     flat[is_text] = ids
-    hashes = shuffle_hash(key_halves(batch.keys), seed)
+    hashes, schema = shuffle_hash(key_halves(batch.keys), seed), schemas.tokens(id_type)
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
-    return pa.record_batch(
-        [pa.array(hashes), batch.keys, tokens.cast(schemas.tokens(id_type).field("tokens").type)],
-        schema=schemas.tokens(id_type),
-    )
+    return pa.record_batch([pa.array(hashes), batch.keys, tokens.cast(schema.field("tokens").type)], schema=schema)
 
 
 def _count_tokens(rows: pa.RecordBatch) -> int:
     return int(pc.sum(pc.list_value_length(rows.column("tokens"))).as_py() or 0)
+
+
+def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
+    with root.open_output(path) as stream:
+        stream.write(meter.used_ids)
+    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=stream.num_bytes, checksum=stream.checksum)
 
 
 def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[float]) -> NDArray[np.int64]:
@@ -247,8 +291,9 @@ def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[f
 
 def _numbers(values: pa.Array, what: str) -> pa.Array:
     """A column as float64; numbers kept from JSON are text."""
-    kind, is_text = values.type, pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if not (is_text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+    kind = values.type
+    tests = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
+    if not any(test(kind) for test in tests):
         raise UserError(f"{what} holds {kind}, expected numbers")
     try:
         return values.cast(pa.float64(), safe=False)

@@ -1,10 +1,9 @@
 """The tokenizer of a run: trained on the words of samples of all sources, or the user's own, in its canonical form.
 
-The documents that train it, and those held out for validation, are chosen by thresholds on keyed hashes of their keys. Neither
-choice depends on how the input was split.
-
     documents ─▶ sample, one task for each file of documents ─▶ counted words ─▶ train, one task ─▶ tokenizer.json
-"""
+
+The documents that train it, and those held out for validation, are chosen by thresholds on keyed hashes of their keys, so
+neither choice depends on how the input was split."""
 
 from __future__ import annotations
 
@@ -26,24 +25,14 @@ from datapipe.records.names import TOKENIZER
 from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
-from datapipe.steps.encoding import ENCODERS
-from datapipe.steps.kind import (
-    LEFT_OUT,
-    Plan,
-    Planning,
-    Step,
-    Task,
-    documents_of,
-    entering,
-    file_checksums,
-)
+from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_of, entering, file_checksums
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
 
-_ROWS = 1 << 16
-"""Of a batch of counted words."""
+ENCODERS = ("fastokens", "tokenizers")
+"""The libraries whose versions decide ids."""
 
-
+_BATCH_ROWS = 1 << 16  # of counted words
 _SAMPLE_MB_PER_S, _COUNT_MB_PER_S, _TRAIN_MB_PER_S = 300.0, 60.0, 40.0
 """For reading all text; of the sample, for counting its words, and for joining pairs. The last two take a sixth of the 35 s
 that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
@@ -72,7 +61,6 @@ class SampleTask(Task):
     pattern: str
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Counts the words of a keyed sample of the training documents; `steps/weighting.py` computes its fraction."""
         from datapipe.tokens.word_counts import WordCounts, counted_words
 
         metrics, words = TaskMetrics(), WordCounts()
@@ -87,13 +75,13 @@ class SampleTask(Task):
                 work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
         with metrics.timed("sample"):
             writer = TableWriter(root, f"{folder}/sample.arrow")
-            for batch in words.total().to_batches(max_chunksize=_ROWS):
+            for batch in words.total().to_batches(max_chunksize=_BATCH_ROWS):
                 writer.add(batch)
             return {"sample": writer.finish()}, metrics
 
     @classmethod
     def plan(cls, planning: Planning) -> None:
-        """Samples every source in proportion to its share, once the text of all is known."""
+        """Samples every source in proportion to its share (`weighting.py`), once the text of all is known."""
         mixture, training = planning.mixture, planning.mixture.tokenizer.train
         if planning.request.tokenizer_content or training is None:
             return
@@ -129,7 +117,6 @@ class TrainTask(Task):
     content: bytes = field(default=b"", metadata=entering(xxhash.xxh3_128_hexdigest))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Trains a tokenizer, or writes the user's in its canonical form."""
         from datapipe.tokens.encoder import Encoder
 
         metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
@@ -138,21 +125,17 @@ class TrainTask(Task):
             choice = encoder.proof.choice
             with root.open_output(path) as stream:
                 stream.write(encoder.to_json())
+        names = ("vocab_size", "eos_id", "eos_token", "fingerprint", "bos_id", "bos_token")
         output = TokenizerFile(
             path=path,
             rows=encoder.vocab_size,
             bytes=stream.num_bytes,
             checksum=stream.checksum,
-            vocab_size=encoder.vocab_size,
-            eos_id=encoder.eos_id,
-            eos_token=encoder.eos_token,
-            fingerprint=encoder.fingerprint,
             library=choice.library,
             library_version=choice.version,
             battery=choice.battery,
             fallback_reason=choice.reason,
-            bos_id=encoder.bos_id,
-            bos_token=encoder.bos_token,
+            **{name: getattr(encoder, name) for name in names},
         )
         return {"tokenizer": (output,)}, metrics
 

@@ -216,7 +216,6 @@ def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
 
 
 def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
-    """Warnings about what a source lost: of too few documents that are left, or else of each stage that took most of them."""
     documents, stages = counts.document_counts, request.sources[source].stages
     if not counts.is_complete or not documents.read:
         return
@@ -327,10 +326,10 @@ def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
 
 
 def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTask]) -> Iterator[RunWarning]:
-    """Warnings about rows of one length. One short row for each split and stratum is no fault of the packing."""
+    """Warnings about rows of one length. One short row for each part of a source is no fault of the packing."""
     limit, num_tokens = tasks[0].max_padding, packing.rows * length
     rows = f"source '{source}', rows of {length:,}:"
-    avoidable = packing.padding_tokens - length * len({(task.split, task.stratum) for task in tasks})
+    avoidable = packing.padding_tokens - length * len({task.part for task in tasks})
     if avoidable > 0 and avoidable / num_tokens > limit:
         share = packing.padding_tokens / num_tokens
         why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."

@@ -5,20 +5,18 @@
 
 Temperature sampling evens out the sources: at 1, each is drawn in proportion to its tokens; at infinity, all equally
 (multilingual BERT, XLM-R). UniMax (Chung et al. 2023, arXiv 2304.09151) shares a budget of tokens evenly, but draws no source
-more often than its `max_epochs`: the smallest source comes first, and the larger ones share what it cannot give.
+more often than its `max_epochs`: the larger sources share what the smaller ones cannot give.
 
 Roots have 60 decimal digits, rounded as the standard of decimal arithmetic defines; `float` powers differ between machines.
 UniMax computes with fractions. Both return integers with a sum below 2^62, as the loader requires.
 
-Tokens are those of an epoch as the loader counts it: rows times their length, strata as often as they repeat. Before sources
+Tokens are those of an epoch as the loader counts it: rows times their length, as often as an epoch has them. Before sources
 are packed, bytes of text stand in for tokens, four to a token.
 
-The text that the tokenizer is trained on is shared out in the same proportions, as far as each source has text:
+The text that trains the tokenizer is shared out in the same proportions, averaged over all phases by their length, as far as
+each source has text. Shares count tokens and the sample counts bytes, since there is no tokenizer yet:
 
     sample 100, shares 1/2 : 1/4 : 1/4, sizes 1000 : 10 : 1000  ->  60 : 10 : 30
-
-One tokenizer serves all phases, so the shares are those of the whole run: the average over phases, weighted by their length.
-Shares count tokens and the sample counts bytes, as bytes per token are not known before there is a tokenizer.
 """
 
 from __future__ import annotations
@@ -30,8 +28,9 @@ from fractions import Fraction
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
 
 BYTES_PER_TOKEN = 4
@@ -88,31 +87,17 @@ def _from_tokens(mixture: Mixture, tokens: Mapping[str, int], spare: int) -> dic
     for name, size in tokens.items():
         cap = Fraction(repr(mixture.max_epochs_of(name))) * size
         caps[name] = cap - spare if cap > 2 * spare else cap
-    return bounded(unimax(caps, mixture.mixture.tokens))
+    return bounded(sample_quotas(caps, dict.fromkeys(caps, Fraction(1)), mixture.mixture.tokens))
 
 
 def by_temperature(tokens: Mapping[str, int], temperature: Fraction) -> dict[str, int]:
-    """Integer weights in proportion to tokens^(1 / temperature), to twelve digits of their sum; each is at least 1.
-
-    Args:
-        tokens: at least 1 of each.
-        temperature: at least 1.
-    """
+    """Integer weights in proportion to tokens^(1 / temperature), to twelve digits of their sum; each is at least 1."""
     context = Context(prec=_DIGITS)
     power = context.divide(Decimal(temperature.denominator), Decimal(temperature.numerator))
     roots = {name: context.exp(context.multiply(context.ln(Decimal(count)), power)) for name, count in tokens.items()}
     exact = {name: Fraction(root) for name, root in roots.items()}
     total = sum(exact.values())
     return integer_weights({name: Fraction(max(1, round(root * _GRID / total))) for name, root in exact.items()})
-
-
-def unimax(caps: Mapping[str, Fraction], budget: int) -> dict[str, Fraction]:
-    """The tokens of each source, of `budget` in all: evenly, none above its cap. Their sum is less where the caps are less.
-
-    Args:
-        caps: the most tokens of each source, above 0.
-    """
-    return sample_quotas(caps, dict.fromkeys(caps, Fraction(1)), budget)
 
 
 def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
@@ -123,13 +108,11 @@ def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
-    """Tokens of one epoch of each source: its training rows times their length, strata as often as they repeat."""
+    """Tokens of one epoch of each source: its training rows times their length, as often as an epoch has them."""
     tokens = dict.fromkeys(sources, 0)
     for entry in shards:
         if entry.split == "train":
-            strata = sources[entry.source].strata
-            repeat = 1 if strata is None or entry.stratum is None else strata.repeats[entry.stratum]
-            tokens[entry.source] += repeat * entry.sequences * sequence_length
+            tokens[entry.source] += sources[entry.source].repeats_of(entry.group) * entry.sequences * sequence_length
     return tokens
 
 
@@ -171,8 +154,6 @@ def sample_fractions(
     """The fraction of each source's training documents to sample, from 0 to 1.
 
     Args:
-        kept_bytes: of each source, from its committed steps.
-        shares: of each source in the run.
         sample_bytes: bytes of text to sample in all.
         validation: the fraction of each source in the validation split, which is not sampled.
     """

@@ -2,17 +2,12 @@
 
     documents, in the order of the input ─▶ those that begin in the part ─▶ file by file ─▶ Parquet or JSON lines
 
-Documents are weighed:
-
     documents in the order of the input, weighed    0 ──────┬─ d ─┬──┬────────┬───────
     files of `target_bytes`, numbered               │ 0          │ 1          │ 2
     parts of some files, one for each task          │ 0                       │ 1
 
 A document whose weight begins at w goes to file w // `target_bytes`. So the documents of a file depend on the text alone, and
-not on how the input was cut into tasks: the committed counts of a task tell what its documents weigh together.
-
-Memory: one batch and one row group. The bytes of a file follow from its documents alone.
-"""
+not on how the input was cut into tasks. Memory: one batch and one row group."""
 
 from __future__ import annotations
 
@@ -39,7 +34,7 @@ from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName
 
 LEAST_DOCUMENT_BYTES = 64
-"""What a document weighs beside its text, so that no file has any number of empty ones."""
+"""The weight of a document beside its text: it bounds the number of empty documents in a file."""
 
 WRITTEN_BYTES = 64 << 20
 """The least weight of the documents that a task writes, but for the last task of a source."""
@@ -81,7 +76,6 @@ class WriteTask(Task):
     license_column: str | None = None
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Writes the files of a part below `folder`."""
         metrics = TaskMetrics(own=WriteMetrics())
         with metrics.timed("read documents"):
             schema = published_schema(next(read_table(root, self.like)).schema)
@@ -115,10 +109,7 @@ def _parts(cleaned: Sequence[Record], target_bytes: int) -> Iterator[Fields]:
 
 
 def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[dict[str, Any]]:
-    """The documents of a source in parts of `part_bytes`, by the weights that the committed counts tell.
-
-    A part has the fields `documents`, `begin`, `start` and `stop` of its `WriteTask`.
-    """
+    """The fields `documents`, `begin`, `start` and `stop` of each part of `part_bytes`, by the weights in committed counts."""
     counts = [record.metrics.document_counts for record in cleaned]
     ends = list(accumulate((weight(each.kept_bytes, each.kept) for each in counts), initial=0))  # (num_records + 1,)
     parts: list[dict[str, Any]] = []
@@ -130,12 +121,10 @@ def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[dict[s
 
 
 def weight(text_bytes: Number, num_docs: int) -> Number:
-    """The weight of some documents together, or of each of many."""
     return text_bytes + LEAST_DOCUMENT_BYTES * num_docs
 
 
 def _add(task: WriteTask, rows: pa.RecordBatch, schema: pa.Schema, writer: DocumentWriter, metrics: TaskMetrics) -> None:
-    """Adds documents to a file, and to the counts."""
     num_bytes, counts = int(text_lengths(rows.column("text")).sum()), metrics.document_counts
     with metrics.timed(f"write {task.format}", num_bytes, rows.num_rows):
         writer.add(published_rows(rows, task.source, schema))
@@ -147,7 +136,6 @@ def _add(task: WriteTask, rows: pa.RecordBatch, schema: pa.Schema, writer: Docum
 
 
 def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The documents of the part with the number of their file, ascending."""
     begin = task.begin
     for batch in read_documents(root, task.documents, metrics):
         if begin >= task.stop:
@@ -162,6 +150,6 @@ def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tupl
 
 
 def _counted(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """The counts of each document, (num_docs, 4): the fields of `TokenCounts`, of which nothing but the bytes is known."""
+    """The counts of each document, (num_docs, 4): the fields of `TokenCounts`, of which only the bytes are known."""
     lengths = text_lengths(rows.column("text"))
     return np.stack([np.ones_like(lengths), lengths, *[np.zeros_like(lengths)] * 2], axis=1)

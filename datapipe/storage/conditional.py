@@ -85,9 +85,7 @@ class ConditionalStore:
     def write(self, path: str, content: bytes, expected: Version | None) -> Version:
         """Writes an object if it still has the expected version, or if there still is none (None). Returns its new version.
 
-        Raises:
-            ConflictError: another process has written or deleted it meanwhile.
-            UserError: the store has no such bucket, and the URL does not allow creating it.
+        Raises ConflictError where another process has written or deleted it meanwhile, and UserError for a missing bucket.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 

@@ -73,12 +73,8 @@ def state_of(url: str) -> FileState:
 
 
 def open_file(url: str) -> HttpFile:
-    """A file for random access.
-
-    Raises:
-        FileNotFoundError, PermissionError: the server has no such file, or refuses it.
-        ConnectionError, TimeoutError: the server does not answer, or asks to wait for longer than all attempts take.
-        OSError: the server gives no ranges, or no size.
+    """A file for random access. Raises FileNotFoundError, PermissionError, ConnectionError or TimeoutError after all attempts,
+    and OSError for a server without ranges or sizes.
     """
     return HttpFile(_Reading(url, state_of(url)), mode="r")
 
@@ -170,11 +166,7 @@ class _Retries:
 
 
 class _BusyError(ConnectionError):
-    """The server fails, or asks to come later.
-
-    Attributes:
-        retry_after_s: seconds until the next request; None for no wish.
-    """
+    """The server fails, or asks to come later, after `retry_after_s` if it is not None."""
 
     def __init__(self, message: str, url: str, retry_after_s: float | None) -> None:
         super().__init__(errno.EAGAIN, message, masked(url))
@@ -185,7 +177,6 @@ class _Answer:
     """The answer to one request for `num_bytes` of a file, None for all to the end, as it arrives.
 
     Attributes:
-        state: of the file.
         position: in the file, of the next byte.
         num_left: unread bytes of the answer; infinite for an unknown length.
     """

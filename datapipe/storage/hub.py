@@ -6,8 +6,6 @@ A branch moves and a commit does not, so all tasks of a run read one commit, and
 is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. Everything printed masks it.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from typing import Any

@@ -1,21 +1,17 @@
 """Local files: listing them, and the facts that show whether the content of a file has changed."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 
 def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:
     """(path, bytes) of the files in a folder, or anywhere below it, in no order. Each path begins with `prefix` in place of the
-    folder. Files that are deleted meanwhile, and a missing folder, are left out.
-
-    60,000 files in 20,000 folders take 0.3 s if the system has cached them, else 2.3 s; Arrow's listing takes four times as
-    long (November 2026).
+    folder. Files that are deleted meanwhile, and a missing folder, are left out. Arrow takes four times as long.
     """
     folders = [(str(folder), prefix)]
     while folders:
@@ -37,7 +33,6 @@ class FileState:
     """Facts about a file, local or remote; those that its file system lacks are None.
 
     Attributes:
-        num_bytes: size as stored.
         mtime_ns: time of the last change of the content, which any program can set. Whole seconds of a web server, and of an
             object that was opened: some stores list fractions of a second and leave them out then.
         ctime_ns: time of the last change of content, metadata or name, which no program can set back.
@@ -52,6 +47,6 @@ class FileState:
     etag: str | None = None
 
     @classmethod
-    def local(cls, status: os.stat_result) -> FileState:
+    def local(cls, status: os.stat_result) -> Self:
         inode = status.st_dev, status.st_ino
         return cls(num_bytes=status.st_size, mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, inode=inode)

@@ -7,8 +7,6 @@ pyarrow's errors of object stores are OSErrors without a code, so their text is 
 by the package of their class, so that none has to be installed.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -16,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
@@ -70,13 +69,8 @@ _RIGHT_URLS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A disk that is full, or a disk, store or hub that does not answer.
-
-    Attributes:
-        where: path or URL, without credentials; empty where unknown.
-        cause: "the disk is full", or the text of the error.
-        free_bytes: on the disk, once the files of the failed attempt are deleted; None for a store.
-    """
+    """A disk that is full, or a disk, store or hub that does not answer. `where` is masked; `free_bytes` is
+    None for a store."""
 
     where: str
     cause: str
@@ -99,15 +93,13 @@ class OutageError(DatapipeError):
         super().__init__(str(outage))
         self.outage = outage
 
-    def __reduce__(self) -> tuple[type[OutageError], tuple[Outage]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Outage]]:
         return type(self), (self.outage,)
 
 
 def outage_of(error: BaseException, url: str) -> Outage | None:
-    """The outage that an exception reports; None for any other exception.
-
-    Args:
-        url: the folder that is read and written, for an error that names no file; empty for none.
+    """The outage that an exception reports; None for any other exception. `url` is the folder that is read and written, for an
+    error that names no file.
     """
     if isinstance(error, OutageError):
         return error.outage
@@ -126,10 +118,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 def refusal_of(error: BaseException, url: str = "") -> str | None:
     """Why an exception stays until somebody changes permissions, credentials or names, and what to do, without the end of the
-    sentence; None for any other exception.
-
-    Args:
-        url: the folder that is written, for an error of a disk that names no file; empty for none.
+    sentence; None for any other exception. `url` is the folder that is written, for an error of a disk that names no file.
     """
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -155,12 +144,8 @@ def right_url(url: str) -> str:
 
 
 def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
-    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
-
-    Args:
-        where: file, line and key that name it.
-        action: "cannot list".
-    """
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later. `where`
+    is file, line and key; `action`: "cannot list"."""
     outage = outage_of(error, url)
     if outage is not None:
         return OutageError(outage)

@@ -13,8 +13,6 @@ by one upload. An exception inside pyarrow's local output stream leaves a visibl
 opened under their final name.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -25,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -198,13 +197,13 @@ class Root:
         base, query = split_query(self.url)
         return f"{base.rstrip('/')}/{relative}{query}"
 
-    def within(self, folder: str) -> Root:
+    def within(self, folder: str) -> Self:
         """The folder `folder` below this one; this one for an empty name."""
-        return Root(self.child_url(folder)) if folder else self
+        return type(self)(self.child_url(folder)) if folder else self
 
-    def trying_once(self) -> Root:
+    def trying_once(self) -> Self:
         """The same S3 folder with one attempt for each read, for a caller that retries itself."""
-        return Root(with_one_attempt(self.url)) if is_s3(self.url) else self
+        return type(self)(with_one_attempt(self.url)) if is_s3(self.url) else self
 
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""
@@ -256,7 +255,7 @@ class Root:
             return
         write_atomic(Path(self.path(relative)), content)
 
-    def take(self, other: Root, source: str, target: str, staging: str) -> None:
+    def take(self, other: Self, source: str, target: str, staging: str) -> None:
         """Links or copies the file `source` of a root, maybe this one, to `target`, which appears completely or not at all.
 
         Args:

@@ -11,8 +11,6 @@ to its documentation). A store that sends a byte a second is not detected as sta
 `s3://anonymous@bucket/…` reads a public bucket without credentials. pyarrow takes this form for gs:// alone.
 """
 
-from __future__ import annotations
-
 from urllib.parse import parse_qsl, urlencode
 
 import pyarrow.fs as pafs

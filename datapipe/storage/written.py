@@ -4,10 +4,8 @@ What a store returns may be damaged on its way, so a checksum of bytes that are 
 also store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import xxhash
@@ -27,29 +25,6 @@ def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
         hasher.update(chunk)
         num_bytes += len(chunk)
     return checksum_of(hasher), num_bytes
-
-
-class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `to`.
-
-    Attributes:
-        num_bytes, checksum: of the bytes written so far.
-    """
-
-    def __init__(self, sink: _Sink, mode: str) -> None:
-        self.sink = sink
-
-    @classmethod
-    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
-        return cls(_Sink(stream, look_up), mode="w")
-
-    @property
-    def num_bytes(self) -> int:
-        return self.sink.num_bytes
-
-    @property
-    def checksum(self) -> str:
-        return checksum_of(self.sink.hasher)
 
 
 class _Sink:
@@ -79,3 +54,26 @@ class _Sink:
         except OSError:
             if not self._look_up(self.num_bytes, checksum_of(self.hasher)):
                 raise
+
+
+class OutputStream(pa.PythonFile):
+    """A stream to a new file; made by `to`.
+
+    Attributes:
+        num_bytes, checksum: of the bytes written so far.
+    """
+
+    def __init__(self, sink: _Sink, mode: str) -> None:
+        self.sink = sink
+
+    @classmethod
+    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> Self:
+        return cls(_Sink(stream, look_up), mode="w")
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sink.num_bytes
+
+    @property
+    def checksum(self) -> str:
+        return checksum_of(self.sink.hasher)

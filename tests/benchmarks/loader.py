@@ -29,8 +29,9 @@ from datapipe import columns
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.records.outputs import ShardFile
-from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import Phase, Snapshot, TokenizerEntry
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage.root import Root
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table

@@ -14,10 +14,10 @@ import xxhash
 
 from datapipe import columns
 from datapipe.records.checksum import bytes_checksum, file_checksum
-from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry
 from datapipe.shards.schemas import token_type
-from datapipe.shards.shard_lists import list_files
-from datapipe.shards.shard_table import ShardEntry, ShardTable
+from datapipe.shards.shard_table import ShardEntry, ShardTable, list_files
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import Method, assemble, pack

@@ -8,8 +8,6 @@ that waited for any node, and reaches a new one earlier, checks it in its own pr
 node lacks is reported once, and again when it changes. Knows no scheduler.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +32,6 @@ class Node:
         resources: of the idle node, by Ray's names.
         lacks: in words; None before it has answered.
         asked_at: when it was asked last, or its answer came; None while it is to be asked.
-        leaves_until: until then it counts as leaving.
         is_slow: whether its missing answer was reported.
     """
 
@@ -46,12 +43,12 @@ class Node:
     leaves_until: float = 0.0
     is_slow: bool = False
 
-    def __str__(self) -> str:
-        return f"the node {self.name}"
-
     @property
     def name(self) -> str:
         return f"{self.node_id[:12]} ({self.address})"
+
+    def __str__(self) -> str:
+        return f"the node {self.name}"
 
 
 @dataclass(slots=True)
@@ -130,14 +127,12 @@ class Nodes:
 
     def why_none(self) -> str:
         """Why the nodes get no tasks, in words; empty where none is alive."""
-        texts = [f"{str(node).capitalize()}: {self._why(node)}" for node in self._nodes.values()]
+        texts = []
+        for node in self._nodes.values():
+            why = "it has not answered" if node.lacks is None else "; ".join(node.lacks)
+            texts.append(f"{str(node).capitalize()}: {'it was told to end' if self.is_leaving(node.node_id) else why}")
         more = [f"So do {len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
         return ". ".join([*texts[:_MOST_NAMED], *more])
-
-    def _why(self, node: Node) -> str:
-        if node.leaves_until > self.clock():
-            return "it was told to end"
-        return "it has not answered" if node.lacks is None else "; ".join(node.lacks)
 
     def take_notices(self) -> list[str]:
         """The lines for the user since the last call."""

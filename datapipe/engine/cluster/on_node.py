@@ -11,8 +11,6 @@ A process checks its node before its first task, and again after a failure that 
 and disks fill up during a run. It reports before it checks, so that a disk that hangs is found.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle
@@ -56,13 +54,8 @@ Ended = tuple[list[str], Record | None, Failure | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
-    """What every node of a run must have.
-
-    Attributes:
-        versions: of the driver, by name.
-        output: URL.
-        probe: a file in OUTPUT that the driver has written for this run.
-        inputs: URLs of the first file of each source.
+    """What every node of a run must have: the `versions` of the driver, `probe`, a file that the driver has written to `output`
+    for this run, and `inputs`, the URL of the first file of each source.
     """
 
     versions: Mapping[str, str]
@@ -77,13 +70,8 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """One attempt at a task, as it travels.
-
-    Attributes:
-        task: pickled, and read once the node has the same versions.
-        label: of the task.
-        modules: of the user, as `user_modules` returns them.
-    """
+    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same
+    versions."""
 
     expectation: Expectation
     task: bytes
@@ -181,11 +169,9 @@ def _local_lacks() -> list[str]:
 
 
 def user_modules(task: Task) -> dict[str, bytes]:
-    """The sources of the modules that define a task and its stages, and that a node may lack.
+    """The sources of the modules of a task and its stages that a node may lack, by path relative to an import root.
 
-    Returns:
-        Each file by path relative to an import root. Of a package all files travel; of one without `__init__.py`, which may be
-        any folder, the modules that are imported here.
+    Of a package all files travel; of one without `__init__.py`, which may be any folder, the modules that are imported here.
     """
     classes = [type(task), *(type(bound.stage) for bound in task.stages_run)]
     tops = {each.__module__.partition(".")[0] for each in classes}

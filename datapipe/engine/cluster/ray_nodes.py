@@ -4,8 +4,6 @@ ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─�
                                                             └─ fit ─▶ a process that compiles its kernels
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import time
@@ -39,10 +37,6 @@ _NODE_ID = re.compile(r"node ID: ([0-9a-f]{56})")
 
 class RayNodes:
     """The nodes of the cluster that this process is connected to.
-
-    Args:
-        root: OUTPUT.
-        patience_s: how long a run goes on without any node that can run tasks.
 
     Attributes:
         known: the nodes that have cores.

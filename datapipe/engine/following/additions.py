@@ -171,12 +171,12 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
             report = whole_report(mixture, report_before, added_report, snapshot, about_it, warnings)
         except (FileNotFoundError, ValueError):
             report = added_report
-        note_publication(root, snapshot.fingerprint, {})
+        note_publication(root, snapshot.fingerprint)
         keep_tasks(root, before, snapshot)
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders}
-        publish_files(lock, "", snapshot, needed, about, [REPORT, MIXTURE])
+        publish_files(lock, snapshot, needed, about, [REPORT, MIXTURE])
         if snapshot.removed != before.removed:
             take_down_from_additions(root, snapshot, removed)
             delete_from_indexes(root, removed)

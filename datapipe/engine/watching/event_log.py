@@ -1,7 +1,5 @@
 """The log of `run --log-json`: the events of a run, a JSON object a line. README.md lists them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

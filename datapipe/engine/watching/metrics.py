@@ -1,7 +1,5 @@
 """The figures of runs for Prometheus, served by the driver. A scrape reads the current `RunState`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial

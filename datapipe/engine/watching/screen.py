@@ -1,7 +1,5 @@
 """What `datapipe status` prints, once or with `--watch` until the run ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ was. The size is that of the plan's steps and of the workers, never of the tasks
 one after the other: steps, failures and messages are of the last one, and `totals` of all.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -37,10 +35,10 @@ class RunState:
 
     Attributes:
         steps: by id, in the order of the plan.
-        failures: failed attempts that are tried again, by the kind of the failure.
-        messages: the activity of each running attempt. since: when each was first seen.
+        failures: failed attempts that are tried again, by the kind of the failure. failed: the last one, in words.
+        since: when each of `messages` was first seen.
         slots, queued: as of the last `Progress`. pauses: between them.
-        lines: the last lines of the run. failed: the last failed attempt, in words.
+        lines: the last lines of the run.
         num_published: new snapshots of all runs.
         looked_at: when the sources were last listed, in seconds since 1970; None where they are not followed.
     """

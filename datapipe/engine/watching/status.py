@@ -4,8 +4,6 @@ The file is written every few seconds and at the end. Its size is bounded by the
 killed run leaves a file with the outcome "running", and an output that no process holds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -15,7 +13,6 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.engine.events import Event, Planned, Progress, RunEnded
-from datapipe.engine.protocol import Message
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.time_left import StepState
 from datapipe.errors import UserError, exit_status_of
@@ -32,12 +29,8 @@ _FATES = ("read", "kept", "dropped", "quarantined")
 
 
 class StatusFile:
-    """An observer that writes the file. A disk or store that fails never ends the run.
-
-    Args:
-        root: of the output.
-        state: of the run, which observes each event first.
-    """
+    """An observer that writes the file, after `state` has observed. A disk or store that fails never ends the
+    run."""
 
     def __init__(self, root: Root, state: RunState) -> None:
         self._root, self._state, self._outcome, self._exit_status = root, state, "running", None
@@ -80,7 +73,18 @@ class StatusFile:
             "is_least": left is not None and left.is_least,
             "steps": list(map(step_json, state.steps.values())),
             "documents": {source: {fate: sums["documents", source, fate] for fate in _FATES} for source in sources},
-            "running": [_message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
+            "running": [
+                {
+                    "task": message.task,
+                    "attempt": message.attempt,
+                    "node": message.node,
+                    "since": state.since.get(message.attempt, 0.0),
+                    "at": str(message.activity) if message.activity else "starting",
+                    "silent_s": round(message.silent_s, 1),
+                    "memory_bytes": message.memory_bytes,
+                }
+                for message in attempts
+            ],
             "num_running": len(state.messages),
             "slots": state.slots,
             "queued": state.queued,
@@ -89,18 +93,6 @@ class StatusFile:
             "last_failure": state.failed,
             "said": state.lines,
         }
-
-
-def _message_json(message: Message, since: float) -> dict[str, Any]:
-    return {
-        "task": message.task,
-        "attempt": message.attempt,
-        "node": message.node,
-        "since": since,
-        "at": str(message.activity) if message.activity else "starting",
-        "silent_s": round(message.silent_s, 1),
-        "memory_bytes": message.memory_bytes,
-    }
 
 
 def step_json(step: StepState) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Sums of a run by the name of a figure and its labels, for Prometheus: over committed tasks, and of the driver itself."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
 
 from datapipe.metrics import DocumentCounts
 from datapipe.records.outputs import Record
@@ -36,7 +35,7 @@ class Figures(dict[tuple[str, ...], float]):
         self[name, *labels, str(bounds[index]) if index < len(bounds) else "+Inf"] += 1
         self[name, *labels, "sum"] += value
 
-    def add(self, others: Mapping[tuple[str, ...], float]) -> Figures:
+    def add(self, others: Mapping[tuple[str, ...], float]) -> Self:
         """Adds other sums, and returns these."""
         for key, value in dict(others).items():
             self[key] += value

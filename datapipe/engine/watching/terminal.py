@@ -2,8 +2,6 @@
 without a terminal. Rates cover the wall time of this process, so a resumed run does not count the work of an earlier process.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ The planned steps run at the same time, on all slots; the steps that wait come a
 task that runs alone. Rough like the estimate: slots that the last tasks of a step leave idle are not counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,8 +26,7 @@ class StepState:
 
     Attributes:
         planned: tasks; None while the step waits for others.
-        seconds: of its committed tasks, summed.
-        running_s: seconds of each running attempt.
+        seconds: of its committed tasks, summed. running_s: of each running attempt.
         estimate: of all its tasks; None for none.
         kept: documents. bytes: of text that its tasks have read.
         rows, stored_bytes: of the files that its tasks have written.

@@ -11,8 +11,6 @@ is idle for `stall_s`, or silent for `stall_s` per `BATCH_BYTES` of its work: a 
 bucket of rows or the sample of a tokenizer is one call over many times as many. Waiting for another process is never a stall.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -65,12 +63,7 @@ _LONGEST_END_S = 10.0
 
 
 class WorkerProcess:
-    """One process and the task it holds.
-
-    Args:
-        url: of OUTPUT.
-        environment: variables to add to those of this process.
-    """
+    """One process and its task, for the output at `url`; `environment` is added to that of this process."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()

@@ -7,8 +7,6 @@
 Knows no cluster: the engine starts supervisors, carries their reports to the actor, and kills those that report nothing.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -35,8 +33,8 @@ class Report:
     """A message, and the supervisor that sent it.
 
     Attributes:
-        number: of the report, from 1 on: a new one shows that the supervisor lives.
-        process_id, started: of the supervisor; the time of its start, in ticks, distinguishes it from a later process.
+        number: of the report: a new one shows that the supervisor lives.
+        started: when the process started, in ticks, which distinguishes it from a later one.
     """
 
     number: int
@@ -73,11 +71,10 @@ class RemoteAttempt:
 
     Attributes:
         report: the latest; None while it waits for a node.
-        node_id: where it runs. node: its name, for display.
+        node: the name of the node, for display.
         report_age_s: seconds since a new report came.
         excluded: the ids of nodes that it was not sent to.
-        missing_resource: the resources that it reserves and no node of the cluster has; empty where some node has them.
-        missing_s: for how long no node has had them.
+        missing_resource: the reservation that no node of the cluster has, empty for none; missing_s: for how long.
     """
 
     task: Task
@@ -125,11 +122,9 @@ _worker: tuple[Any, WorkerProcess] | None = None
 def supervise(
     task: Task, url: str, attempt: str, limits: ExecutionSpec, send: Callable[[Report], bool]
 ) -> tuple[Record | None, Failure | None]:
-    """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM, as where its node is
-    taken away, gives the task back.
+    """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM gives the task back.
 
     Args:
-        url: of OUTPUT.
         send: sends a report to the driver; returns whether the driver still wants the attempt, as last known. Must not wait.
     """
     worker = _worker_for(url)

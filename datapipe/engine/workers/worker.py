@@ -10,8 +10,6 @@ The main thread writes its activity to a block of shared memory. The stacks of i
 when the supervisor sends SIGUSR2.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

@@ -128,12 +128,11 @@ class Lineage:
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
     """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
-    in order, their sizes and checksums, and its strata."""
+    in order, their sizes and checksums, and how the source is drawn."""
     offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
     digests: dict[str, tuple[str, ...]] = {}
     for name, borders in zip(layout.sources, layout.generation_shards):
-        strata, of_source = snapshot.sources[name].strata, list[str]()
-        digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
+        digest, of_source = xxhash.xxh3_128(snapshot.sources[name].order_json), list[str]()
         for start, stop in pairwise(borders):
             digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
             of_source.append(short_digest(digest.digest()))

@@ -30,7 +30,7 @@ import numpy as np
 
 from datapipe.kernels.tokens.permute import invert, permutation, permute
 from datapipe.rng import seed_for
-from datapipe.shards.manifest import Strata
+from datapipe.shards.source_entry import Strata
 
 MAX_REPLACEMENTS = 64
 """Replacements of a row of a left-out shard before giving up: with half of the shards left out, 1 row in 2^64 needs more."""

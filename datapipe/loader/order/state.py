@@ -32,7 +32,7 @@ VERSION = 4
 
 _ADVICE = {
     "tokenizer": "Open the output that this state was saved with: tokens of two tokenizers cannot be mixed.",
-    "sequence_length": "Open the output that this state was saved with: rows of another length are other rows.",
+    "sequence_length": "Open the loader with that `sequence_length`: rows of another length are other rows.",
     "split": "Open the loader with that split.",
     "seed": "Open the loader with that seed.",
     "window_shards": "Open the loader with that `window`: it is part of the order.",

@@ -133,6 +133,7 @@ class ServiceSource(BatchSource):
             **{name: getattr(self._options, name) for name in _OF_TICKETS},
             "output": self._replicas.address.name,
             "snapshot": opened.snapshot.fingerprint,
+            "sequence_length": self._options.sequence_length,
             "seed": key.seed,
             "window": key.window_shards,
             "shuffle": key.shuffle,

@@ -21,7 +21,7 @@ from datapipe.config.sources.provenance import CostSpec
 from datapipe.report.joined import joined
 from datapipe.report.origins import Cost, Kept, Origin, ReportProvenance
 from datapipe.report.report import Entry, Report
-from datapipe.shards.provenance import Provenance
+from datapipe.shards.source_entry import Provenance
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics

@@ -11,8 +11,6 @@
 A null is null. Memory is a few times the rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 
@@ -101,7 +99,6 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Raises UserError for a type that JSON cannot hold, and for one within it."""
     if pa.types.is_struct(kind) and kind.num_fields:
         for number in range(kind.num_fields):
             _check_type(f"{name}.{kind.field(number).name}", kind.field(number).type)

@@ -1,7 +1,5 @@
 """Reads files of documents that a run wrote: batch by batch, in their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -23,11 +21,7 @@ def parquet_schema(root: Root, path: str) -> pa.Schema:
 
 
 def parquet_batches(root: Root, path: str, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The row groups of a Parquet file, one in memory at a time.
-
-    Args:
-        names: only these columns; None: all.
-    """
+    """The row groups of a Parquet file, one in memory at a time. `names`: only these columns; None: all."""
     with root.filesystem.open_input_file(root.path(path)) as stream, closing(pq.ParquetFile(stream)) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns=names, use_threads=False).combine_chunks().to_batches()

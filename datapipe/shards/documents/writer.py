@@ -7,8 +7,6 @@ the batches in which rows arrive, nor on the path or the time. Memory is one row
 it, and what the encoder makes of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -37,10 +35,7 @@ _INCOMPRESSIBLE_BY_DICTIONARY = ("id", "url", "text")
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of written documents: id, url where there is one, source, text, and then the others in their order.
-
-    Args:
-        schema: of documents as stages pass them on. Raises UserError where it has a column `source` of its own.
-    """
+    `schema`: of documents as stages pass them on. Raises UserError where it has a column `source` of its own."""
     if SOURCE in schema.names:
         raise UserError(
             f"the documents have a column '{SOURCE}', and written documents have one of this name: the source of the mixture. "

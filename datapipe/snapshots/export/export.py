@@ -6,7 +6,7 @@
 
 Arrow and Parquet exports are snapshots. The loader streams them, and an export of all sources has the batches of the original.
 Without a size, each shard becomes one shard, since windows are made of shards. With a size, rows keep their order and their
-stratum, so the batches are the same if one window holds all shards. A Megatron export has documents as sequences, each ended by
+group, so the batches are the same if one window holds all shards. A Megatron export has documents as sequences, each ended by
 the end-of-text token, in the order of the snapshot: shards by path, rows, pieces. A document that was cut comes where its last
 piece lies. With `rows`, sequence i is row i with exactly S tokens, padding included.
 
@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -38,7 +39,7 @@ from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.writer import ShardWriter, shard_name, shard_schema
+from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.snapshots.export.card import dataset_card
 from datapipe.snapshots.export.folder import ExportFolder
 from datapipe.snapshots.export.megatron import MegatronWriter
@@ -166,7 +167,7 @@ def export_snapshot(
             needed.update(_manifest_files(root, snapshot, wanted, shards, exported, about))
         return needed
 
-    identity = {"snapshot": snapshot.fingerprint, "card": about is not None}
+    identity = {"snapshot": snapshot.fingerprint, "length": snapshot.sequence_length, "card": about is not None}
     return write_export(root, target, wanted, identity, write, last_files)
 
 
@@ -235,10 +236,10 @@ def _write_megatron(
 
 
 def _groups(entries: tuple[ShardEntry, ...], wanted: ExportRequest) -> list[tuple[ShardEntry, ...]]:
-    """Shards whose rows are written one after another: each shard alone, or neighbours of one piece length and stratum."""
+    """Shards whose rows are written one after another: each shard alone, or neighbours of one group."""
     if wanted.target_bytes is None:
         return [(entry,) for entry in entries]
-    return [tuple(group) for _, group in groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))]
+    return [tuple(group) for _, group in groupby(entries, key=attrgetter("group"))]
 
 
 def _write_shards(
@@ -252,21 +253,19 @@ def _write_shards(
     """Writes group `number` and returns its manifest entries. A shard that is written alone keeps its name."""
     assert wanted.format in ("arrow", "parquet")
     first, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
-    schema = shard_schema(
-        id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.piece_length, first.stratum
-    )
+    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.group)
     if wanted.target_bytes is None:
         prefix, _, first_number = first.numbered_path.rpartition(".")[0].rpartition("-")
         target_bytes, hashes = first.sequences * snapshot.sequence_length * id_type.bit_width // 8, first.hashes
     else:
-        prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
+        prefix = f"shards/{first.source}/{first.group.shard_name(first.split, number)}"
         first_number, target_bytes, hashes = 0, wanted.target_bytes, None
     writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
     with ExitStack() as handles:
         handles.callback(writer.abort)
         for batch in batches:
             writer.append(batch)
-        common = {"source": first.source, "split": first.split, "stratum": first.stratum, "hashes": hashes}
+        common = {"source": first.source, "split": first.split, **first.group._asdict(), "hashes": hashes}
         return [ShardEntry.of(shard, **common) for shard in writer.finish()]
 
 
@@ -281,7 +280,8 @@ def _manifest_files(
     """The manifest of the export, last, and the files that it names, but for the tokenizer. A single source gets weight 1."""
     entries = [entry for entry in (snapshot.files, snapshot.removed) if entry is not None]
     named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in entries}
-    content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
+    ordered = tuple(sorted(shards, key=lambda shard: shard.path))
+    content: dict[str, object] = {"shard_format": wanted.format, "shards": ordered, "further": ()}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)

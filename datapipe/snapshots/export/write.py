@@ -63,7 +63,8 @@ def write_dataset(
         of_json = schema if wanted.format == "jsonl" else None
         return {"README.md": dataset_card(manifest.name, patterns, written, of_json)}
 
-    identity = {"name": manifest.name, "snapshot": manifest.fingerprint, "card": about is not None}
+    of_rows = {"snapshot": manifest.fingerprint, "length": manifest.sequence_length}
+    identity = {"name": manifest.name, **of_rows, "card": about is not None}
     return write_export(root, target, wanted, identity, write, last_files)
 
 

@@ -16,8 +16,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.inputs import local_folders
 from datapipe.inputs.discovery import discover
-from datapipe.inputs.entries import Notes
-from datapipe.inputs.same_files import same_files
+from datapipe.inputs.entries import Notes, same_files
 from datapipe.stage import InputFile, Reader
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet

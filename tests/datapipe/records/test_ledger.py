@@ -62,7 +62,7 @@ def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_
     for path in ("mixture.yaml", ".note.tmp", f"{ATTEMPTS}/notes/of-a-user.txt"):
         root.write_atomic(path, b"mine")
         kept.add(path)
-    unfinished = [f"{folder}.x.json.{'0a' * 16}.tmp" for folder in ("", "work/", f"{LEDGER}/", "work/index/", "length-128/")]
+    unfinished = [f"{folder}.x.json.{'0a' * 16}.tmp" for folder in ("", "work/", f"{LEDGER}/", "work/index/", "lists/")]
     killed = f"{ATTEMPTS}/step/{'0' * 16}-killed"
     for path in [*unfinished, "work/publish/000003", "work/probe-ab", "work/publish/a/b", f"{killed}/out.bin"]:
         target = tmp_path / path

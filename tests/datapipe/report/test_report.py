@@ -194,7 +194,7 @@ def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
     loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]
-    assert loaders == [output, output, f"{output}/length-1024"]
+    assert loaders == [output, output, output] and "batch_size=8, sequence_length=1024)" in screen
     failed = _printed(_report({"web": _entry(1, 0, 0)}, _entry(1, 0, 0), status="failed"), 20, output=output)
     assert f"datapipe report {shlex.quote(output)} --full".split() == failed.partition("`")[2].partition("`")[0].split()
 

@@ -18,17 +18,19 @@ from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.records.names import SNAPSHOT
-from datapipe.shards.manifest import Snapshot, fingerprints, read_snapshot
+from datapipe.shards.manifest import Snapshot, fingerprints, read_snapshot, read_tokens, snapshot_folder
 from datapipe.shards.shard_table import numbered_path
-from datapipe.shards.snapshots import publications
+from datapipe.shards.snapshots import note_publication, pins, publications, unpin_snapshot
 from datapipe.snapshots import clean as cleaning
 from datapipe.snapshots.clean import clean, plan_cleaning
+from datapipe.snapshots.composed_manifest import publish_files
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
+from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.killed_changes import is_killed
-from tests.support.snapshots import write_manifest
+from tests.support.snapshots import make_snapshot, write_manifest
 
 pytestmark = pytest.mark.medium
 
@@ -306,16 +308,59 @@ def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that
 
 
 def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture, root):
-    one, length = read_snapshot(root), root.within("length-32")
-    assert run(mixture, TWO_LENGTHS).snapshot == one
-    assert clean(root, 1).is_empty  # a length that was added to a published snapshot
-    shorter = read_snapshot(length)
-    assert run(mixture).snapshot == one
+    one, both = read_snapshot(root), run(mixture, TWO_LENGTHS).snapshot
+    assert both.shards == one.shards and both.sequence_lengths == (one.sequence_length, 32)
+    assert clean(root, 2).is_empty
     run(mixture, NORMALIZED)
-    assert read_snapshot(length) == shorter
     clean(root, 2)
-    assert verify_snapshot(length, shorter) == []
+    assert verify_snapshot(root, read_snapshot(root, both.fingerprint)) == []
     clean(root, 1)
-    assert length.list_files("") == []
+    assert root.list_files("length-32") == []
     with pytest.raises(SnapshotError, match=r"no snapshot\.json"):
         clean(root.within("none"), 1)
+
+
+@pytest.fixture
+def of_before(tmp_path: Path) -> Root:
+    """An output as the version before wrote it: a further sequence length is an output in length-32/, named by a note."""
+    root = Root(str(make_snapshot(tmp_path / "out", {"web": 20})))
+    longer = Root(str(make_snapshot(tmp_path / "out/length-32", {"web": 30}, sequence_length=32)))
+    made = [read_snapshot(root), read_snapshot(longer)]
+    for target, snapshot in zip((root, longer), made):
+        target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/snapshot.json", snapshot.to_json())
+    note = {"published_at": 1.0, "lengths": {"length-32": [made[1].fingerprint]}}
+    root.write_atomic(f"{snapshot_folder(made[0].fingerprint)}/publication.json", json.dumps(note).encode())
+    return root
+
+
+def test_further_lengths_of_the_version_before_are_shards_of_the_snapshot(of_before: Root) -> None:
+    snapshot = read_snapshot(of_before)
+    assert snapshot.sequence_lengths == (16, 32)
+    path = read_snapshot(of_before.within("length-32")).shards[1].path
+    with closing(Loader(of_before.url + "/length-32", batch_size=4, skip_shards=[path])) as old:
+        batches = [old.batch(step) for step in range(6)]
+        next(iter(old))
+        state = old.state_dict()
+    with closing(Loader(of_before.url, sequence_length=32, batch_size=4)) as new:
+        new.load_state_dict(state)
+        for step in range(1, 6):
+            assert np.array_equal(new.batch(step)["input_ids"], batches[step]["input_ids"])
+
+
+def test_pins_and_files_of_lengths_of_the_version_before_stay_until_nothing_needs_them(of_before: Root) -> None:
+    root, snapshot = of_before, read_snapshot(of_before)
+    of_length = snapshot_folder(read_snapshot(root.within("length-32")).fingerprint)
+    root.write_atomic(f"length-32/{of_length}/pin.json", b'{"pinned_at": 1.0, "why": "old"}')
+    assert [(pin.fingerprint, pin.why) for pin in pins(root)] == [(snapshot.fingerprint, "old")]
+    assert clean(root, 1).is_empty
+    newer = snapshot.model_copy(update={"name": "newer"}).sealed()
+    note_publication(root, newer.fingerprint)
+    with exclusive(root) as lock:
+        publish_files(lock, newer, {}, {})
+    with closing(Loader(root.url + "/length-32", batch_size=4)) as loader:  # its own manifest, which is out of date, is gone
+        assert (loader.snapshot.fingerprint, loader.snapshot.sequence_length) == (newer.fingerprint, 32)
+    assert clean(root, 1).is_empty
+    assert unpin_snapshot(root, snapshot.fingerprint) == snapshot.fingerprint
+    assert [each.fingerprint for each in clean(root, 1).dropped] == [snapshot.fingerprint]
+    assert all(path.startswith("length-32/shards/") for path, _ in root.list_files("length-32"))
+    assert read_tokens(root, None, 32).shards == snapshot.of_length(32).shards

@@ -22,7 +22,7 @@ from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import open_run
 from datapipe.report.card.write import card_maker
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens
 from datapipe.shards.snapshots import DATA_PATH
 from datapipe.snapshots.copies import copy_shards, taken_files, taken_shards
 from datapipe.snapshots.export.text import parts_of_text
@@ -213,8 +213,8 @@ def test_snapshots_of_snapshots_and_of_several_lengths(earlier: Path, tmp_path: 
     build(mixture_of(tmp_path, "a", {"x": {"snapshot": str(tmp_path / "two")}}, pack=lengths))
     made = build(mixture_of(tmp_path, "b", {"y": {"snapshot": str(tmp_path / "a"), "sources": ["x.web"]}}, pack=lengths))
     assert list(made.sources) == ["y"]
-    for folder in ("", "length-128"):
-        first, last = (read_snapshot(Root(str(tmp_path / name)).within(folder)) for name in ("two", "b"))
+    for length in (LENGTH, 128):
+        first, last = (read_tokens(Root(str(tmp_path / name)), None, length) for name in ("two", "b"))
         assert [shard.checksum for shard in first.shards] == [shard.checksum for shard in last.shards]
     longer = build(mixture_of(tmp_path, "d", {"y": {"snapshot": str(tmp_path / "two")}}, pack={"sequence_length": 128}))
     assert longer.sequence_length == 128
@@ -282,12 +282,12 @@ def test_rows_that_do_not_fit_are_refused_before_anything_runs(earlier, tmp_path
 
 def taken(root: Root, source: str = "web") -> dict[str, TakenSource]:
     snapshot = read_snapshot(root)
-    return {"old": TakenSource(snapshots={snapshot.sequence_length: (root, snapshot)}, source=source)}
+    return {"old": TakenSource(root=root, snapshot=snapshot, source=source)}
 
 
 def test_parts_of_a_source_that_grew_become_one_and_keep_names_of_their_own(tmp_path: Path) -> None:
     make_growing_snapshots(tmp_path / "grown", {"web": [20, 8, 9], "code": [5]})
-    shards = taken_shards(taken(Root(str(tmp_path / "grown"))), 16, seed=17)
+    shards = taken_shards(taken(Root(str(tmp_path / "grown"))), 16, "", seed=17)
     assert sum(shard.entry.sequences for shard in shards) == 37
     assert {shard.entry.path.rpartition("/")[0] for shard in shards} == {"shards/old", "shards/old+1", "shards/old+2"}
     assert len({shard.entry.numbered_path for shard in shards}) == len(shards)
@@ -299,9 +299,9 @@ def test_ranges_of_hashes_count_under_their_own_seed_alone(tmp_path: Path) -> No
     root = Root(str(make_snapshot(tmp_path, {"web": 10})))
     there = read_snapshot(root)
     hashed = there.model_copy(update={"shards": tuple(s.model_copy(update={"hashes": (0, 1 << 64)}) for s in there.shards)})
-    source = {"old": TakenSource(snapshots={16: (root, hashed)}, source="web")}
-    assert {shard.entry.hashes for shard in taken_shards(source, 16, seed=17)} == {(0, 1 << 64)}
-    assert {shard.entry.hashes for shard in taken_shards(source, 16, seed=18)} == {None}
+    source = {"old": TakenSource(root=root, snapshot=hashed, source="web")}
+    assert {shard.entry.hashes for shard in taken_shards(source, 16, "", seed=17)} == {(0, 1 << 64)}
+    assert {shard.entry.hashes for shard in taken_shards(source, 16, "", seed=18)} == {None}
 
 
 def test_the_files_behind_the_documents_have_the_hashes_that_their_keys_begin_with(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_the_files_behind_the_documents_have_the_hashes_that_their_keys_begin_wi
 
 def test_on_one_disk_shards_are_links_and_those_that_are_there_stay(tmp_path: Path) -> None:
     there, here = Root(str(make_snapshot(tmp_path / "a", {"web": 20}))), Root(str(tmp_path / "b"))
-    shards = taken_shards(taken(there), 16, seed=17)
+    shards = taken_shards(taken(there), 16, "", seed=17)
     copy_shards(here, shards, "staging")
     times = [os.stat(here.path(shard.entry.path)).st_ino for shard in shards]
     assert times == [os.stat(there.path(shard.path)).st_ino for shard in shards]
@@ -325,7 +325,7 @@ def test_on_one_disk_shards_are_links_and_those_that_are_there_stay(tmp_path: Pa
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage: str) -> None:
     there = Root(str(make_snapshot(tmp_path / "a", {"web": 20})))
-    shards = taken_shards(taken(there), 16, seed=17)
+    shards = taken_shards(taken(there), 16, "", seed=17)
     path = Path(there.path(shards[1].path))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -340,7 +340,9 @@ def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage
 @pytest.mark.medium
 def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path / "a", {"web": 20})
-    wanted = {shard.entry.path: (folder / shard.path).read_bytes() for shard in taken_shards(taken(Root(str(folder))), 16, 17)}
+    wanted = {
+        shard.entry.path: (folder / shard.path).read_bytes() for shard in taken_shards(taken(Root(str(folder))), 16, "", 17)
+    }
     with object_store("bucket") as query:
         on_store = Root(upload(folder, f"s3://bucket/a{query}"))
         outputs = {
@@ -349,13 +351,13 @@ def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
             str(tmp_path / "from-store"): on_store,
         }
         for url, there in outputs.items():
-            copy_shards(Root(url), taken_shards(taken(there), 16, 17), "staging")
+            copy_shards(Root(url), taken_shards(taken(there), 16, "", 17), "staging")
             found = {path: Root(url).read_bytes(path) for path, _ in Root(url).list_files("")}
             assert found == wanted
 
 
 def test_a_long_copy_tells_how_far_it_is(tmp_path: Path) -> None:
     there, told = Root(str(make_snapshot(tmp_path / "a", {"web": 20}))), list[str]()
-    shards = taken_shards(taken(there), 16, seed=17)
+    shards = taken_shards(taken(there), 16, "", seed=17)
     copy_shards(Root(str(tmp_path / "b")), shards, "staging", told.append, iter(range(0, 6000, 60)).__next__)
     assert [f"{number} of {len(shards)}" in line for number, line in enumerate(told)] == [True] * len(shards)

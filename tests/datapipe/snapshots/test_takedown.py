@@ -88,9 +88,9 @@ def _loader(output: Root | Path, **options: Any) -> Loader:
     return Loader(url, **{"global_batch_size": SIZE, "fields": FIELDS, "prefetch": 0, **options})
 
 
-def _documents(output: Root | Path, snapshot: str | None = None) -> list[str]:
+def _documents(output: Root | Path, length: int | None = None, snapshot: str | None = None) -> list[str]:
     """The keys of all training documents in hex, sorted."""
-    with closing(_loader(output, fields=("document_keys",), snapshot=snapshot)) as loader:
+    with closing(_loader(output, fields=("document_keys",), snapshot=snapshot, sequence_length=length)) as loader:
         epoch = sum(shard.sequences for shard in loader.snapshot.shards if shard.split == "train") // SIZE + 1
         return sorted({key for step in range(epoch) for key in _keys(loader.batch(step))})
 
@@ -147,7 +147,7 @@ def test_nothing_of_the_snapshots_before_changes(folder, root):
     assert {path: (folder / "out" / path).stat().st_mtime_ns for path, _ in root.list_files("shards")} == before
     assert root.list_files(f"snapshots/{first.fingerprint}") == own
     assert [each.fingerprint for each in publications(root)] == [each.fingerprint for each in (first, second, third)]
-    assert [_documents(root, each.fingerprint) for each in (first, second, third)] == [every, every[2:], every[4:]]
+    assert [_documents(root, snapshot=each.fingerprint) for each in (first, second, third)] == [every, every[2:], every[4:]]
     shards = json.loads(root.read_bytes("report.json"))["shards"]
     assert (shards["fingerprint"], shards["before"]) == (third.fingerprint, second.fingerprint)
 
@@ -248,12 +248,12 @@ def test_several_lengths_and_outputs_that_take_the_rows_leave_the_same_documents
     _run(_mixture(folder, TAIL.replace("sequence_length: 64", "sequence_length: [64, 256]")), replaces=True)
     every = _documents(root)
     take_down(root, every[::4])
-    assert len(publications(root)[-1].lengths["length-256"]) == 1
+    assert read_snapshot(root).sequence_lengths == (64, 256)
     tail = "pack: {sequence_length: 64}\nexecution: {check_disk: false}\n"
     snapshot = _run(_mixture(folder / "mixed", tail, f"  old: {{snapshot: {root.url}}}\n", ""))
     assert snapshot.num_taken_down == len(every[::4])
-    for output in (root, root.within("length-256"), Root(str(folder / "mixed/out"))):
-        assert _documents(output) == sorted({*every} - {*every[::4]})
+    for output, length in ((root, 64), (root, 256), (Root(str(folder / "mixed/out")), 64)):
+        assert _documents(output, length) == sorted({*every} - {*every[::4]})
         assert not verify_snapshot(output, read_snapshot(output))
 
 

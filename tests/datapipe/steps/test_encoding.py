@@ -15,7 +15,7 @@ import pytest
 
 from datapipe.errors import DatapipeError
 from datapipe.explore.documents import Inspector
-from datapipe.steps.encoding import encode
+from datapipe.steps.tokenize import encode
 from datapipe.tokens import Encoder
 from tests.support import runs, tokenizer_files
 from tests.support.global_stages import batch_of

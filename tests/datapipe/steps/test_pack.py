@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.columns import make_keys
-from datapipe.errors import UserError
+from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.records.outputs import ShardFile
 from datapipe.shards import schemas
@@ -148,16 +148,16 @@ def kinds_of_steps(finished: runs.Finished) -> set[str]:
     return {step.rpartition("/")[2] for step in finished.watcher.steps}
 
 
-def snapshot_at(folder: str | Path) -> Snapshot:
-    """The snapshot of a folder, which verifies."""
+def snapshot_at(folder: str | Path, sequence_length: int | None = None) -> Snapshot:
+    """The snapshot of a folder, which verifies, or its rows of one length."""
     root = Root(str(folder))
     snapshot = read_snapshot(root)
     assert verify_snapshot(root, snapshot) == []
-    return snapshot
+    return snapshot if sequence_length is None else snapshot.of_length(sequence_length)
 
 
-def documents_of(folder: str | Path) -> dict[bytes, dict[int, int]]:
-    snapshot = snapshot_at(folder)
+def documents_of(folder: str | Path, sequence_length: int | None = None) -> dict[bytes, dict[int, int]]:
+    snapshot = snapshot_at(folder, sequence_length)
     return documents_in(rows_of(Root(str(folder)), list(snapshot.shards), snapshot.form))
 
 
@@ -190,16 +190,19 @@ def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     output = Path(first.mixture.output)
     both = run(mixture, "pack.sequence_length=[64, 32]")
     assert kinds_of_steps(both) == {"pack-32"}
-    assert snapshot_at(output) == both.snapshot == first.snapshot
-    assert snapshot_at(output / "length-32").sequence_length == 32
-    assert documents_of(output / "length-32") == documents_of(output)
-    assert next(iter(Loader(output / "length-32", batch_size=4)))["input_ids"].shape == (4, 32)
+    assert snapshot_at(output).shards == both.snapshot.shards == first.snapshot.shards
+    assert documents_of(output, 32) == documents_of(output)
+    for loader in (Loader(output, sequence_length=32, batch_size=4), Loader(output / "length-32", batch_size=4)):
+        assert next(iter(loader))["input_ids"].shape == (4, 32)
+    with pytest.raises(SnapshotError, match="rows of 64 and 32 tokens, and not of 16"):
+        Loader(output, sequence_length=16, batch_size=4)
+    with pytest.raises(SnapshotError, match=rf"length-32: no snapshot.json here. Expected {output}, with --sequence-length 32"):
+        snapshot_at(output / "length-32")
 
     turned = run(mixture, "pack.sequence_length=[32, 64]")
     assert turned.watcher.records == []
-    assert snapshot_at(output).sequence_length == 32
-    assert snapshot_at(output / "length-64") == first.snapshot
-    assert snapshot_at(output / "length-32") == snapshot_at(output)  # of the run before: only cleaning deletes
+    assert snapshot_at(output).sequence_lengths == (32, 64)
+    assert [entry.checksum for entry in snapshot_at(output, 64).shards] == [entry.checksum for entry in first.snapshot.shards]
 
     (output / "length-32/shards/web/notes.txt").write_text("mine")
     assert run(mixture).snapshot == first.snapshot

@@ -14,8 +14,9 @@ from datapipe.errors import UserError
 from datapipe.exchange.tables import read_documents
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
-from datapipe.shards.manifest import Snapshot, Strata, read_snapshot
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
+from datapipe.shards.source_entry import Strata
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch

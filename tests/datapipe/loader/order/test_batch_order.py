@@ -29,8 +29,9 @@ from datapipe.loader.order.sample_order import Inventory, SampleOrder
 from datapipe.loader.order.saved_lineage import lineage_json, read_lineage
 from datapipe.loader.order.state import sealed
 from datapipe.loader.trace import trace_document, trace_step
-from datapipe.shards.manifest import Phase, Snapshot, SourceEntry, Strata, TokenizerEntry, read_snapshot
+from datapipe.shards.manifest import Phase, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry, Strata
 from datapipe.storage.root import Root
 from tests.support.loader_rows import assert_joined, assert_no_row_early, resumed, rows_by_source
 from tests.support.snapshots import make_snapshot, write_manifest

@@ -24,7 +24,7 @@ from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
-from datapipe.shards.manifest import Strata
+from datapipe.shards.source_entry import Strata
 
 
 def make_part(

@@ -23,7 +23,8 @@ from datapipe.report.card.front_matter import size_category
 from datapipe.report.card.write import card_files, is_unedited, signed, write_card
 from datapipe.report.origins import Kept
 from datapipe.report.report import Report
-from datapipe.shards.manifest import Snapshot, SourceEntry, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 from tests.support import reports, runs
 from tests.support.command_line import datapipe

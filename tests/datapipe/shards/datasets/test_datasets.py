@@ -19,8 +19,9 @@ from ruamel.yaml import YAML
 from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.documents.writer import DocumentWriter
-from datapipe.shards.manifest import Snapshot, SourceEntry
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.export.export import ExportRequest
 from datapipe.snapshots.export.folder import MARK, RECORD
 from datapipe.snapshots.export.parts import Part, joined_schema, parts_of_documents, parts_of_rows
@@ -81,7 +82,7 @@ def request(format, **options) -> ExportRequest:
     return ExportRequest(format=format, kind="documents", **options)
 
 
-NAMED: Any = SimpleNamespace(name="a: name", fingerprint="1" * 32)
+NAMED: Any = SimpleNamespace(name="a: name", fingerprint="1" * 32, sequence_length=0)
 
 
 def export(folder: Path, format, found: list[Part] | None = None, to: str = "new", **options) -> Any:

@@ -172,7 +172,7 @@ def test_export_that_cannot_be_made_is_refused_and_writes_nothing(two_sources, t
     assert content_of(tmp_path) == before
     root, snapshot = two_sources
     with pytest.raises(UserError, match="inside the snapshot"):  # beside a snapshot that lies within another
-        export_snapshot(root.within("length-32"), snapshot, root.within("new"), ExportRequest(format="arrow"))
+        export_snapshot(root.within("within"), snapshot, root.within("new"), ExportRequest(format="arrow"))
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -88,8 +88,8 @@ def is_masked(url: str) -> bool:
 
 
 def restored(url: str, originals: Iterable[str]) -> str:
-    """A masked URL with the credentials of the first original on the same host; the URL itself where there is none.
-    `originals`: URLs and globs with their credentials."""
+    """A masked URL with the credentials of the first original on the same host; the URL itself
+    where there is none. `originals`: URLs and globs with their credentials."""
     found = _URL.fullmatch(url)
     if found is None or not is_masked(url):
         return url

@@ -42,8 +42,8 @@ class Row:
     """One kind of work."""
 
     name: str  # as in `datapipe report --full`
-    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
-    # load, tokenize, tokens, pack, shards, files or other
+    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample,
+    # train, load, tokenize, tokens, pack, shards, files or other
     kind: str
     uses: str = ""  # the stage, such as "filter.language"; empty for work of the engine itself
     seconds: float  # the median over passes
@@ -63,8 +63,8 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in the run.
-    `emitting`: names of the global stages in the run."""
+    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in
+    the run. `emitting`: names of the global stages in the run."""
     work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
@@ -162,8 +162,8 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks` read the
-    sample."""
+    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks`
+    read the sample."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

@@ -170,9 +170,9 @@ def sql(
     datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
     datapipe sql OUTPUT "describe documents"
 
-    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are documents, clusters, borderlines,
-    findings and packed; mixtures/README.md lists their columns. A query reads the tables of this output alone: no other file,
-    no network, and it writes nothing.
+    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are
+    documents, clusters, borderlines, findings and packed; mixtures/README.md lists their columns. A
+    query reads the tables of this output alone: no other file, no network, and it writes nothing.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.documents import Inspector
@@ -224,9 +224,9 @@ def browse(
     datapipe browse OUTPUT
     datapipe browse OUTPUT --port 8080 --no-open
 
-    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and shows replacements instead of
-    what the redactions of a source replace. To see it from another machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C
-    ends the command.
+    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and
+    shows replacements instead of what the redactions of a source replace. To see it from another
+    machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C ends the command.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.endpoints import serve

@@ -195,9 +195,9 @@ def plan(
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line says about how much would be written, and in which time, without that of compiling the kernels,
-    once on a machine. The document of --json has `steps`, `sources`, `estimate` and `warnings`. `tasks` of a step is null until
-    the step before is committed.
+    Nothing runs. The last line says about how much would be written, and in which time, without
+    that of compiling the kernels, once on a machine. The document of --json has `steps`, `sources`,
+    `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
     """
     from datapipe.config import load_mixture
     from datapipe.engine.history import estimated, why

@@ -1,7 +1,7 @@
 """Loads a kernel's machine code from the cache, or compiles and stores it. Imports numba.
 
-Functions that kernels call are compiled without wrappers for calls from Python and C, which took 10 of the 52
-CPU seconds of the quickstart's kernels.
+Functions that kernels call are compiled without wrappers for calls from Python and C, which took 10
+of the 52 CPU seconds of the quickstart's kernels.
 """
 
 import pickle

@@ -48,8 +48,8 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the missing kernels and imports numba before the first call. Prints one line to standard error
-    if it compiles."""
+    """Compiles the missing kernels and imports numba before the first call. Prints one line to
+    standard error if it compiles."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:
@@ -58,8 +58,8 @@ def compile_at_once(names: Iterable[str]) -> None:
 
 
 class Compilation:
-    """Kernels being compiled in the background inside a `with` block, by at most `workers` processes.
-    `num_kernels`, known inside the block, counts those that the cache does not hold."""
+    """Kernels being compiled in the background inside a `with` block, by at most `workers`
+    processes. `num_kernels`, known inside the block, counts those that the cache does not hold."""
 
     def __init__(self, names: Iterable[str], workers: int, progress: Progress) -> None:
         self.num_kernels = 0

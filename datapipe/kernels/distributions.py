@@ -54,8 +54,8 @@ class Decided(NamedTuple):
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance, then by a
-    keyed hash."""
+    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance,
+    then by a keyed hash."""
 
     sizes: Int64sOut  # (2,), documents on each side
     # distances, values, limits: (2, NEAREST)
@@ -103,8 +103,8 @@ def _is_before(distance: Any, tie: Any, other_distance: Any, other_tie: Any) -> 
 def measure(
     values: Float64s, limits: Float64s, documents: Decided, rule: int, side: int, counts: Int64MatrixOut, nearest: NearestOut
 ) -> int:
-    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns the number of NaN
-    values.
+    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns
+    the number of NaN values.
 
     A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
 

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba
-    this one alone."""
+    """What numba must know of an array. The type checker reads the first argument of `Annotated`,
+    and numba this one alone."""
 
     item: type[np.generic]
     num_axes: int = 1  # of a C-contiguous array
@@ -107,8 +107,8 @@ def first_rows(out: Record, count: int) -> Record:
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output; it returns their number, and is called again where there is
-    less room."""
+    """The rows that `fill` writes to an output; it returns their number, and is called again where
+    there is less room."""
     while True:
         out = room_for(kind, room)
         count = fill(out)
@@ -128,8 +128,8 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
 
 
 def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
-    """The function for each type of its last parameter where that is one of several, by the dtype; else by
-    None. Parameters with as many types change along."""
+    """The function for each type of its last parameter where that is one of several, by the dtype;
+    else by None. Parameters with as many types change along."""
     parameters, result = annotations_of(function)
     types = {name: typing.get_args(each) for name, each in parameters.items() if typing.get_origin(each) in (Union, UnionType)}
     if not types:

@@ -67,8 +67,8 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last byte of the
-    answer."""
+    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last
+    byte of the answer."""
 
     url: str
     api_key_env: str = ""
@@ -94,8 +94,8 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of `environment`,
-    if any. Raises UserError."""
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of
+    `environment`, if any. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")

@@ -1,8 +1,8 @@
 """The tokens and the money of requests.
 
-Tokens are those of the server's `usage`; before a request, and without `usage`, bytes / 4 of the messages, and `max_tokens`
-of each answer. Money is tokens times the user's prices. A request begins only if the limit holds even when it, and all
-others under way, take the most.
+Tokens are those of the server's `usage`; before a request, and without `usage`, bytes / 4 of the
+messages, and `max_tokens` of each answer. Money is tokens times the user's prices. A request begins
+only if the limit holds even when it, and all others under way, take the most.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     model, held-out documents  ─▶  Figures  ─▶  tables that are printed
                                            └▶  MODEL.card.json, MODEL.card.md
 
-The figures are those of `datapipe classifier evaluate --json`. Two classes also have a curve: which threshold keeps which
-share of documents. Numbers have the measures of "at least" for several numbers. A card has no time and no property of the
-machine: the same training gives the same card.
+The figures are those of `datapipe classifier evaluate --json`. Two classes also have a curve: which
+threshold keeps which share of documents. Numbers have the measures of "at least" for several
+numbers. A card has no time and no property of the machine: the same training gives the same card.
 """
 
 import json

@@ -80,8 +80,8 @@ class Labelling:
     """Which label documents have."""
 
     label_field: str = ""  # the field or column with the label; "" where the source is the label
-    # whose values are not torn apart by the split; "" for none. A document without a value is a group by
-    # itself.
+    # whose values are not torn apart by the split; "" for none. A document without a value is a
+    # group by itself.
     group_field: str = ""
     is_number: bool = False  # whether labels are numbers on a scale
     # of two labels, the one whose score counts; it comes last. None: by its name.
@@ -108,8 +108,8 @@ class Counts:
 
     read: int = 0  # with a label; `empty` of them, of white space alone, are left out
     empty: int = 0
-    # different texts, each label's counted apart. The other documents are copies of them, or beyond the
-    # sample.
+    # different texts, each label's counted apart. The other documents are copies of them, or beyond
+    # the sample.
     kept: int = 0
     conflicting: int = 0  # texts with several labels, left out; with numbers: that have the mean
     is_full: bool = False  # whether a sample has reached its limit

@@ -132,9 +132,9 @@ def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[n
 
 
 def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
-    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of `PARTS` so
-    that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the smoothed inverse
-    document frequency of scikit-learn."""
+    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of
+    `PARTS` so that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the
+    smoothed inverse document frequency of scikit-learn."""
     found, of_slot = np.unique(frequencies, return_inverse=True)
     values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
@@ -158,8 +158,8 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """The features of the highest weight of each label, looked for in the texts that the model was trained
-    on."""
+    """The features of the highest weight of each label, looked for in the texts that the model was
+    trained on."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)

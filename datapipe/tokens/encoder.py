@@ -34,8 +34,8 @@ SLICE_BYTES = 2 << 20
 """Bytes of text per call of a library."""
 
 LARGEST_VOCABULARY = 1 << 24
-"""Limit of ids, since tables by id take memory in every worker. Published vocabularies have less than 2^19
-(2026-11)."""
+"""Limit of ids, since tables by id take memory in every worker. Published vocabularies have less
+than 2^19 (2026-11)."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
@@ -147,8 +147,8 @@ class Encoder:
         return self._json
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets (num_docs + 1,) int64.
-        Raises EncodingError where the library fails on a text."""
+        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets
+        (num_docs + 1,) int64. Raises EncodingError where the library fails on a text."""
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         dtype = columns.dtype_of(self.id_type)

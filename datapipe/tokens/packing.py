@@ -12,12 +12,12 @@ A piece is a run of tokens of one document within one row. The layout is a funct
 | buckets  | cuts documents above S into rows of S, and the remainder by its binary expansion, largest power first; a row    |
 |          | holds pieces of one length from different documents (dataset decomposition, arXiv 2405.13226)                   |
 
-For lengths 14, 7, 5, 2, 3 and S = 8 best_fit has the rows 8 of 14 | 7 | 6 of 14, 2 | 5, 3, and buckets 8 of 14 | 4 of 14, 4
-of 7 | 4 of 5 | 2 each of 14, 7, 2, 3 | 1 each of 7, 5, 3. In best_fit and concat, a piece that ends before the row does is
-the end of its document.
+For lengths 14, 7, 5, 2, 3 and S = 8 best_fit has the rows 8 of 14 | 7 | 6 of 14, 2 | 5, 3, and
+buckets 8 of 14 | 4 of 14, 4 of 7 | 4 of 5 | 2 each of 14, 7, 2, 3 | 1 each of 7, 5, 3. In best_fit
+and concat, a piece that ends before the row does is the end of its document.
 
-Of web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11), best_fit pads 0.07 to 0.085 % at S = 2,048 or 8,192;
-buckets with `min_piece` 256 drop 5.9 %.
+Of web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11), best_fit pads 0.07 to 0.085 % at
+S = 2,048 or 8,192; buckets with `min_piece` 256 drop 5.9 %.
 
 Best fit keeps padding within `max_padding`: it empties some rows by splitting their documents over the room of others.
 
@@ -64,8 +64,8 @@ _MIN_PIECES = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them comes,
-    where documents are split to limit padding, the piece that fills the row."""
+    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them
+    comes, where documents are split to limit padding, the piece that fills the row."""
 
     piece_document: np.ndarray  # (num_pieces,) int64, index of the document
     piece_start: np.ndarray  # (num_pieces,) int64, first token in its document
@@ -84,9 +84,9 @@ class PackedRows:
 
 
 def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: int = 1, max_padding: float = 1.0) -> PackedRows:
-    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1. `sequence_length`: a power of two for
-    buckets. `min_piece`: buckets drops shorter pieces. `max_padding`: share of padding in all rows but the emptiest, above
-    which best_fit splits documents; 1 splits none."""
+    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1. `sequence_length`:
+    a power of two for buckets. `min_piece`: buckets drops shorter pieces. `max_padding`: share of
+    padding in all rows but the emptiest, above which best_fit splits documents; 1 splits none."""
     assert sequence_length >= 1, sequence_length
     assert len(lengths) == 0 or int(lengths.min()) >= 1, "a document without its end-of-text token"
     lengths = np.ascontiguousarray(lengths, np.int64)
@@ -147,9 +147,9 @@ def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> 
 def _split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks, split until padding is within the limit, those that lost their first part behind all others;
-    and the number of rows. `chunks`: (num_chunks,) each, as best fit leaves them; `order` is theirs by
-    length."""
+    """Chunks, split until padding is within the limit, those that lost their first part behind all
+    others; and the number of rows. `chunks`: (num_chunks,) each, as best fit leaves them; `order`
+    is theirs by length."""
     rows = _rows(num_rows, len(order), sequence_length)
     filling.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
     chunks = ChunksOut._make(np.concatenate([column, np.zeros(num_rows, column.dtype)]) for column in chunks)

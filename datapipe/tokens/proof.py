@@ -49,8 +49,8 @@ _ATOMS = (*_SIGNS, *_SPACES.split("|"), *_WORDS.split("|"), *_CLUSTERS.split("|"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which library encodes with a tokenizer: its version in the proof, the digest of the texts, and why
-    fastokens does not encode; "" where it does."""
+    """Which library encodes with a tokenizer: its version in the proof, the digest of the texts,
+    and why fastokens does not encode; "" where it does."""
 
     library: str
     version: str
@@ -156,8 +156,8 @@ def _runs() -> Iterator[str]:
 
 
 def _unicode() -> Iterator[str]:
-    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the planes
-    without characters."""
+    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the
+    planes without characters."""
     blocks = [(range(0x20000), 32), (range(0x20000, 0x40000), 128), (range(0xE0000, 0xE1000), 32)]
     blocks += [(range(0x40000, 0xE0000, 61), 16), (range(0xE1000, 0x110000, 61), 16)]
     for codes, size in blocks:

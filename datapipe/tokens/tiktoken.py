@@ -7,8 +7,8 @@ tiktoken merges the two neighbours whose union has the lowest rank; a tokenizer.
 lists every split of a token into two other tokens by the rank of the token, as Hugging Face's converter does. A word of the
 vocabulary becomes its token without merges (`ignore_merges`).
 
-A rank file has no pattern and no special tokens. `KNOWN` has both for OpenAI's files, by the SHA-256 that tiktoken pins;
-the mixture gives them for other files.
+A rank file has no pattern and no special tokens. `KNOWN` has both for OpenAI's files, by the
+SHA-256 that tiktoken pins; the mixture gives them for other files.
 """
 
 import base64
@@ -65,9 +65,9 @@ def is_rank_file(content: bytes) -> bool:
 
 
 def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
-    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special tokens are
-    optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens, and unknown files
-    without both."""
+    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special
+    tokens are optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens,
+    and unknown files without both."""
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)

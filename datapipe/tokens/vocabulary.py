@@ -79,8 +79,8 @@ def steps_of(setting: Mapping[str, Any] | None, members: str) -> set[str]:
 
 
 def what_it_lacks(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; "" if all
-    text has tokens."""
+    """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; ""
+    if all text has tokens."""
     model = settings["model"]
     kind, pieces = model_type(model), frozenset(pieces_of(model))
     if kind in ("WordPiece", "WordLevel"):
@@ -149,8 +149,8 @@ def is_in_brackets(token: str) -> bool:
 
 
 def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:
-    """The settings of a loaded file, with which no text is encoded to a control token; the same object where text spells
-    none. `named`: control tokens that the file may not mark as special."""
+    """The settings of a loaded file, with which no text is encoded to a control token; the same
+    object where text spells none. `named`: control tokens that the file may not mark as special."""
     added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
     control = {content for content, is_special in added.items() if is_special} | {*named}
     hidden = _spelled(settings, tokenizer, control)

@@ -2,15 +2,15 @@
 
     words  ->  prefix hashes, the last `RING` of them  ->  the hash of the last m words, for any m below `RING`
 
-The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the hash P(i) - P(i - m) *
-R**m, which depends on these words alone.
+The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the
+hash P(i) - P(i - m) * R**m, which depends on these words alone.
 
-The window at a word is the fewest last words that weigh at least n words (`folded_words.py`): n words in scripts with
-spaces, 2 n characters in Chinese. It depends only on the text before its end, so a passage has the same windows in an item
-and in a document, but for those that begin before it.
+The window at a word is the fewest last words that weigh at least n words (`folded_words.py`): n
+words in scripts with spaces, 2 n characters in Chinese. It depends only on the text before its end,
+so a passage has the same windows in an item and in a document, but for those that begin before it.
 
-A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), which 2 % of absent keys pass, precedes an
-open-addressing table: an absent key costs one load.
+A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), which 2 % of absent keys
+pass, precedes an open-addressing table: an absent key costs one load.
 """
 
 from typing import Any, NamedTuple
@@ -129,8 +129,8 @@ def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: 
 
 @kernel
 def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, kind: np.uint64, out: RunsOut) -> int:
-    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their number.
-    `kind`: of the keys."""
+    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their
+    number. `kind`: of the keys."""
     (codes, expansions), (texts, keys, num_words, weights, prefixes) = table, out
     prefix_ring, weight_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64)
     count = np.int64(0)
@@ -155,7 +155,7 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
 
 @kernel
 def key_texts(num_words: Int64s, prefixes: UInt64s, kind: np.uint64, keys: UInt64sOut) -> None:
-    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,); 0 for others and for
-    texts without words. The arguments are those of `RunsOut`."""
+    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,); 0 for
+    others and for texts without words. The arguments are those of `RunsOut`."""
     for text in range(len(num_words)):
         keys[text] = run_key(prefixes[text], _0, num_words[text], kind) if 0 < num_words[text] < RING else _0

@@ -8,11 +8,11 @@ hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equ
 windows with the same selected gram are compared. Text of `length - gram + 2` tokens has two selected grams on average. The
 span of a selected gram is the run of windows that selected it.
 
-A token (`substring_tokens.py`) owns the bytes up to the next token. Chunks of long documents overlap by one window less a
-token, so memory is bounded by the chunk.
+A token (`substring_tokens.py`) owns the bytes up to the next token. Chunks of long documents
+overlap by one window less a token, so memory is bounded by the chunk.
 
-Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make
-such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
+Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024
+tokens and more make such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
 """
 
 from functools import lru_cache
@@ -40,8 +40,8 @@ from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
-"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start
-byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then
+start byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
 SELF_REPEATED = 256
 """Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
@@ -216,13 +216,13 @@ def select_grams(
     state: Int64sOut,
     out: SelectionOut,
 ) -> int:
-    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the
-    selected grams.
+    """Writes the chunks of documents and their selected grams until another chunk does not fit;
+    returns the selected grams.
 
     A span equal to an earlier span of its chunk becomes a self-repeat, as far as the table `recent`
-    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats
-    are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,): document, byte
-    and number of the next chunk (read and updated); chunks and self-repeats written.
+    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent
+    self-repeats are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,):
+    document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -253,8 +253,8 @@ def select_grams(
 
 @kernel
 def hash_windows(
-    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
-    # them
+    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the
+    # spans are in them
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,

@@ -1,7 +1,7 @@
 """The tokens that `substring` compares: words, or bytes.
 
-A word token is a run of letters, marks and digits, or a run of signs; in scripts without spaces, a character. White space
-belongs to no token. With `by_bytes` every byte is a token, white space too.
+A word token is a run of letters, marks and digits, or a run of signs; in scripts without spaces, a
+character. White space belongs to no token. With `by_bytes` every byte is a token, white space too.
 """
 
 import sys

@@ -6,8 +6,8 @@
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
 
-One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty. Case is ASCII case. Every
-pass is linear.
+One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty. Case is ASCII
+case. Every pass is linear.
 """
 
 from dataclasses import dataclass
@@ -87,8 +87,8 @@ def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> Clea
 
 @kernel
 def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
-    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [, or 0; returns the
-    number of citations."""
+    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [, or 0;
+    returns the number of citations."""
     starts, lengths = lines.starts, lines.lengths
     count, line = np.int64(0), np.int64(0)
     for number in range(len(brackets)):
@@ -106,8 +106,8 @@ def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOu
 def cut_citations(
     lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut
 ) -> None:
-    """Copies all bytes from the first line to the last, without the citations, to `out`, which is exactly
-    long enough, and the new spans of the lines; at least one line."""
+    """Copies all bytes from the first line to the last, without the citations, to `out`, which is
+    exactly long enough, and the new spans of the lines; at least one line."""
     starts, lengths = lines.starts, lines.lengths
     number, num_written, first = np.int64(0), np.int64(0), starts[0]
     for line in range(len(starts)):
@@ -320,8 +320,8 @@ def sum_documents(
 def join_lines(
     doc_offsets: Int64s, lines: CleanLines, kept: UInt8s, keep: UInt8s, marks: UInt16s, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Joins the kept lines of the kept documents by newlines, without white space around each text. Adjacent
-    lines are copied at once."""
+    """Joins the kept lines of the kept documents by newlines, without white space around each text.
+    Adjacent lines are copied at once."""
     starts, lengths, data = lines
     num_written = np.int64(0)
     out_offsets[0] = 0

@@ -4,13 +4,13 @@ r"""Measurements of `filter.code_quality`, from the bytes of source files. All a
            ->  measure_encoded  runs of base64, hexadecimal bytes and `\u` escapes: the longest and all
            ->  first_lines, find_markers     words at the beginning of a file
 
-Lengths of lines are in characters, without the newline. A byte that belongs to no character counts as one. The runs are
-those of the regular expressions in the StarCoder2 paper, found in linear time:
+Lengths of lines are in characters, without the newline. A byte that belongs to no character counts
+as one. The runs are those of the regular expressions in the StarCoder2 paper, found in linear time:
 
     [a-zA-Z0-9+/\n=]{64,}      (?:\b(?:0x|\\x)?[0-9a-fA-F]{2}(?:,|\b\s*)){8,}      (?:\\u[0-9a-fA-F]{4}){8,}
 
-where bytes above 127 are word characters and white space is that of ASCII. In 64 bytes that end with a blank no run of 64
-begins, so the search goes on after the blank.
+where bytes above 127 are word characters and white space is that of ASCII. In 64 bytes that end
+with a blank no run of 64 begins, so the search goes on after the blank.
 """
 
 from collections.abc import Sequence
@@ -241,8 +241,8 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
-    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
-    `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
+    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,)
+    uint8. `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
     begins = np.zeros(256, np.uint8)
     for byte in range(256):
         for marker in range(len(marker_offsets) - 1):

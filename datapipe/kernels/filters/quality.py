@@ -40,8 +40,8 @@ BULLETS, TRAILING = range(2)
 """Columns of `line_counts`."""
 
 EXACT, FOLDED, STRIPPED = range(3)
-"""Comparison with stop words. FOLDED: in any case; one of more than 6 characters in lower case, capitalised or in capitals.
-STRIPPED: like FOLDED, without signs around."""
+"""Comparison with stop words. FOLDED: in any case; one of more than 6 characters in lower case,
+capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
@@ -59,8 +59,8 @@ def word_counts(words: Words) -> np.ndarray:
 
 
 def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64: words between ASCII white space and NUL (fastText) that begin with a letter or a
-    digit (`str.isalnum`)."""
+    """(num_docs,) int64: words between ASCII white space and NUL (fastText) that begin with a
+    letter or a digit (`str.isalnum`)."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_word_starts(offsets, data, class_table(), out)
     return out

@@ -7,8 +7,8 @@ The form is that of C4 (`normalize_url` in TFDS's `c4_utils.py`), in this order:
 1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it. 2. Everything from the first `?utm_`,
 `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x` stays. 3. Slashes at the end are removed.
 
-Beyond C4, the scheme and `www.` are matched in any case, a `www.` at the start is removed without a scheme too, and the
-host is lower-cased in ASCII.
+Beyond C4, the scheme and `www.` are matched in any case, a `www.` at the start is removed without a
+scheme too, and the host is lower-cased in ASCII.
 """
 
 from typing import Any
@@ -66,8 +66,8 @@ def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOu
 
 @kernel
 def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOut) -> None:
-    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot; empty where
-    there is none."""
+    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot; empty
+    where there is none."""
     for url in range(len(offsets) - 1):
         start, stop = _host(data, offsets[url], offsets[url + 1])
         start += _www(data, start, stop)

@@ -2,10 +2,10 @@
 
     text  ->  its words, folded (`dedup/case_folding.py`)  ->  the hash of each  ->  a filter of bits  ->  entries
 
-An entry is one word or several in a row, whatever stands between them. Case, accents in one code point or two, signs and
-white space do not count. In scripts without spaces each character is a word. The longest entry that begins at a word
-counts, and the search continues after it. Most words begin no entry: the filter, which fits into the first cache, answers
-for nearly all of them.
+An entry is one word or several in a row, whatever stands between them. Case, accents in one code
+point or two, signs and white space do not count. In scripts without spaces each character is a
+word. The longest entry that begins at a word counts, and the search continues after it. Most words
+begin no entry: the filter, which fits into the first cache, answers for nearly all of them.
 """
 
 from collections.abc import Mapping
@@ -134,8 +134,8 @@ def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s
 
 @kernel
 def hash_words(offsets: Int64s, words: UInt8s, hashes: UInt64sOut, counts: Int64sOut) -> None:
-    """Writes the hashes of all words of `case_folding.fold_texts`, one text after the other, and their number
-    in each."""
+    """Writes the hashes of all words of `case_folding.fold_texts`, one text after the other, and
+    their number in each."""
     written = 0
     for doc in range(len(offsets) - 1):
         before = written

@@ -1,7 +1,7 @@
 """The elements of HTML with special behaviour, in a hash table of their names.
 
-A name is packed into one number, its last eight bytes. The kind of an element is a number of flags, 0 for any element that
-is nested by its start and end tags alone.
+A name is packed into one number, its last eight bytes. The kind of an element is a number of flags,
+0 for any element that is nested by its start and end tags alone.
 """
 
 import random

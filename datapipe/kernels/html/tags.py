@@ -144,8 +144,8 @@ def _is_at(data, at, stop, name):
 
 @inline
 def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a script
-    that a comment hides, an inner `<script>` takes the next end tag."""
+    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
+    script that a comment hides, an inner `<script>` takes the next end tag."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:
@@ -225,8 +225,8 @@ def _lost(stack, element, top):
 
 @inline
 def cost_of(depth, attributes, options):
-    """The cost of a start tag: main-text detection climbs to the root, parsers compare each attribute with
-    every other, and lexbor walks the options of a list for each."""
+    """The cost of a start tag: main-text detection climbs to the root, parsers compare each
+    attribute with every other, and lexbor walks the options of a list for each."""
     return TAG_COST + depth + attributes * attributes // 32 + options // 10
 
 
@@ -252,9 +252,9 @@ def next_tag(data, at, stop):
 def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
-    """Measures every page: about how deep its elements lie, the most attributes of one of its tags (those of
-    all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,) scratch: a greater
-    depth counts as the limit."""
+    """Measures every page: about how deep its elements lie, the most attributes of one of its tags
+    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,)
+    scratch: a greater depth counts as the limit."""
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
@@ -293,9 +293,9 @@ _LT, _SLASH, _NEWLINE, _SPACE = 0x3C, 0x2F, 0x0A, 0x20
 
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset whose
-    ASCII bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a space, any other
-    nothing."""
+    """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset
+    whose ASCII bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a
+    space, any other nothing."""
     written = 0
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]

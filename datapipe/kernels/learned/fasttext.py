@@ -6,9 +6,9 @@ A word stands between ASCII white space or NUL, and gets `<` and `>` around it b
 runs of words are known by a hash (FNV-1a over sign-extended bytes) modulo the number of buckets; in a pruned model most
 buckets have no row. The order of sums is kept, since floats would round differently.
 
-The inner loops avoid unpredictable branches: n-grams of short ASCII words are hashed at 16 positions at once and queued
-without a branch, words are looked up batch by batch, and `row_sums.py` adds the queue. `stage/models/fasttext.py` makes the
-arguments.
+The inner loops avoid unpredictable branches: n-grams of short ASCII words are hashed at 16
+positions at once and queued without a branch, words are looked up batch by batch, and `row_sums.py`
+adds the queue. `stage/models/fasttext.py` makes the arguments.
 """
 
 from typing import Any, NamedTuple
@@ -73,8 +73,8 @@ class Entries(NamedTuple):
 
     spans: Int64Matrix  # (num_entries, 2), start and stop of each entry in `data`
     data: UInt8s
-    # a power of two of slots. The high half of a slot is the hash of an entry, the low half its number plus
-    # one; 0 marks a free slot.
+    # a power of two of slots. The high half of a slot is the hash of an entry, the low half its
+    # number plus one; 0 marks a free slot.
     table: UInt64s
 
 
@@ -132,8 +132,8 @@ def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: i
 
 @kernel
 def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Float32MatrixUnaligned, out: Embedding) -> None:
-    """The mean of the rows of the features of each text. `dense`: (num_rows, dim), aligned or not; or (0, dim) where the
-    model has coded rows.
+    """The mean of the rows of the features of each text. `dense`: (num_rows, dim), aligned or not;
+    or (0, dim) where the model has coded rows.
 
     One loop nest above 40 lines: each word passes its state on to the queue, and cut into functions it is slower.
     """
@@ -207,8 +207,8 @@ def widened(code) -> Any:
 
 @inline
 def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
-    """Writes span and hash of the next words that are not `</s>`; returns where they end and their number.
-    Words are looked up batch by batch, so that accesses to the dictionary overlap."""
+    """Writes span and hash of the next words that are not `</s>`; returns where they end and their
+    number. Words are looked up batch by batch, so that accesses to the dictionary overlap."""
     found = 0
     while offset < end and found < len(codes):
         start, code, all_bytes = offset, np.int64(_BASIS), np.int64(0)
@@ -239,8 +239,8 @@ def spell(data, start, stop, spelled) -> Any:
 
 @inline
 def find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
-    """Writes the slot of each word in `table`, or the free slot for it. A call for every word would cost 80
-    ns in reference counts."""
+    """Writes the slot of each word in `table`, or the free slot for it. A call for every word would
+    cost 80 ns in reference counts."""
     for word in range(num_words):
         start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
         while table[slot]:
@@ -273,8 +273,8 @@ def _has_row(bucket, bucket_bits) -> Any:
 
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
-    """The buckets of the n-grams that begin in the first `LANES` positions; those that end behind the word
-    are meaningless."""
+    """The buckets of the n-grams that begin in the first `LANES` positions; those that end behind
+    the word are meaningless."""
     grams[:] = _BASIS
     for chars in range(max_chars):
         for lane in range(len(grams)):

@@ -81,9 +81,9 @@ def tree_labels(
     labels: Int32MatrixOut,  # (num_docs, k), the best first; -1 where there are fewer
     scores: Float64MatrixOut,  # (num_docs, k), rounded; 0 where there are fewer
 ) -> None:
-    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root. `means`,
-    `num_rows`: from `embed`. `labels`: (num_docs, k), the best first; -1 where there are fewer. `scores`: the same, 0 where
-    there are fewer."""
+    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths
+    from the root. `means`, `num_rows`: from `embed`. `labels`: (num_docs, k), the best first; -1
+    where there are fewer. `scores`: the same, 0 where there are fewer."""
     output, norms, left, right = layer
     nodes, paths = scratch
     num_labels = len(output)
@@ -119,8 +119,8 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row; arguments as for `tree_labels`. `chances`:
-    (num_labels,) scratch."""
+    """The best labels of each text where every label has a row; arguments as for `tree_labels`.
+    `chances`: (num_labels,) scratch."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0
@@ -188,8 +188,8 @@ def _round(best, num_labels_found, scores) -> None:
 def flat_scores(
     means: Float32Matrix, num_rows: Int64s, layer: FlatLayer, raised: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores, (num_docs, num_labels), by means from `embed`; 0 for a text without words. `raised`:
-    (num_labels,) scratch."""
+    """The scores, (num_docs, num_labels), by means from `embed`; 0 for a text without words.
+    `raised`: (num_labels,) scratch."""
     output, norms, kind, _ = layer
     for doc in range(len(means)):
         scores[doc] = 0
@@ -215,9 +215,9 @@ def flat_scores(
 def tree_scores(
     means: Float32Matrix, num_rows: Int64s, layer: TreeLayer, chances: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores by hierarchical softmax: the product of the chances on the path from the root to each leaf.
-    `chances`: (2 * num_labels - 1,) scratch. A node has a higher number than its children, so every node
-    comes after its parent."""
+    """The scores by hierarchical softmax: the product of the chances on the path from the root to
+    each leaf. `chances`: (2 * num_labels - 1,) scratch. A node has a higher number than its
+    children, so every node comes after its parent."""
     output, norms, left, right = layer
     num_labels = len(output)
     for doc in range(len(means)):

@@ -60,8 +60,8 @@ def list_grams(
     starts: Int64sOut,
     buckets: Int32sOut,
 ) -> None:
-    """Lists the buckets of the n-grams of words, spans (num_words, 2), from `starts` on. `spelled`: scratch,
-    longer than the longest word by 2."""
+    """Lists the buckets of the n-grams of words, spans (num_words, 2), from `starts` on. `spelled`:
+    scratch, longer than the longest word by 2."""
     magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
     for word in range(len(spans)):
         starts[word] = listed
@@ -115,8 +115,8 @@ class Plan(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one text: its features, the hashes of its runs of words, hidden, gradient (dim,), chances
-    (num_labels,)."""
+    """Room for one text: its features, the hashes of its runs of words, hidden, gradient (dim,),
+    chances (num_labels,)."""
 
     queue: Int64sOut
     run_hashes: UInt64sOut

@@ -3,10 +3,10 @@
     text  ─ case_folding.visible_folding() ─▶  words and signs       ─▶  n-grams of words       ─▶  slots, each counted
                                            └▶  runs without blanks  ─▶  n-grams of characters  ─▶  slots, each counted
 
-The text is in the canonical caseless form of Unicode without invisible characters. A word is a run of letters, marks and
-numbers, a character of a script without spaces, or a sign, since punctuation distinguishes prose from lists. N-grams of
-characters lie within runs without white space and controls, with a blank before and after: " the ". They include signs:
-"f*ck".
+The text is in the canonical caseless form of Unicode without invisible characters. A word is a run
+of letters, marks and numbers, a character of a script without spaces, or a sign, since punctuation
+distinguishes prose from lists. N-grams of characters lie within runs without white space and
+controls, with a blank before and after: " the ". They include signs: "f*ck".
 
 An n-gram is hashed by a polynomial over its items, and the upper bits are its slot (feature hashing, Weinberger et al.
 2009, without signs). A feature counts as often as it occurs, up to a limit. Memory: a byte a slot and a list of slots.
@@ -66,8 +66,8 @@ def room_for_counting(bits: int) -> Counting:
 
 @inline
 def count_words(data, start, stop, kinds, bits, slots, counts) -> Any:
-    """Finds the words and pairs of words of a folded text; returns the number of slots that occur. With its
-    inner loop in a function it does three quarters of the speed."""
+    """Finds the words and pairs of words of a folded text; returns the number of slots that occur.
+    With its inner loop in a function it does three quarters of the speed."""
     shift, num_slots, offset = np.uint64(64 - bits), np.int64(0), start
     last, is_second = np.uint64(0), np.int64(0)
     while offset < stop:
@@ -158,8 +158,8 @@ class RowsOut(NamedTuple):
 def feature_rows(
     offsets: Int64s, data: UInt8s, kinds: UInt8s, word_bits: int, character_bits: int, scratch: Counting, out: RowsOut
 ) -> int:
-    """The features of texts without case; returns their number. `kinds`, `word_bits`, `character_bits`: of
-    `linear_scores.Weights`. The counts of `scratch` are 0 before and after."""
+    """The features of texts without case; returns their number. `kinds`, `word_bits`,
+    `character_bits`: of `linear_scores.Weights`. The counts of `scratch` are 0 before and after."""
     slots, counts = scratch
     stops, out_slots, out_counts = out
     num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)

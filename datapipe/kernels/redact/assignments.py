@@ -53,9 +53,9 @@ class Names(NamedTuple):
     # of_keyword, lengths: (num_keywords,), the rule of a keyword, or -1, and its bytes
     of_keyword: Int32s
     lengths: Int32s
-    # (num_rules, 9): kind; least evidence in quotes and without (64ths of a bit); least length; whether the
-    # name is a whole word; whether it is a header, before any scheme; whether it is weak: no UUID, and alone
-    # no hash is its value; where its words in `unless` start and stop
+    # (num_rules, 9): kind; least evidence in quotes and without (64ths of a bit); least length;
+    # whether the name is a whole word; whether it is a header, before any scheme; whether it is
+    # weak: no UUID, and alone no hash is its value; where its words in `unless` start and stop
     facts: Int64Matrix
     key_kinds: Int64s  # (2,), the kinds of values of 40 letters of base64, and of 86 with `==`
     # unless, unless_masks: words before a name that make it none, as `suffixes` packs them
@@ -318,8 +318,8 @@ def match_names(
     counts: Int64sOut,  # (256,), scratch
     out: SpansOut,
 ) -> int:
-    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap. Returns
-    their number."""
+    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not
+    overlap. Returns their number."""
     num_spans, document, floor = 0, 0, offsets[0]
     positions, numbers, key_kinds = hits.positions, hits.numbers, names.key_kinds
     of_keyword, lengths, facts = names.of_keyword, names.lengths, names.facts

@@ -6,8 +6,8 @@
 The cost is linear: a group of digits is read once and skipped, and from its start at most 70 bytes are read ahead and 40
 back, of typeset numbers (`folding.py`) thrice as many. Any bytes are safe. Spans hold whole characters.
 
-A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before it, no decimal part of
-another number, and none of `_@%`, a letter, `.5` or `-5` after it.
+A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before
+it, no decimal part of another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
 Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of
 a

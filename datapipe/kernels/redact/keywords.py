@@ -2,8 +2,8 @@
 
     bytes  ->  a class of 64 each  ->  three classes in a row  ->  a filter of 2**18 bits  ->  a tree of keywords  ->  hits
 
-No keyword begins at most bytes: the filter, 32 KiB, answers for them without an unpredictable branch. The cost is linear: a
-walk of the tree is as long as the longest keyword at most.
+No keyword begins at most bytes: the filter, 32 KiB, answers for them without an unpredictable
+branch. The cost is linear: a walk of the tree is as long as the longest keyword at most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +28,8 @@ class Keywords(NamedTuple):
     """Keywords as a tree: an input of kernels."""
 
     classes: UInt8s  # (256,), the class of each byte
-    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of three
-    # characters or fewer
+    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of
+    # three characters or fewer
     bits: UInt8s
     short: UInt8s
     hashed: UInt8s  # like bits, a bit for the hash of the first four classes of each longer keyword
@@ -132,9 +132,9 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
-    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest first.
-    Returns the number of hits. The search ends where hits may no longer fit; `start` is then the `next_start`
-    of the call before."""
+    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
+    first. Returns the number of hits. The search ends where hits may no longer fit; `start` is then
+    the `next_start` of the call before."""
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
     children, ends = table.children, table.ends

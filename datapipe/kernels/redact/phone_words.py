@@ -2,10 +2,10 @@
 
     the bytes before a number  ->  words, read backwards  ->  folded letters  ->  a hash  ->  a keyword or a filler of the table
 
-Letters are folded: small, without accents and other nonspacing marks, fullwidth ones as ASCII, composed or not. In scripts
-with spaces a whole word counts, in those without the end of a run of letters (联系电话). Pages mix languages, so a word that
-precedes other things in some language is left out: `kom` (Polish: mobile; Swedish: came), `CEP` (Turkish: mobile;
-Portuguese: postal code), `HP`.
+Letters are folded: small, without accents and other nonspacing marks, fullwidth ones as ASCII,
+composed or not. In scripts with spaces a whole word counts, in those without the end of a run of
+letters (联系电话). Pages mix languages, so a word that precedes other things in some language is left
+out: `kom` (Polish: mobile; Swedish: came), `CEP` (Turkish: mobile; Portuguese: postal code), `HP`.
 """
 
 import unicodedata
@@ -175,8 +175,8 @@ def _sort_of(code) -> Any:
 
 @inline
 def _word_start(data, begin, low, stop) -> Any:
-    """The start of the word that stops at `stop`, and its sort; a keyword may end a run of letters without
-    spaces."""
+    """The start of the word that stops at `stop`, and its sort; a keyword may end a run of letters
+    without spaces."""
     j, hashed, first_sort = stop, np.uint64(0), 0
     while j > low:
         code, size = decode_before(data, j, begin)

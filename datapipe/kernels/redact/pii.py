@@ -3,9 +3,9 @@
     bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as an address
                (all other bytes cost one table look-up)
 
-The cost is linear: from an `@` at most 68 bytes are read back and 253 ahead; a run of digits and dots, or of hexadecimal
-digits and colons, is read once. The userinfo of a URL ends at the `/` of the next URL. The stand-ins of `stand_ins.py` are
-not found again. Spans hold whole characters.
+The cost is linear: from an `@` at most 68 bytes are read back and 253 ahead; a run of digits and
+dots, or of hexadecimal digits and colons, is read once. The userinfo of a URL ends at the `/` of
+the next URL. The stand-ins of `stand_ins.py` are not found again. Spans hold whole characters.
 
 E-mail   a local part, `@`, the fullwidth `＠` or the escape `%40`, and a domain, of any script (`emails.py`). Not before a
 colon
@@ -49,8 +49,8 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are not part of a version, a product, a host name or a decimal. `chain`: the stop
-    of the last address, since "8.8.8.8/8.8.4.4" are two addresses."""
+    """Whether four groups are not part of a version, a product, a host name or a decimal. `chain`:
+    the stop of the last address, since "8.8.8.8/8.8.4.4" are two addresses."""
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):

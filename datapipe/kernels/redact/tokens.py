@@ -60,10 +60,10 @@ class Forms(NamedTuple):
 
     alphabets: UInt64s  # (256,), a bit for each alphabet that a byte is in
     of_keyword: Int32s  # (num_keywords + 1,), where the forms of each keyword start
-    # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and where these
-    # stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy;
-    # least evidence (64ths of a bit); whether anything may follow; a byte that may not be before; whether it
-    # is a PEM block; whether digits, capitals and small letters must be in it
+    # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and
+    # where these stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end;
+    # least entropy; least evidence (64ths of a bit); whether anything may follow; a byte that may not
+    # be before; whether it is a PEM block; whether digits, capitals and small letters must be in it
     facts: Int64Matrix
     runs: Int64Matrix  # (num_runs, 3): bit number of the alphabet, least and most characters
     words: UInt8s  # the keywords one after the other
@@ -140,8 +140,8 @@ def compiled_forms(
 
 @inline
 def pem_stop(data, start, end) -> Any:
-    """The stop of the private key that begins at `start`, with at least 64 letters of base64, at most 16 KiB;
-    else `start`."""
+    """The stop of the private key that begins at `start`, with at least 64 letters of base64, at
+    most 16 KiB; else `start`."""
     j = start + len(_BEGIN)
     if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
@@ -212,8 +212,8 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 
 @inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
-    """Start and stop of the token of a form whose keyword is at a position, and of its random part; start
-    equals stop for none."""
+    """Start and stop of the token of a form whose keyword is at a position, and of its random part;
+    start equals stop for none."""
     keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
     if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position

@@ -40,8 +40,8 @@ def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) 
 
 
 def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block; the last may
-    lack its newline."""
+    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block; the
+    last may lack its newline."""
     stops = np.flatnonzero(data == 10)
     if len(data) and data[-1] != 10:
         stops = np.append(stops, len(data))
@@ -153,8 +153,8 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
-    """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1, -1 where
-    it is absent."""
+    """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1,
+    -1 where it is absent."""
     offset = _skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1
@@ -185,9 +185,9 @@ def find_values(
     value_starts: Int64sOut,
     value_stops: Int64sOut,
 ) -> None:
-    """The span of the value at a path in each line, an object that a parser has accepted; -1 where it is
-    absent. Name p of the path, outermost first, is names[parts[p]:parts[p + 1]]; of two equal keys the first
-    counts."""
+    """The span of the value at a path in each line, an object that a parser has accepted; -1 where
+    it is absent. Name p of the path, outermost first, is names[parts[p]:parts[p + 1]]; of two equal
+    keys the first counts."""
     for i in range(len(starts)):
         a, b = starts[i], stops[i]
         for p in range(len(parts) - 1):
@@ -199,8 +199,8 @@ def find_values(
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Copies values as texts: strings unescaped, others as written; `out` has room for all. Null and absent
-    values are not valid."""
+    """Copies values as texts: strings unescaped, others as written; `out` has room for all. Null
+    and absent values are not valid."""
     end = 0
     offsets[0] = 0
     for i in range(len(starts)):

@@ -1,5 +1,5 @@
-"""Line ends and control characters in text: one pass over the bytes finds them, a second pass rewrites the documents that
-have any.
+"""Line ends and control characters in text: one pass over the bytes finds them, a second pass
+rewrites the documents that have any.
 
     bytes  ->  find_unstable  which spans may not be in NFC
            ->  survey   which documents must be rewritten, and which may not be in normal form
@@ -43,8 +43,8 @@ def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
 
 @kernel
 def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, breaks: bool, marks: bool, out: UInt8sOut) -> None:
-    """Surveys each document: flags REWRITE and UNSTABLE. With `breaks` U+2028 and U+2029 become newlines,
-    with `marks` a byte order mark at the start is dropped."""
+    """Surveys each document: flags REWRITE and UNSTABLE. With `breaks` U+2028 and U+2029 become
+    newlines, with `marks` a byte order mark at the start is dropped."""
     for doc in range(len(offsets) - 1):
         offset, stop = offsets[doc], offsets[doc + 1]
         action_bits, unstable = np.int64(0), np.int64(0)
@@ -69,8 +69,8 @@ def find_unstable(
 ) -> None:
     """Writes 1 for each span of UTF-8 that may not be in NFC, alone or with the characters around it, else 0.
 
-    Reads on to the first character behind the span that is no combining mark. `starts`, `stops`, `ends`:
-    (num_spans,) int64, in `data`; where the text of each span ends. `table`, `sizes`:
+    Reads on to the first character behind the span that is no combining mark. `starts`, `stops`,
+    `ends`: (num_spans,) int64, in `data`; where the text of each span ends. `table`, `sizes`:
     `unicode_classes.composition_table`, `unicode_classes.plain_sizes`.
     """
     for span in range(len(starts)):
@@ -93,8 +93,8 @@ def find_unstable(
 def rewrite(
     offsets: Int64s, data: UInt8s, actions: UInt8s, breaks: bool, marks: bool, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Writes every text with its characters kept, dropped or replaced. A carriage return and newline become one newline; a
-    byte order mark is dropped where no kept character precedes it."""
+    """Writes every text with its characters kept, dropped or replaced. A carriage return and
+    newline become one newline; a byte order mark is dropped where no kept character precedes it."""
     num_written = np.int64(0)
     out_offsets[0] = 0
     for doc in range(len(offsets) - 1):

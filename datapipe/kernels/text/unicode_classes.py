@@ -85,9 +85,9 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
 def composition_table() -> np.ndarray:
     """What every code point does in NFC: (0x110000,) uint16, roles and from `CLASS_SHIFT` on the combining class.
 
-    MAY_CHANGE: it changes, or may join what is before it. JOINS: no mark, and joins the character before it if that is
-    JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED, and with marks in the order of their classes is
-    in NFC: the quick check of UAX #15.
+    MAY_CHANGE: it changes, or may join what is before it. JOINS: no mark, and joins the character
+    before it if that is JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED,
+    and with marks in the order of their classes is in NFC: the quick check of UAX #15.
     """
     firsts, seconds = _composed_pairs()
     table = np.where(stable_table("NFC") == 0, MAY_CHANGE, 0).astype(np.uint16)
@@ -149,8 +149,8 @@ def ahead(data, position, end, num_chars) -> Any:
 
 @inline
 def decode(data, offset, stop) -> tuple[Any, Any]:
-    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character begins or it
-    does not end by `stop`."""
+    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character
+    begins or it does not end by `stop`."""
     code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
@@ -174,8 +174,8 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop` and its size; (REPLACEMENT, 1) for none. `start` is the first byte
-    that may belong to it."""
+    """The character that ends at `stop` and its size; (REPLACEMENT, 1) for none. `start` is the
+    first byte that may belong to it."""
     first = stop - 1
     if data[first] < 0x80:
         return np.int64(data[first]), 1

@@ -1,5 +1,5 @@
-"""Words without punctuation, in any script: the pieces between word boundaries of UAX #29 that begin with a letter or a
-digit.
+"""Words without punctuation, in any script: the pieces between word boundaries of UAX #29 that
+begin with a letter or a digit.
 
     "Don't pay 3.50 to _me, 太郎 ไทย!"  ->  Don't  pay  3.50  to  太  郎  ไ  ท  ย
 
@@ -9,9 +9,9 @@ digit.
 - Scripts without spaces are cut without a dictionary: each Han, Hiragana, Thai, Lao, Khmer or Myanmar letter is a word.
 - A piece that begins with `_` is no word.
 
-DCLM's repetition filters count these words (uniseg without punctuation). The roles are the property Word_Break of Unicode
-16, from the Unicode database of Python and short lists. All words of 100,000 lines in 41 scripts equal those of uniseg
-0.10.1. Not covered: emoji after a joiner.
+DCLM's repetition filters count these words (uniseg without punctuation). The roles are the property
+Word_Break of Unicode 16, from the Unicode database of Python and short lists. All words of 100,000
+lines in 41 scripts equal those of uniseg 0.10.1. Not covered: emoji after a joiner.
 """
 
 import unicodedata

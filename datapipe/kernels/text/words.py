@@ -2,13 +2,13 @@
 
     bytes  --upper bound-->  arrays of that size  --one pass-->  start, length, hash, characters and classes of each word
 
-A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends at a newline and
-excludes the white space around it. Blank lines are not listed but separate paragraphs. A byte of no well-formed UTF-8
-counts as one character.
+A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends
+at a newline and excludes the white space around it. Blank lines are not listed but separate
+paragraphs. A byte of no well-formed UTF-8 counts as one character.
 
-Memory: 25 bytes per word and per line, from a cheap upper bound on their number: a document of 100 MB and 17 million words
-costs 425 MB while its batch lives. The words of kept documents are copied from those of all, one run of memory per
-document.
+Memory: 25 bytes per word and per line, from a cheap upper bound on their number: a document of 100
+MB and 17 million words costs 425 MB while its batch lives. The words of kept documents are copied
+from those of all, one run of memory per document.
 """
 
 from typing import NamedTuple, TypeVar
@@ -56,8 +56,8 @@ class Lines(NamedTuple):
     lengths: Int32s  # (num_lines,), bytes
     hashes: UInt64s  # (num_lines,) of the exact bytes
     chars: Int32s  # (num_lines,), code points
-    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a blank
-    # line
+    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a
+    # blank line
     opens: UInt8s
 
 
@@ -83,8 +83,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
-    """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without the white
-    space around them. A line of white space alone is not empty, and ends no paragraph."""
+    """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without
+    the white space around them. A line of white space alone is not empty, and ends no paragraph."""
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
 
@@ -101,8 +101,8 @@ def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:
 
 @kernel
 def most_words(offsets: Int64s, data: UInt8s) -> int:
-    """An upper bound on the number of words, usually close: a word begins a document or follows white space. Of longer
-    white space the first two bytes count, whatever the third byte is."""
+    """An upper bound on the number of words, usually close: a word begins a document or follows
+    white space. Of longer white space the first two bytes count, whatever the third byte is."""
     count = np.int64(len(offsets) - 1)
     for offset in range(offsets[0], offsets[len(offsets) - 1] - 1):
         byte, following = data[offset], data[offset + 1]
@@ -208,8 +208,8 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, o
 
 
 def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: np.ndarray) -> Spans:
-    """The words or lines of the documents in `keep` (num_docs,), equal to those of the kept texts at
-    `kept_offsets`."""
+    """The words or lines of the documents in `keep` (num_docs,), equal to those of the kept texts
+    at `kept_offsets`."""
     num_spans = int(np.diff(spans.doc_offsets)[keep].sum())
     out = room_for_spans(len(kept_offsets), num_spans)
     select_spans(Words(*spans), keep, offsets, kept_offsets, out)

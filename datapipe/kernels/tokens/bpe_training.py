@@ -22,8 +22,8 @@ from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
 
 _32 = np.uint64(32)
 _PAIRS, _ENTRIES, _TOUCHED, _NEIGHBOURS = 0, 1, 2, 3
-"""Of `sizes`: pairs ever seen, entries of their lists of words, pairs that this merge formed, and tokens before and after
-it."""
+"""Of `sizes`: pairs ever seen, entries of their lists of words, pairs that this merge formed, and
+tokens before and after it."""
 
 _FIRST_ROOM = 1 << 12
 

@@ -28,23 +28,23 @@ from datapipe.kernels.types import (
 
 BLOCK_WIDTH = 7
 TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END = range(BLOCK_WIDTH)
-"""The items of a block: five addresses (of tokens 0: absent), a number, and the address of the last byte of
-the mapped file, or 0."""
+"""The items of a block: five addresses (of tokens 0: absent), a number, and the address of the last
+byte of the mapped file, or 0."""
 
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 
 CACHE_LINE = 64
 STRETCH = 256
-"""Tokens that are copied while the same part of the next row is loaded, since the processor does not foresee it: 16 rows of
-2,048 ids take 10 us instead of 13. Stretches of 64 take as long."""
+"""Tokens that are copied while the same part of the next row is loaded, since the processor does
+not foresee it: 16 rows of 2,048 ids take 10 us instead of 13. Stretches of 64 take as long."""
 
 
 @kernel
 def find_rows(
     addresses: Int64s,  # (n,), in 0..shard_starts[-1] - 1
     shard_starts: Int64s,  # (num_shards + 1,), ascending from 0
-    # (num_shards,): address of the table of each shard, or 0. A table is rows of `BLOCK_WIDTH` int64: the
-    # first begins with the number of rows per block, and the others are the blocks.
+    # (num_shards,): address of the table of each shard, or 0. A table is rows of `BLOCK_WIDTH`
+    # int64: the first begins with the number of rows per block, and the others are the blocks.
     tables: Int64s,
     now: int,  # int64, the new `last_used` of the shards of these rows
     last_used: Int64sOut,  # (num_shards,)

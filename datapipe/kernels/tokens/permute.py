@@ -35,8 +35,8 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
-    """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`: any uint64;
-    each is one permutation. `size`: at most 2^62."""
+    """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`:
+    any uint64; each is one permutation. `size`: at most 2^62."""
     if size <= TABLE_SIZE:
         return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)
@@ -84,8 +84,8 @@ def halves(size: Any) -> Any:
 
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half `high`
-    above the half `low`."""
+    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half
+    `high` above the half `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask

@@ -22,10 +22,10 @@ GPT2, CL100K, O200K = range(3)
 """Families of patterns."""
 
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN = 1, 2, 4, 8, 16, 32
-r"""Bits of a table. LETTER: letters of words; o200k: of the first, upper-case part of a word. LOWER: o200k:
-of the second, lower-case part. SPACE: white space, newlines too. NEWLINE: carriage return and line feed, in
-families that distinguish them. SIGN: characters of ` ?[^\s\p{L}\p{N}]+`; in o200k marks are signs beside
-being letters of both parts."""
+r"""Bits of a table. LETTER: letters of words; o200k: of the first, upper-case part of a word.
+LOWER: o200k: of the second, lower-case part. SPACE: white space, newlines too. NEWLINE: carriage
+return and line feed, in families that distinguish them. SIGN: characters of ` ?[^\s\p{L}\p{N}]+`;
+in o200k marks are signs beside being letters of both parts."""
 
 _SPACE, _APOSTROPHE, _SLASH = ord(" "), ord("'"), ord("/")
 _S, _T, _M, _D, _R, _E, _V, _L = (ord(letter) for letter in "stmdrevl")
@@ -62,8 +62,8 @@ def run_end(data, offset, stop, classes, mask, wanted) -> Any:
 
 @inline
 def space_end(data, offset, stop, classes) -> Any:
-    r"""The end of the match of `\s*[\r\n]+|\s+(?!\S)|\s+` at white space: the run to its last newline, or all but its last
-    character where more text follows, or that one character."""
+    r"""The end of the match of `\s*[\r\n]+|\s+(?!\S)|\s+` at white space: the run to its last
+    newline, or all but its last character where more text follows, or that one character."""
     end, last, after_newline = offset, offset, offset
     kind, size = kind_at(data, offset, stop, classes)
     while kind & SPACE:
@@ -196,8 +196,8 @@ def _o200k_end(data, offset, stop, classes, longest_number) -> Any:
 
 @inline
 def _word_end(data, offset, stop, classes) -> Any:
-    """The end of `U*W+` at `offset`, or else of `U+`; `offset` where neither matches. U* is greedy: where no
-    W follows, it gives back characters up to the last one that is a W too."""
+    """The end of `U*W+` at `offset`, or else of `U+`; `offset` where neither matches. U* is greedy:
+    where no W follows, it gives back characters up to the last one that is a W too."""
     end, last_both = offset, offset
     kind, size = kind_at(data, offset, stop, classes)
     while kind & LETTER:

@@ -8,8 +8,8 @@
     OUTPUT/work/              the run of the stages, and the sample
     OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
-The same command continues a stopped one and asks for nothing that is in the cache; the output has the same bytes. Each file
-appears when it is complete.
+The same command continues a stopped one and asks for nothing that is in the cache; the output has
+the same bytes. Each file appears when it is complete.
 """
 
 import asyncio

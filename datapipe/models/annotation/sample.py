@@ -3,8 +3,8 @@
     documents, batch by batch ─▶ keyed 64-bit hash of each text ─▶ the N smallest hashes     first pass
                               └▶ the first document of each of these hashes ─▶ a file of JSON lines     second pass
 
-Equal texts are annotated once. A smaller sample is a part of a larger one. Memory: a batch and 8 bytes a document of the
-sample. The file is in the order of the documents.
+Equal texts are annotated once. A smaller sample is a part of a larger one. Memory: a batch and 8
+bytes a document of the sample. The file is in the order of the documents.
 """
 
 import json

@@ -21,6 +21,7 @@ _KINDS = {
     "read documents": "documents",
     "write documents": "documents",
     "write facts": "facts",
+    "measure": "measure",
     "sample": "sample",
     "train tokenizer": "train",
     "load tokenizer": "load",
@@ -42,7 +43,7 @@ class Row:
     """One kind of work."""
 
     name: str  # as in `datapipe report --full`
-    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample,
+    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, measure, sample,
     # train, load, tokenize, tokens, pack, shards, files or other
     kind: str
     uses: str = ""  # the stage, such as "filter.language"; empty for work of the engine itself
@@ -150,6 +151,7 @@ _BY_KIND = {
     "apply": "It grows with the documents and the decisions on them: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, use fewer global stages.",
     "facts": "What `explore` shows of each document is written: keep fewer columns.",
+    "measure": "Distributions of every rule are counted: drop documents earlier.",
     "sample": "The tokenizer's sample is drawn from all documents: an existing tokenizer (tokenizer.path) saves this.",
     "tokenize": "It grows with the kept text: drop more before it, or add cores; every core encodes at this rate.",
     "tokens": "Token rows are sorted, compressed and written: a faster disk under the output helps.",

@@ -1,4 +1,4 @@
-r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls against them.
+r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls with them.
 
     @kernel
     def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:

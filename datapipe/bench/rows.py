@@ -40,8 +40,6 @@ _GLOBAL_KINDS = ("exchange", "decisions", "apply")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One kind of work."""
-
     name: str  # as in `datapipe report --full`
     # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, measure, sample,
     # train, load, tokenize, tokens, pack, shards, files or other

@@ -25,8 +25,6 @@ SPREAD = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The sample of a source."""
-
     # by the splits that one task reads, the number of their documents in the sample; None for all of them
     limits: Mapping[tuple[Split, ...], int | None]
     documents: int

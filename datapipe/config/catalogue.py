@@ -170,8 +170,6 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for display."""
-
     name: str
     kind: str  # filter, map, global, reader, or function with what it costs
     summary: str  # the first paragraph of the class's docstring; `details` is that of its module

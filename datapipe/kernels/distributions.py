@@ -44,8 +44,6 @@ _TIE_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Decided(NamedTuple):
-    """The documents that a filter decided about: an input."""
-
     reasons: Int64s  # (num_docs,), the rule that the document fails first; -1 for none
     text_bytes: Int64s  # (num_docs,)
     # file_hashes, positions: (num_docs,), the halves of the keys

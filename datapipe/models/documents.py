@@ -47,8 +47,6 @@ NEGATIVE, POSITIVE = "0", "1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentInput:
-    """What the user names."""
-
     paths: tuple[str, ...]  # a mixture, an output, or files and globs
     source: str | None = None  # of the mixture or output; None for all
     # name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one

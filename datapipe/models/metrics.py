@@ -156,8 +156,6 @@ def _on_logit_scale(value: float, error: float, num_docs: int) -> Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfLabel:
-    """The measures of one label of several."""
-
     precision: Estimate
     recall: Estimate
     f1: Estimate

@@ -55,8 +55,6 @@ def _failing(library: str, what: str) -> Iterator[None]:
 
 
 class Reference:
-    """Encodes by `tokenizers`."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 

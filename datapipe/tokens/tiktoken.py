@@ -30,8 +30,6 @@ _FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """The settings that a rank file lacks: the pattern, and the special tokens with their ids."""
-
     pattern: str
     special_tokens: Mapping[str, int]
 

@@ -16,8 +16,6 @@ SEPARATOR = b"\n\n"
 
 
 class Removed(NamedTuple):
-    """Spans to replace: an output of `cut_around`."""
-
     # starts, stops: (num_spans,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut

@@ -44,8 +44,6 @@ _LAST = _ROOM - 1
 
 
 class Tails(NamedTuple):
-    """The entries of tails: an input of kernels."""
-
     first: int  # the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
     offsets: Int64s  # (num_tails + 1,)
     lengths: Int32s  # words of the questions that end with each tail, each length once
@@ -141,8 +139,6 @@ def find_grams(
 
 
 class Answers(NamedTuple):
-    """The answers of questions: an input of kernels."""
-
     offsets: Int64s  # (num_questions + 1,)
     lengths: Int32s  # words of the answers of each question, each length once
     keys: UInt64s  # (num_slots,), the keys of questions with answers, see `pair_key`

@@ -46,8 +46,6 @@ _POWERS = _powers()
 
 
 class GramTable(NamedTuple):
-    """The keys of an index: an input of kernels."""
-
     bits: UInt64s  # (a power of two,), the bit filter
     keys: UInt64s  # (num_slots,), see `hashing.py`
     entries: Int32s  # (num_slots,), the entry of each key

@@ -54,8 +54,6 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class WindowSizes(NamedTuple):
-    """How tokens are grouped: an input of kernels."""
-
     length: int  # tokens of a window
     gram: int  # tokens of a gram, at most `length`
     chunk_tokens: int  # windows of a chunk
@@ -83,8 +81,6 @@ class Scratch(NamedTuple):
 
 
 class SelectionOut(NamedTuple):
-    """Outputs of `select_grams`."""
-
     chunks: Int64MatrixOut  # (max_chunks, CHUNK_COLUMNS); a document with fewer tokens than a window has none
     selected: Int64MatrixOut  # (max_selected, GRAM_COLUMNS); `max_selected` is at least `chunk_tokens`
     halves: UInt64MatrixOut  # (max_selected, 2): hash of the gram, hash of the span

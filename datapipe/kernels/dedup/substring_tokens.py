@@ -21,8 +21,6 @@ _JOINERS = [0x200C, 0x200D]
 
 
 class TokenRules(NamedTuple):
-    """What a token is: an input of kernels."""
-
     kinds: UInt8s  # `token_table()`
     by_bytes: bool  # whether every byte is a token; `kinds` is not used then
 

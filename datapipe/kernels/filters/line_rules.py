@@ -63,8 +63,6 @@ class LineEdits(NamedTuple):
 
 
 class LineEditsOut(NamedTuple):
-    """Room for `LineEdits`, an output of kernels."""
-
     reasons: UInt8sOut
     rest_starts: Int64sOut
     rest_lengths: Int32sOut

@@ -90,8 +90,6 @@ def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> n
 
 
 class StopWords(NamedTuple):
-    """Stop words as a hash table, an input of kernels."""
-
     keys: UInt64s  # (num_slots,), 0 where free
     numbers: Int64s  # (num_slots,), the word of each key
     longest: int  # bytes of the longest word

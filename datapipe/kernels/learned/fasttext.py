@@ -111,8 +111,6 @@ class Model(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """The means of texts and scratch: an output of kernels."""
-
     means: Float32MatrixOut  # (num_docs, dim)
     # (num_docs,), number of rows added; 0 for a text without words, even where `</s>` has a row
     num_rows: Int64sOut

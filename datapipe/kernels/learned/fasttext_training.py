@@ -84,8 +84,6 @@ def randomise(seed: np.uint64, matrix: Float32MatrixOut) -> None:
 
 
 class Texts(NamedTuple):
-    """Texts to learn from: an input of kernels."""
-
     offsets: Int64s  # (num_docs + 1,), where the words of each text begin in `ids`
     ids: Int32s  # numbers of distinct words
     targets: Int32s  # (num_docs,), labels
@@ -103,8 +101,6 @@ class Words(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How an epoch trains: an input of kernels."""
-
     run_words: int  # the longest run of words that is a feature
     num_words: int  # rows before those of the buckets; row 0 is that of `</s>`
     num_buckets: int  # 1 or more

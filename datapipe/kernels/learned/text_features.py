@@ -146,8 +146,6 @@ def _count(slot, more, limit, slots, counts, num_slots) -> Any:
 
 
 class RowsOut(NamedTuple):
-    """Features of texts, an output of kernels."""
-
     # (num_docs, 2), where the words of each text end, and its n-grams of characters, which follow
     stops: Int64MatrixOut
     slots: UInt32sOut  # those of characters after all those of words

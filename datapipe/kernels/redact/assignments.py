@@ -48,8 +48,6 @@ _BARE_BITS = 10
 
 
 class Names(NamedTuple):
-    """Names of secrets: an input of kernels."""
-
     # of_keyword, lengths: (num_keywords,), the rule of a keyword, or -1, and its bytes
     of_keyword: Int32s
     lengths: Int32s

@@ -32,8 +32,6 @@ class FoundSpans(NamedTuple):
 
 
 class SpansOut(NamedTuple):
-    """Room for `FoundSpans`: an output of kernels."""
-
     starts: Int64sOut
     stops: Int64sOut
     kinds: UInt8sOut

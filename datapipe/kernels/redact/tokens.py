@@ -56,8 +56,6 @@ class Form:
 
 
 class Forms(NamedTuple):
-    """Forms of tokens: an input of kernels."""
-
     alphabets: UInt64s  # (256,), a bit for each alphabet that a byte is in
     of_keyword: Int32s  # (num_keywords + 1,), where the forms of each keyword start
     # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and

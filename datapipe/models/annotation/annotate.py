@@ -47,8 +47,6 @@ _SPINNER_CELLS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is annotated, and how."""
-
     documents: DocumentInput
     # num_documents, seed: of the sample
     num_documents: int

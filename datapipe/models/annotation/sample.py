@@ -26,8 +26,6 @@ Documents = Callable[[], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The documents of a sample, on disk."""
-
     path: Path
     num_sampled: int
 

@@ -19,8 +19,7 @@ from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE, FieldNames, ReadBatch, 
 from datapipe.steps.request import PlannedSource
 from datapipe.storage.root import open_input
 
-SPREAD = 16
-"""Groups that are read in turn: enough that one unusual file does not decide the result."""
+SPREAD = 16  # Groups that are read in turn: enough that one unusual file does not decide the result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from datapipe.engine.run import Run, RunOptions
     from datapipe.engine.watching.state import RunState
 
-_SHOWN_SOURCES = 10
-"""Sources of which the last screen names the documents."""
+_SHOWN_SOURCES = 10  # Sources of which the last screen names the documents
 
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:

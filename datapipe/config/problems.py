@@ -51,8 +51,7 @@ _EXPECTED = {
 """What was expected, by pydantic's type of error; the context fills the braces. Other types keep pydantic's message."""
 
 
-Problem = tuple[KeyPath, str]
-"""The path of a key below the value at hand, and what is wrong there."""
+Problem = tuple[KeyPath, str]  # the path of a key below the value at hand, and what is wrong there
 
 
 class ProblemsError(ValueError):

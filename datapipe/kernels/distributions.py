@@ -31,9 +31,7 @@ LAST_BIN = (HIGHEST_EXPONENT - LOWEST_EXPONENT + 1) * BINS_AN_OCTAVE
 """The number of the last bin; the first is -LAST_BIN."""
 
 NUM_BINS = 2 * LAST_BIN + 1
-NEAREST = 50
-"""Documents that are held on each side of a threshold."""
-
+NEAREST = 50  # documents that are held on each side of a threshold
 _EXPONENT_BIAS = 1023
 _MANTISSA_SHIFT = np.int64(48)
 """Of the bits of a float64: 52 bits of mantissa, of which 4 give the bin."""

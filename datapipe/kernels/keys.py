@@ -49,9 +49,7 @@ _TARGET = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
 
-KERNEL_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True}
-"""Numba's options for kernels."""
-
+KERNEL_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True}  # Numba's options for kernels
 INLINE_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "inline": "never"}
 """Numba's options for the functions that kernels call."""
 

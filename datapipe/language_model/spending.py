@@ -13,9 +13,7 @@ from datapipe.errors import DatapipeError
 from datapipe.language_model.cache import Answer
 
 _BYTES_PER_TOKEN = 4
-_PER_MESSAGE = 8
-"""Tokens by which the templates of chat models surround a message, about."""
-
+_PER_MESSAGE = 8  # tokens by which the templates of chat models surround a message, about
 _MILLION = 1_000_000
 
 

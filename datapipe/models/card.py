@@ -26,9 +26,7 @@ from datapipe.models.training import Examples
 from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Of the curve."""
-
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the curve
 _MOST_CUTS = 10
 
 

@@ -41,8 +41,7 @@ from datapipe.storage.root import Root
 CLASSIFIER = "filter.classifier"
 _FILES = "files"
 
-NEGATIVE, POSITIVE = "0", "1"
-"""Labels of models that distinguish sources."""
+NEGATIVE, POSITIVE = "0", "1"  # labels of models that distinguish sources
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,9 +27,7 @@ from datapipe.models.labelled_files import LabelledBatch, LabelledFiles
 from datapipe.models.metrics import Agreement, AtThreshold, Confusion, Estimate, Ranking
 from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 
-ALL = "all"
-"""The group of all documents."""
-
+ALL = "all"  # the group of all documents
 _SHOWN = 5  # values that an error lists
 
 

@@ -12,9 +12,7 @@ from datapipe.models.evaluation import ALL, Evaluation, Measures
 from datapipe.models.metrics import AtThreshold, Confusion, Estimate, Ranking
 from datapipe.report.layout import NumberTable, print_text
 
-_MOST_LABELS = 8
-"""A confusion matrix of more labels is not shown; its largest errors are."""
-
+_MOST_LABELS = 8  # A confusion matrix of more labels is not shown; its largest errors are
 _MOST_ERRORS = 10
 _INTERVAL = "95%"
 

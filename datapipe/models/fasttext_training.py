@@ -33,8 +33,7 @@ _END_OF_LINE = b"</s>"
 _FILE_VERSION = 12
 _UNUSED_WINDOW, _UNUSED_NEGATIVES, _LABEL_UPDATES, _UNUSED_SAMPLING = 5, 5, 100, 1e-4  # fastText's defaults
 
-MOST_BYTES = 16 << 30
-"""Of the rows of a model. Training and writing the file take twice this."""
+MOST_BYTES = 16 << 30  # of the rows of a model. Training and writing the file take twice this.
 
 
 class FastTextTrainer(Trainer):

@@ -27,16 +27,13 @@ from datapipe.rng import seed_for
 from datapipe.stage.models.linear import LinearFile, file_bytes, folded_slices, num_columns
 
 _MOST_WEIGHT = (1 << 23) - 1
-_MOST_FEATURES = (1 << 31) - 1
-"""That liblinear takes."""
-
+_MOST_FEATURES = (1 << 31) - 1  # That liblinear takes
 _FEATURES_A_BYTE = 2, 3
 """No text has more features than this for each of its bytes: a word and a pair; n-grams of 3, 4 and 5 characters."""
 
 _SEARCHED_BYTES = 8 << 20
 
-Feature = tuple[str, float]
-"""An n-gram, and the weight of one occurrence in a text of length 1."""
+Feature = tuple[str, float]  # an n-gram, and the weight of one occurrence in a text of length 1
 
 
 class LinearTrainer(Trainer):

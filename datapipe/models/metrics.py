@@ -20,9 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.stats import binomtest, rankdata
 
-CONFIDENCE = 0.95
-"""Of all intervals."""
-
+CONFIDENCE = 0.95  # of all intervals
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 

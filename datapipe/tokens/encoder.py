@@ -30,9 +30,7 @@ from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id,
 
 TOKENIZER = "tokenizer.json"
 
-SLICE_BYTES = 2 << 20
-"""Bytes of text per call of a library."""
-
+SLICE_BYTES = 2 << 20  # bytes of text per call of a library
 LARGEST_VOCABULARY = 1 << 24
 """Limit of ids, since tables by id take memory in every worker. Published vocabularies have less
 than 2^19 (2026-11)."""
@@ -40,9 +38,7 @@ than 2^19 (2026-11)."""
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
 
-LARGEST_FILE = 1 << 30
-"""Bytes. Published files have less than 40 million (2026-11)."""
-
+LARGEST_FILE = 1 << 30  # Bytes. Published files have less than 40 million (2026-11).
 _DOES = {"eos": "end", "bos": "begin"}
 
 

@@ -19,8 +19,7 @@ from datapipe.kernels.text.words import word_counts
 from datapipe.stage.documents import DocumentBatch
 from datapipe.token_counts import Fertility, TokenCounts, TokenExample, UnusedTokens
 
-LANGUAGE = "language"
-"""The column with the language of a document."""
+LANGUAGE = "language"  # the column with the language of a document
 MAX_LANGUAGE_BYTES = 32
 """A column `language` with a longer value, or too many values, holds something else, and tokens are not counted by it."""
 

@@ -28,13 +28,9 @@ from datapipe.machine.libraries import installed_version
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference
 from datapipe.tokens.vocabulary import is_in_brackets, pieces_of
 
-BATTERY = 4
-"""Raise it when the texts change: results that are kept name it."""
-
+BATTERY = 4  # raise it when the texts change: results that are kept name it
 _MOST_STRINGS, _STRINGS_PER_PIECE = 100_000, 20
-_PIECES = 5
-"""Most pieces of a random string."""
-
+_PIECES = 5  # most pieces of a random string
 _SLICE_TEXTS = 4_096
 _SHOWN_CHARS = 60
 

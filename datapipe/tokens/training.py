@@ -24,11 +24,8 @@ from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 
-SMALLEST_VOCABULARY = 257
-"""The 256 bytes and the end-of-text token."""
-
-_MIN_COUNT = 2
-"""A pair that occurs once teaches nothing."""
+SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
+_MIN_COUNT = 2  # A pair that occurs once teaches nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

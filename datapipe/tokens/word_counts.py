@@ -19,11 +19,8 @@ LONGEST_WORD = 1 << 16
 """Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and pieces of a
 genome teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
-_SLICE_BYTES = 2 << 20
-"""Bytes of text per call of the kernel, which needs 8 bytes for each of them."""
-
-_MOST_UNSUMMED = 1 << 20
-"""Rows that are kept before equal words among them are summed."""
+_SLICE_BYTES = 2 << 20  # bytes of text per call of the kernel, which needs 8 bytes for each of them
+_MOST_UNSUMMED = 1 << 20  # rows that are kept before equal words among them are summed
 
 
 class WordCounts:

@@ -120,8 +120,7 @@ class CostSpec(Record):
 # ------------------------------------------------------------------------------------------------ what a mixture allows
 
 
-FILTER = "filter.license"
-"""The stage that drops documents by their licence."""
+FILTER = "filter.license"  # the stage that drops documents by their licence
 
 
 def licensing_problems(

@@ -11,8 +11,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import ahead, is_continuation
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
-SEPARATOR = b"\n\n"
-"""What stands between two pieces: a blank line."""
+SEPARATOR = b"\n\n"  # what stands between two pieces: a blank line
 
 
 class Removed(NamedTuple):

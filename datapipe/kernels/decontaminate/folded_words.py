@@ -25,9 +25,7 @@ from datapipe.kernels.hashing import FNV_BASIS, mix64
 from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int32s, input_record
 
-WHOLE = 4
-"""The weight of a word of a script with spaces."""
-
+WHOLE = 4  # the weight of a word of a script with spaces
 IDEOGRAPH, SYLLABLE = 2, 1
 """The weights of words of one character: of Han, and of the other scripts without spaces."""
 

@@ -30,9 +30,7 @@ from datapipe.kernels.decontaminate.word_runs import (
 from datapipe.kernels.hashing import find_slot, mix64, slot_of_key
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, filled
 
-TAIL_WORDS = 4
-"""Words of a tail, and the least of a question that is found as a whole."""
-
+TAIL_WORDS = 4  # words of a tail, and the least of a question that is found as a whole
 _0 = np.uint64(0)
 _BLOCK = 128
 """Words whose keys are made before the first of them is looked up: loads of the filter then

@@ -50,12 +50,8 @@ _ALONE, _EXTENDS = 1 << 29, 1 << 30
 _ORDERED = CLASS_MASK << CLASS_SHIFT
 _ANY_MARK = _ORDERED | _EXTENDS
 
-_NOTHING = -1
-"""In `Folding.codes`: no character at all."""
-
-_OUTSIDE, _INSIDE, _LONE = range(3)
-"""Between words; in a word; in a word of one character."""
-
+_NOTHING = -1  # In `Folding.codes`: no character at all
+_OUTSIDE, _INSIDE, _LONE = range(3)  # Between words; in a word; in a word of one character
 _HANGUL, _LEADS, _VOWELS, _TAILS = 0xAC00, 0x1100, 0x1161, 0x11A7
 _NUM_LEADS, _NUM_VOWELS, _NUM_TAILS = 19, 21, 28
 """Syllables of Hangul and the jamo that they consist of (Unicode, chapter 3.12). The first tail stands for none."""

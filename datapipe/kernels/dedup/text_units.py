@@ -56,9 +56,7 @@ _JOINS = 1 << 30
 _LAST_CODE = np.uint64(CODE_MASK)
 _NUM_MASK, _COUNTED_SHIFT = 0xFF, 8
 _NEWLINE = 0x0A
-_WIDE = 0x3000
-"""From this code point on a mark ends a sentence even if no white space follows."""
-
+_WIDE = 0x3000  # From this code point on a mark ends a sentence even if no white space follows
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]
 _BLANK, _ZERO = 0x20, ord("0")
 _PRIME_1, _PRIME_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)

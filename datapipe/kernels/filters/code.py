@@ -25,9 +25,7 @@ from datapipe.kernels.types import Float64MatrixOut, Int64MatrixOut, Int64s, Int
 NUM_LINES, MEAN_LENGTH, MAX_LENGTH, ALPHANUMERIC, ALPHABETIC, NUM_CHARS = range(6)
 """Columns of `code_measures`."""
 
-LONGEST, MATCHED = range(2)
-"""Columns of `encoded_runs`, in characters."""
-
+LONGEST, MATCHED = range(2)  # columns of `encoded_runs`, in characters
 _BASE64, _BYTES, _ESCAPES = range(3)
 _WINDOWS = (64, 23, 48)
 """The shortest run of each kind: 64 characters, 8 bytes such as `12,` (no comma at the end), 8 escapes such as `\\u1234`."""

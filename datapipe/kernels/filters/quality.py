@@ -30,15 +30,9 @@ from datapipe.kernels.text.unicode_classes import (
 from datapipe.kernels.text.words import Lines, Words
 from datapipe.kernels.types import Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
-NUM_WORDS, NUM_CONTENT, CONTENT_CHARS, NUM_LETTERS, NUM_CHARS = range(5)
-"""Columns of `word_counts`."""
-
-HASHES, ELLIPSES, SPACED_ELLIPSES = range(3)
-"""Columns of `symbol_counts`."""
-
-BULLETS, TRAILING = range(2)
-"""Columns of `line_counts`."""
-
+NUM_WORDS, NUM_CONTENT, CONTENT_CHARS, NUM_LETTERS, NUM_CHARS = range(5)  # columns of `word_counts`
+HASHES, ELLIPSES, SPACED_ELLIPSES = range(3)  # columns of `symbol_counts`
+BULLETS, TRAILING = range(2)  # columns of `line_counts`
 EXACT, FOLDED, STRIPPED = range(3)
 """Comparison with stop words. FOLDED: in any case; one of more than 6 characters in lower case,
 capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""

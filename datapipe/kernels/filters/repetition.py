@@ -49,8 +49,7 @@ class Units(NamedTuple):
     chars: Int32s  # (num_units,), code points
 
 
-NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
-"""Columns of `unit_repetition`."""
+NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)  # columns of `unit_repetition`
 
 
 def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:

@@ -19,9 +19,7 @@ from datapipe.kernels.dedup.minhash import hash_word
 from datapipe.kernels.hashing import find_slot, table_of
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record, room_for
 
-MOST_LISTS = 64
-"""Lists that can be distinguished: a bit of 64 for each."""
-
+MOST_LISTS = 64  # Lists that can be distinguished: a bit of 64 for each
 _FILTER_BITS = 18
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 _1, _7, _3 = np.uint64(1), np.uint64(7), np.uint64(3)

@@ -14,9 +14,7 @@ RANK = 0b111
 """Elements of one rank close each other, as one item of a list closes the item before it, and those of lower rank inside it."""
 
 OPTION_RANK, CELL_RANK = 2, 5
-CLOSES_SHIFT = 3
-"""Three bits: the highest rank that the end tag of an element closes with it."""
-
+CLOSES_SHIFT = 3  # Three bits: the highest rank that the end tag of an element closes with it
 VOID, RAW, SHOWN, FOREIGN, NOT_FOREIGN, IN_LINE, CELL, PLAINTEXT, ROOT = (1 << bit for bit in range(6, 15))
 """VOID: no end tag. RAW: its content is no markup; SHOWN: but text. FOREIGN: not HTML; NOT_FOREIGN: HTML inside of it.
 IN_LINE: does not break the line. CELL: of a table. ROOT: however many tags, one element."""

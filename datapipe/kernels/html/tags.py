@@ -36,8 +36,7 @@ _SLASH, _LT, _EQUALS, _GT, _QUOTE, _APOSTROPHE = 0x2F, 0x3C, 0x3D, 0x3E, 0x22, 0
 TAG_COST = 100
 """Of any start tag: what trafilatura takes for one, 40 µs, at `max_cost` 5,000,000 for 2 s. Resiliparse takes 2 µs."""
 
-_MOST_CROSSED = 64
-"""The most open elements that an end tag is compared with."""
+_MOST_CROSSED = 64  # the most open elements that an end tag is compared with
 
 
 _SIGN, _END, _SPACE = 1, 2, 3

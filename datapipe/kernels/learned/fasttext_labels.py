@@ -32,9 +32,7 @@ from datapipe.kernels.types import (
     Int64s,
 )
 
-SCORE_DIGITS = 4
-"""Decimal digits of scores: the last bits of a float decide nothing."""
-
+SCORE_DIGITS = 4  # decimal digits of scores: the last bits of a float decide nothing
 SOFTMAX, SIGMOID = 0, 1
 """Scores of `flat_labels`. SOFTMAX: over all labels together. SIGMOID: of each label by itself."""
 

@@ -25,11 +25,8 @@ from datapipe.kernels.types import (
     UInt8s,
 )
 
-PARTS = 16
-"""An importance of 1 is stored as this number."""
-
-IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8
-"""The fields of an entry of a model."""
+PARTS = 16  # an importance of 1 is stored as this number
+IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8  # the fields of an entry of a model
 
 
 class Weights(NamedTuple):

@@ -30,9 +30,7 @@ from datapipe.rng import GOLDEN
 BLANK, JOINED, MARK, ALONE, SIGN = range(5)
 """What a character is: between words; part of a word; part of the word before it; a word of its own."""
 
-MOST_COUNT = 255
-"""How often an n-gram of characters counts at most. Those of words count once."""
-
+MOST_COUNT = 255  # how often an n-gram of characters counts at most. Those of words count once.
 _SPACE = 32
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd, of random bits: the base of the polynomial
 _32 = np.uint64(32)

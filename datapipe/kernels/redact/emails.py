@@ -28,8 +28,7 @@ from datapipe.kernels.text.unicode_classes import codes_of, decode, decode_befor
 _MAX_LOCAL_BYTES = 64
 _MAX_DOMAIN_BYTES = 253
 _MAX_LABEL_BYTES = 63
-_MAX_NAME_DIGITS = 4
-"""Digits after a name: a year at most. Numbers of QQ have five and more."""
+_MAX_NAME_DIGITS = 4  # digits after a name: a year at most. Numbers of QQ have five and more.
 _DOT, _DASH, _UNDERSCORE, _PERCENT, _PLUS, _V = (ord(sign) for sign in ".-_%+v")
 _FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _ESCAPES = packed("2b 2d 2e 5f")

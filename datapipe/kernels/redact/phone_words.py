@@ -79,8 +79,7 @@ numara numarası numaramız numaralı nomor nombor nomer bimbit số máy liên 
 号码 號碼 番号 번호 代表 我们 หมายเลข ที่ เลขที่
 """
 """Words that may stand between a keyword and the number."""
-SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"
-"""Signs that announce a number like a word."""
+SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"  # Signs that announce a number like a word
 _PARTICLES = "は 는 은 번 번호 번호는 로 으로 番号 番号は 号码 號碼 号码是 是 为 為"
 """What may join a keyword of a script without spaces."""
 _FOLDED_RANGES = ((0x80, 0xE80), (0x1E00, 0x2000), (0x3040, 0x3100), (0xFF00, 0xFFA0))

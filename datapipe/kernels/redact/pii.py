@@ -31,8 +31,7 @@ _MIN_SPAN_BYTES = 6
 _MAX_USERINFO_BYTES = 256
 _MAX_PATH_BYTES = 64
 _AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR, _PERCENT, _TILDE = (ord(sign) for sign in "@.:-/_$*%~")
-_WIDE = 0xEF
-"""The first byte of the fullwidth `＠`."""
+_WIDE = 0xEF  # the first byte of the fullwidth `＠`
 _ESCAPED_AT = np.frombuffer(b"%40", np.uint8)
 _WIDE_AT = np.frombuffer("＠".encode(), np.uint8)
 _GIT = np.frombuffer(b".git", np.uint8)

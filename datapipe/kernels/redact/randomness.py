@@ -49,8 +49,7 @@ bohngrksgyskjhiavkffosoxut anpq8vopcyqqpobvssrsmontlo ejeghijmhsnjiklguhdhmnnrvs
 """Rows: the letter before, and last none. Columns: the letter that follows."""
 SIGNS = "!z \"8 #l $n %w &G 'k (j )i *o +q ,c -c .6 /d :a ;v <u =o >u ?u @t [j \\i ]k ^r _5 `n {j |u }j ~A"
 _DIGIT_COST = 13
-_PLAIN_SIGNS = "-_+/="
-"""Signs of base64; a value with no others is drawn from a small alphabet."""
+_PLAIN_SIGNS = "-_+/="  # Signs of base64; a value with no others is drawn from a small alphabet
 _HEX, _LOWER, _UPPER, _DECIMAL, _DASH, _PLAIN, _OTHER = (1 << bit for bit in range(7))
 
 

@@ -34,8 +34,7 @@ _SPACE, _DASH, _DOT, _COMMA, _SEMICOLON = (ord(sign) for sign in " -.,;")
 _BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
 _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
 _RUN = re.compile(r"(\w{2,}|[^\w\s])(?:\{(\d+)(?:,(\d+))?\})?|_|\w")
-PEM = "pem"
-"""The form of a whole PEM block."""
+PEM = "pem"  # the form of a whole PEM block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

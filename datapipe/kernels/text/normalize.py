@@ -15,12 +15,8 @@ from datapipe.kernels import kernel
 from datapipe.kernels.text.unicode_classes import CLASS_SHIFT, JOINED, JOINS, MAY_CHANGE, decode
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt16s
 
-REWRITE, UNSTABLE = 1, 2
-"""Flags that `survey` sets for a document."""
-
-_ANY_BEFORE = JOINED | 0xFF << CLASS_SHIFT
-"""The character before a span, which no mark may follow."""
-
+REWRITE, UNSTABLE = 1, 2  # Flags that `survey` sets for a document
+_ANY_BEFORE = JOINED | 0xFF << CLASS_SHIFT  # the character before a span, which no mark may follow
 _KEEP, _DROP, _BREAK, _BLANK = range(4)
 _TAB, _NEWLINE, _RETURN, _SPACE, _DELETE = 0x09, 0x0A, 0x0D, 0x20, 0x7F
 _LINE_SEPARATOR, _PARAGRAPH_SEPARATOR, _BYTE_ORDER_MARK = 0x2028, 0x2029, 0xFEFF

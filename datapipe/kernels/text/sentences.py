@@ -24,9 +24,7 @@ from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
 _OTHER, _UNKNOWN = -1, -2
 _DOT, _SPACE, _QUOTE = (ord(sign) for sign in '. "')
-_LONGEST_ABBREVIATION = 8
-"""Letters before the full stop, at most."""
-
+_LONGEST_ABBREVIATION = 8  # Letters before the full stop, at most
 _IS_SIGN = np.ones(256, np.uint8)
 """Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
 _IS_SIGN[:128] = 0

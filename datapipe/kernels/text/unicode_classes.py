@@ -30,9 +30,7 @@ _CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S"
 _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""
 
-MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8
-"""In `composition_table`."""
-
+MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8  # In `composition_table`
 _NEWLINE = 0x0A
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""

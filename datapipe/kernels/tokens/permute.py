@@ -22,15 +22,11 @@ from datapipe.kernels.hashing import mix64
 from datapipe.kernels.types import Int64s, Int64sOut, UInt16sOut, UInt64s
 from datapipe.rng import GOLDEN
 
-TABLE_SIZE = 1 << 16
-"""The largest size that uses a table: its entries fit uint16, 128 KiB at most."""
-
+TABLE_SIZE = 1 << 16  # the largest size that uses a table: its entries fit uint16, 128 KiB at most
 NUM_ROUNDS = 8
 """The battery rejects two rounds at every size and accepts four with this finaliser; four more are the margin."""
 
-LANES = 64
-"""Indices that go through the rounds together: 32 are a seventh slower, 256 no faster."""
-
+LANES = 64  # Indices that go through the rounds together: 32 are a seventh slower, 256 no faster
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 

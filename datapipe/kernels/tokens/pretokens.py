@@ -18,9 +18,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
-GPT2, CL100K, O200K = range(3)
-"""Families of patterns."""
-
+GPT2, CL100K, O200K = range(3)  # Families of patterns
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN = 1, 2, 4, 8, 16, 32
 r"""Bits of a table. LETTER: letters of words; o200k: of the first, upper-case part of a word.
 LOWER: o200k: of the second, lower-case part. SPACE: white space, newlines too. NEWLINE: carriage

@@ -26,8 +26,7 @@ CUT_OFF, EMPTY = "cut_off", "empty"
 
 LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
 
-_LEAST_CHECKED = 20
-"""Documents below which a share says little."""
+_LEAST_CHECKED = 20  # documents below which a share says little
 _SHOWN_CHARS = 200
 
 

@@ -94,10 +94,9 @@ def inspect(
     """
     from datapipe.explore.clusters import find_clusters
     from datapipe.explore.contamination import contamination
-    from datapipe.explore.document.replay import as_judged
+    from datapipe.explore.document.replay import with_decided_columns
     from datapipe.explore.documents import Inspector
-    from datapipe.explore.printed.clusters import print_clusters
-    from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
+    from datapipe.explore.printed import print_clusters, print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
     from datapipe.report.terminal import wide_console
 
@@ -123,7 +122,7 @@ def inspect(
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         documents = inspector.find(outcome, source, reason, count) if named is None else [inspector.find_document(named)]
-        listed = as_judged(inspector, documents)
+        listed = with_decided_columns(inspector, documents)
         if as_json:
             print_json({"documents": listed})
         else:
@@ -233,4 +232,4 @@ def browse(
 
     end_by_signals()
     limits = Limits(memory=memory, threads=threads, spill=spill)
-    serve(output, port, opens=not no_open, say=lambda line: print(line, flush=True), limits=limits)
+    serve(output, port, opens=not no_open, emit=lambda line: print(line, flush=True), limits=limits)

@@ -171,8 +171,8 @@ def loader_bench(
     The exit status is 0 for either diagnosis; use --json in scripts.
     """
     from datapipe.bench.loader import bench_loader
+    from datapipe.bench.printed import print_loader_bench
     from datapipe.loader import Loader
-    from datapipe.report.bench import print_loader_bench
     from datapipe.report.terminal import wide_console
 
     if json_file is not None and not json_file.parent.is_dir():

@@ -103,7 +103,7 @@ def _write_page(output: str, file: Path) -> None:
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
     from datapipe.explore.comparison import compare
-    from datapipe.explore.printed.comparison import print_comparison
+    from datapipe.explore.printed import print_comparison
     from datapipe.report.terminal import wide_console
 
     found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
@@ -257,7 +257,7 @@ def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint, "length": manifest.sequence_length}
     with staged(root, target, request, lambda folder: _export(root, manifest, folder, wanted, target.name)) as folder:
-        done = upload(folder, target, is_private=is_private, say=say)
+        done = upload(folder, target, is_private=is_private, emit=say)
     there = f", {counted(done.there, 'file')} there already" if done.there else ""
     gone = f", {counted(done.deleted, 'file')} of an earlier export deleted" if done.deleted else ""
     say(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")

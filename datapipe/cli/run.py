@@ -247,8 +247,8 @@ def bench(
     datapipe bench mixture.yaml --source web --sample 256MB
     """
     from datapipe.bench.bench import bench
+    from datapipe.bench.printed import print_bench
     from datapipe.config import load_mixture
-    from datapipe.report.bench import print_bench
     from datapipe.report.terminal import wide_console
 
     sample_bytes = size_of("--sample", sample)

@@ -50,7 +50,7 @@ def tokenizer_train(
             eos=eos,
             sample_bytes=sample_bytes,
             text_field=text,
-            say=status.update,
+            emit=status.update,
         )
     output.write_bytes(trained.content)
     print_training(trained, console)

@@ -47,7 +47,7 @@ class ExecutionSpec(Record):
         default=None,
         ge=64 << 20,
         description="Memory that a worker may allocate, with the processes that its stages start. A worker that takes more is "
-        "ended, and its task is tried again with half as much in hand. On Ray each task reserves as much of its node.",
+        "ended, and its task is tried again with half the batch size. On Ray each task reserves as much of its node.",
     )
     check_disk: bool = Field(
         default=True,

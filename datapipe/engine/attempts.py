@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Started
+from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Retried, Started
 from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.records.ledger import MOST_RECORDS
 from datapipe.records.outputs import Record
@@ -76,27 +76,24 @@ class Attempts:
         self.engine.submit(task, attempt)
         return attempt
 
-    def with_node(self, ended: Attempt) -> Attempt:
-        """The end of an attempt, with the node where it was seen if the engine does not name it."""
-        known = self._open.get(ended.attempt)
-        return ended if ended.node or known is None else replace(ended, node=known.node)
-
-    def ends_task(self, ended: Attempt) -> bool:
-        """Takes the end of an attempt; whether it ends its task, by a record or by a failure.
+    def ended(self, ended: Attempt) -> Attempt | None:
+        """Takes the end of an attempt. Returns it, with its node, if it ends its task, by a record or by a failure.
 
         It does not where another attempt has ended the task before, or goes on after this one failed.
         """
         attempt = self._open.pop(ended.attempt, None)
         if attempt is None:
-            return False
+            return None
         if not attempt.node and (ended.record is not None or ended.node):
             self.emit(Started(replace(ended, record=None, failure=None)))
-        if ended.failure is not None:
-            self.emit(Failed(ended))
-        name = ended.task.fingerprint
+        ended, name, failure = replace(ended, node=ended.node or attempt.node), ended.task.fingerprint, ended.failure
         others = [other for other, each in self._open.items() if each.task.fingerprint == name]
-        if others and ended.failure is not None and ended.failure.kind not in _FINAL:
-            return False
+        if failure is not None:
+            self.emit(Failed(ended))
+            if others and failure.kind not in _FINAL:
+                text = f"{failure.message}; another attempt at {ended.task.label} goes on"
+                self.emit(Retried(attempt=ended, text=text))
+                return None
         for other in others:
             node = self._open.pop(other).node
             self.engine.cancel(other)
@@ -109,10 +106,9 @@ class Attempts:
             if name in self._with_second:
                 metrics.second_attempt = "won" if attempt.is_second else "lost"
         self._with_second.discard(name)
-        return True
+        return ended
 
     def update(self, messages: Sequence[Message]) -> None:
-        """Takes the activity of the running attempts."""
         self._messages = messages
         for message in messages:
             attempt = self._open.get(message.attempt)

@@ -30,22 +30,12 @@ from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import FAILURE
 from datapipe.records.outputs import Record, TableFile
-from datapipe.steps.counts import (
-    FirstTasks,
-    SourceCounts,
-    excess_drops,
-    fields_without_value,
-    quarantine_text,
-    source_counts,
-    source_over_quarantine_limit,
-    steps_of_documents,
-    unreadable_text,
-)
+from datapipe.steps import counts
 from datapipe.steps.estimate import KeptText, step_costs
 from datapipe.steps.kind import Plan, Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
-from datapipe.steps.splits import name_of_key
+from datapipe.steps.splits import names_of_keys
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.outages import Outage, outage_of
 
@@ -72,7 +62,7 @@ class Driver:
         self._next_update = 0.0
         self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
         self.plan: Plan | None = None
-        self._reading: dict[str, FirstTasks] = {}
+        self._reading: dict[str, counts.FirstTasks] = {}
         self._outage_wait = OutageWait(1 + request.mixture.execution.max_infrastructure_retries)
 
     @without_collection()
@@ -81,15 +71,15 @@ class Driver:
         self.plan = plan = self._retry_io(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
         self.emit(Planned(plan=plan, costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
-        self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
+        self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
         for first in self._reading.values():
             for record in first.step.records:
                 first.add(record)
             self._check_first_tasks(first)
         read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
-        counts = {name: source_counts(plan, name) for name in read}
-        self._check_unreadable(counts)
-        self._check_quarantine(plan, counts)
+        read_counts = {name: counts.source_counts(plan, name) for name in read}
+        self._check_unreadable(read_counts)
+        self._check_quarantine(plan, read_counts)
         self._check_fields(plan)
         self._check_dropped(plan)
         return plan
@@ -118,12 +108,7 @@ class Driver:
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
             self._update(engine, attempts, len(ready))
-            attempt = None if attempt is None else attempts.with_node(attempt)
-            if attempt is not None and not attempts.ends_task(attempt):
-                if attempt.failure is not None:
-                    text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
-                    self.emit(Retried(attempt=attempt, text=text))
-                attempt = None
+            attempt = None if attempt is None else attempts.ended(attempt)
             if attempt is not None:
                 if attempt.failure is not None:  # which may end the run
                     self._commit(missing)
@@ -141,8 +126,7 @@ class Driver:
         return plan
 
     def _update(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
-        """Emits the state of the engine, and starts second attempts where slots are free, a few times a
-        second."""
+        """Emits the state of the engine, and starts second attempts where slots are free, a few times a second."""
         if (now := time.monotonic()) < self._next_update:
             return
         self._next_update = now + _UPDATE_EVERY_S
@@ -242,10 +226,10 @@ class Driver:
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 
     def _locate(self, task: Task, key: bytes) -> str:
-        return name_of_key(task.source, self.request.sources[task.source].files, key)
+        return names_of_keys({task.source: self.request.sources[task.source].files})(key)
 
     def _check_dropped(self, plan: Plan) -> None:
-        for excess in excess_drops(plan):
+        for excess in counts.excess_drops(plan):
             if excess.on_excess == "fail":
                 raise DatapipeError(
                     f"{excess.text}. List the duplicates it found with `datapipe inspect {quote(self.ledger.root.url)} "
@@ -253,27 +237,27 @@ class Driver:
                     f"the same command again."
                 )
 
-    def _check_unreadable(self, counts_of_read: Mapping[str, SourceCounts]) -> None:
+    def _check_unreadable(self, counts_of_read: Mapping[str, counts.SourceCounts]) -> None:
         allowed = self.request.mixture.max_unreadable_files
-        for source, counts in counts_of_read.items():
-            if len(counts.unreadable_files) > allowed:
+        for source, of_source in counts_of_read.items():
+            if len(of_source.unreadable_files) > allowed:
                 raise UserError(
-                    f"{unreadable_text(source, counts.unreadable_files)}. max_unreadable_files allows {allowed}. List all with "
-                    f"`datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, `exclude` them "
-                    f"from the source, or raise max_unreadable_files to keep what can be read of them, and run the same "
-                    f"command again."
+                    f"{counts.unreadable_text(source, of_source.unreadable_files)}. max_unreadable_files allows {allowed}. "
+                    f"List all with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, "
+                    f"`exclude` them from the source, or raise max_unreadable_files to keep what can be read of them, and run "
+                    f"the same command again."
                 )
 
-    def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, SourceCounts]) -> None:
+    def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, counts.SourceCounts]) -> None:
         share = self.request.mixture.max_quarantined
-        source = source_over_quarantine_limit(counts_of_read, share)
+        source = counts.source_over_quarantine_limit(counts_of_read, share)
         if source is None:
             return
         total = counts_of_read[source].document_counts
-        records = (record for step in steps_of_documents(plan, source) for record in step.records)
+        records = (record for step in counts.steps_of_documents(plan, source) for record in step.records)
         raise DatapipeError(
             f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {quarantine_text(total)}. "
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {counts.quarantine_text(total)}. "
             f"{self._example(records)} {self._remedy()}, or "
             f"raise max_quarantined, and run the same command again."
         )
@@ -284,22 +268,23 @@ class Driver:
             f"source's field names or the stage that the error names"
         )
 
-    def _check_first_tasks(self, first: FirstTasks) -> None:
+    def _check_first_tasks(self, first: counts.FirstTasks) -> None:
         """Raises DatapipeError where the first tasks of a source quarantined everything."""
         share = self.request.mixture.max_quarantined
         if first.num_left and first.is_hopeless(share):
-            counts = total_counts(record.metrics.document_counts for record in first.records)
+            total = total_counts(record.metrics.document_counts for record in first.records)
             raise DatapipeError(
-                f"source '{first.step.source}': all {counts.read:,} records that its first tasks read are quarantined, so the "
-                f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. {quarantine_text(counts)}. "
-                f"{self._example(first.records)} {self._remedy()}, and run the same command again."
+                f"source '{first.step.source}': all {total.read:,} records that its first tasks read are quarantined, so the "
+                f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. "
+                f"{counts.quarantine_text(total)}. {self._example(first.records)} {self._remedy()}, and run the same "
+                f"command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:
         """Raises UserError where a kept field that a stage decides by is null in every document of a whole source."""
         for source in self.request.sources if self.request.limit is None else ():
             asked_by = self.request.deciding.get(source, {})
-            for name in fields_without_value(plan.of_kind("map", source)[0]):
+            for name in counts.fields_without_value(plan.of_kind("map", source)[0]):
                 if name in asked_by:
                     where = self.request.mixture.where("sources", source, "keep")
                     raise UserError(

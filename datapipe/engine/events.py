@@ -83,8 +83,7 @@ class Retried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """A commit of the ledger, which took `seconds`. `lags_s` are the times from the end of each attempt to
-    it."""
+    """A commit of the ledger, which took `seconds`. `lags_s` are the times from the end of each attempt to it."""
 
     attempts: Sequence[Attempt]
     lags_s: Sequence[float]

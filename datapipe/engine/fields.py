@@ -64,7 +64,6 @@ class _Seen:
     types: list[dict[str, FoundType]] = dataclasses.field(default_factory=list)
 
     def lack(self, name: str) -> str:
-        """A sentence: no record has a field; the previewed files, and the fields that exist."""
         listed = ", ".join(list(self.files)[:_LISTED_FILES]) + (", …" if len(self.files) > _LISTED_FILES else "")
         names = list(self.names)
         more = f", and {len(names) - _LISTED_NAMES:,} others" if len(names) > _LISTED_NAMES else ""

@@ -43,7 +43,6 @@ class LocalEngine(Engine):
 
     @property
     def worker_ids(self) -> list[int]:
-        """Process ids of the workers, for tests that kill them."""
         return [worker.process.pid for worker in self._workers]
 
     def submit(self, task: Task, attempt: str) -> None:
@@ -91,7 +90,7 @@ class LocalEngine(Engine):
 
     def _hand_out(self) -> None:
         while self._waiting:
-            idle = next((worker for worker in self._workers if worker.task is None), None)
+            idle = next((worker for worker in self._workers if worker.attempt is None), None)
             if idle is None:
                 if len(self._workers) >= self.num_workers:
                     return

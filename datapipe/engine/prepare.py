@@ -22,7 +22,7 @@ from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
-from datapipe.inputs.discovery import discover, look_into, would_take
+from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT
@@ -102,7 +102,7 @@ def _own_sources(
     warnings = _checked_files(mixture, files, notes)
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
-        files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
+        files = {name: probe_large_files(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
     # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
     looked_at = files if only is None else every_file
     looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
@@ -294,7 +294,7 @@ def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFi
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 
-    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, prefix=source.prefix, notes=notes)
+    return discover(source.path, reader_for, source.fingerprint, where, source.exclude, prefix=source.prefix, notes=notes)
 
 
 def listed_files(mixture: Mixture, notes: Notes) -> dict[str, list[InputFile]]:

@@ -109,9 +109,13 @@ class Engine(Protocol):
         ...
 
 
+_KINDS = {StageMemoryError: "memory", StageError: "stage", UserError: "user", CorruptionError: "damage"}
+
+
 def failure_of(error: BaseException) -> Failure:
-    """Classifies an exception that a task raised."""
-    kind = _kind_of(error)
+    is_outage = isinstance(error, OutageError) or is_retryable(error)
+    kind = "infrastructure" if is_outage else "task" if isinstance(error, Exception) else "stage"  # SystemExit and its like
+    kind = next((known for of, known in _KINDS.items() if isinstance(error, of)), kind)
     notes = " ".join(getattr(error, "__notes__", []))
     name = "" if isinstance(error, DatapipeError) else f"{type(error).__name__}: "
     message = f"{name}{error}" + (f" ({notes})" if notes else "")
@@ -120,22 +124,9 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(kind=kind, message=masked(message), details=details, outage=outage)
 
 
-def _kind_of(error: BaseException) -> str:
-    if isinstance(error, StageMemoryError):
-        return "memory"
-    if isinstance(error, StageError) or not isinstance(error, Exception):  # SystemExit and its like end no worker
-        return "stage"
-    if isinstance(error, UserError):
-        return "user"
-    if isinstance(error, CorruptionError):
-        return "damage"
-    return "infrastructure" if isinstance(error, OutageError) or is_retryable(error) else "task"
-
-
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have
-    called."""
+    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have called."""
     try:
         yield
     except SystemExit as error:

@@ -68,7 +68,6 @@ class RayEngine(Engine):
         self._stall_s, self._limits = execution.stall_s, execution
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, RemoteAttempt] = {}
-        self._by_task: dict[str, RemoteAttempt] = {}
         self._withdrawn: dict[Any, tuple[RemoteAttempt, float]] = {}  # and until when it must have ended
         self._ready: deque[Any] = deque()
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
@@ -110,8 +109,7 @@ class RayEngine(Engine):
             limits=self._limits,
         )
         reference = self._remote.options(**options).remote(pickle.dumps(order), self._reports)
-        running = RemoteAttempt(task=task, attempt=attempt, excluded=frozenset(excluded))
-        self._running[reference] = self._by_task[task.fingerprint] = running
+        self._running[reference] = RemoteAttempt(task=task, attempt=attempt, excluded=frozenset(excluded))
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self._running:
@@ -124,19 +122,19 @@ class RayEngine(Engine):
         while self._ready:
             reference = self._ready.popleft()
             if reference in self._running:  # not cancelled since
-                return self._ended(self._take(reference), reference)
+                return self._ended(self._running.pop(reference), reference)
         return None
 
     def _excluded(self, task: Task) -> list[str]:
-        """The nodes that get no tasks, and that of the first attempt at the task, if others remain."""
-        excluded, first = self._nodes.known.excluded, self._by_task.get(task.fingerprint)
-        if first is not None and any(node.node_id != first.node_id for node in self._nodes.known.fit):
-            excluded = sorted({*excluded, first.node_id} - {""})
-        return excluded
+        """The nodes that get no tasks, and those of other attempts at the task, if others remain."""
+        excluded, name = self._nodes.known.excluded, task.fingerprint
+        busy = {other.node_id for other in self._running.values() if other.task.fingerprint == name} - {""}
+        remain = any(node.node_id not in busy for node in self._nodes.known.fit)
+        return sorted({*excluded, *busy}) if busy and remain else excluded
 
     def cancel(self, attempt: str) -> None:
         for reference in [reference for reference, running in self._running.items() if running.attempt == attempt]:
-            self._withdrawn[reference] = self._take(reference), time.monotonic() + _ENDS_WITHIN_S
+            self._withdrawn[reference] = self._running.pop(reference), time.monotonic() + _ENDS_WITHIN_S
             self._reports.withdraw.remote(attempt)
 
     def _kill_withdrawn(self, now: float) -> None:
@@ -148,11 +146,6 @@ class RayEngine(Engine):
             running, _ = self._withdrawn.pop(reference)
             if running.report is not None:
                 _kill_on_node(running)
-
-    def _take(self, reference: Any) -> RemoteAttempt:
-        running = self._running.pop(reference)
-        self._by_task.pop(running.task.fingerprint, None)
-        return running
 
     def _ended(self, running: RemoteAttempt, reference: Any) -> Attempt:
         task, attempt, node = running.task, running.attempt, running.node
@@ -216,31 +209,27 @@ class RayEngine(Engine):
     def _unplaced(self) -> Attempt | None:
         """The end of the first task that no node can run and that has waited too long."""
         now = time.monotonic()
-        waiting = [running for running in self._running.values() if running.report is None]
+        waiting = [(reference, running) for reference, running in self._running.items() if running.report is None]
         if not waiting or now - self._placed_at < _PLACEMENT_EVERY_S:
             return None
         step_s, self._placed_at = min(now - self._placed_at, LONGEST_STEP_S), now
         fit = self._nodes.known.fit
-        for running in waiting:
+        for reference, running in waiting:
             if fit and running.excluded.issuperset(node.node_id for node in fit):
-                return self._sent_again(running)
+                del self._running[reference]
+                self._reports.withdraw.remote(running.attempt)
+                failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
+                return Attempt(task=running.task, attempt=running.attempt, failure=failure)
             missing = lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit])
             running.update_resource(missing, step_s)
             if fit and running.missing_resource and running.missing_s >= self._patience_s:
                 message = (
                     f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a "
-                    f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
+                    f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now "
+                    f"{self._stall_s:g}"
                 )
                 return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
         return None
-
-    def _sent_again(self, running: RemoteAttempt) -> Attempt:
-        """The end of an attempt that waits, and may run on none of the nodes that get tasks now."""
-        [reference] = [reference for reference, other in self._running.items() if other is running]
-        self._take(reference)
-        self._reports.withdraw.remote(running.attempt)
-        failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
-        return Attempt(task=running.task, attempt=running.attempt, failure=failure)
 
     def close(self) -> None:
         for reference in [reference for reference, running in self._running.items() if running.missing_resource]:
@@ -332,8 +321,7 @@ def _attempt_that_travels() -> Callable[..., Any]:
 
 
 def _kill_on_node(running: RemoteAttempt) -> None:
-    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the
-    loss."""
+    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the loss."""
     assert running.report is not None
     running.report_age_s = 0.0
     on_node(ray.remote(num_cpus=0, max_retries=0)(kill_supervisor), running.node_id, "kill").remote(running.report)

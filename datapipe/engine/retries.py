@@ -56,8 +56,6 @@ _RESUME = "Committed tasks are kept. Then run the same command again"
 
 
 class TaskFailedError(DatapipeError):
-    """A task failed for the last time."""
-
     def __init__(self, text: str, failure: Failure) -> None:
         super().__init__(text)
         self.failure = failure
@@ -65,8 +63,7 @@ class TaskFailedError(DatapipeError):
 
 @dataclass(slots=True)
 class Retries:
-    """Tasks that wait for another attempt. `locate` names a document of a task by its key:
-    "web/a.jsonl:120"."""
+    """Tasks that wait for another attempt. `locate` names a document of a task by its key: "web/a.jsonl:120"."""
 
     execution: ExecutionSpec
     locate: Callable[[Task, bytes], str]
@@ -103,12 +100,10 @@ class Retries:
                 return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
-        """Queues another attempt for a time of the monotonic clock, after an outage, which counts as no
-        failure."""
+        """Queues another attempt for a time of the monotonic clock, after an outage, which counts as no failure."""
         heapq.heappush(self._waiting, (until, task.fingerprint, task))
 
     def due(self) -> list[Task]:
-        """Takes the tasks whose pause is over."""
         tasks = []
         while self._waiting and self._waiting[0][0] <= time.monotonic():
             tasks.append(heapq.heappop(self._waiting)[2])

@@ -8,14 +8,13 @@ A report is made twice: before the snapshot is published, to be kept with it, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from time import perf_counter
 
 from datapipe.credentials import masked
-from datapipe.document_name import document_name
 from datapipe.engine.events import RunEnded, RunStarted, all_of
 from datapipe.engine.history import node_hours
 from datapipe.engine.local import usable_cores
@@ -26,15 +25,14 @@ from datapipe.errors import DatapipeError
 from datapipe.records.names import TOKENIZER
 from datapipe.report.card.provenance import provenance
 from datapipe.report.card.write import write_card
-from datapipe.report.contamination import list_counts
-from datapipe.report.distributions import distributions
+from datapipe.report.distributions import distributions, list_counts
 from datapipe.report.html.page import write_page
 from datapipe.report.report import Command, Report, write_report
 from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
-from datapipe.steps.splits import file_hash
+from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
 
@@ -123,7 +121,9 @@ def _report(
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    shown = distributions(run.root, plan.steps, _names_of(run))
+    sources = {} if run.request is None else run.request.sources
+    name_of = names_of_keys({name: source.files for name, source in sources.items()})
+    shown = distributions(run.root, plan.steps, name_of)
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
@@ -159,18 +159,6 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
         return None if run.before is None else run.before.fingerprint
     names = [publication.snapshot.fingerprint for publication in publications(run.root)]
     return names[-2] if len(names) > 1 else None
-
-
-def _names_of(run: Run) -> Callable[[bytes], str]:
-    """What names a document by its key."""
-    sources = {} if run.request is None else run.request.sources
-    files = {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
-
-    def name_of(key: bytes) -> str:
-        source, path = files[int.from_bytes(key[:8], "big")]
-        return document_name(source, path, int.from_bytes(key[8:], "big"))
-
-    return name_of
 
 
 def _about(run: Run) -> Command:

@@ -87,7 +87,7 @@ def _sources(inputs: Sequence[str]) -> dict[str, Files]:
     for pattern in inputs:
         patterns.setdefault(str(Path(re.split(r"[*?\[]", pattern)[0] + "x").parent), []).append(pattern)
     return {
-        name: discover(name, listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
+        name: discover(listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
         for name, listed in patterns.items()
     }
 
@@ -105,7 +105,6 @@ class _Reading:
         self.read_s = self.count_s = 0.0
 
     def shown(self, name: str) -> str:
-        """The folder of a source; of a single file its path."""
         files = self.sources[name]
         return files[0][0].url if len(files) == 1 else name
 
@@ -140,7 +139,6 @@ class _Reading:
         self.rejected += len(batch.rejected)
 
     def count(self, texts: pa.Array) -> None:
-        """Adds the words of training texts."""
         started = perf_counter()
         for counted in counted_words(texts, self.pattern):
             self.words.add(counted)

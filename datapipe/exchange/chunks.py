@@ -6,7 +6,7 @@
 Of an exchange that is a join (`Exchange.old_beside`), rows of this run are read first, and then the reference rows with their
 hashes: most rows of a large index are never held.
 
-All tables together hold `limit_bytes`, shared in proportion to their sizes. A stage gets a slice of that at once, since it needs
+All tables together hold `limit_bytes`, shared in proportion to their sizes. A stage gets a slice of that at once: it needs
 several times as much. Where a group of rows spans several chunks, each of them begins with the group's first row."""
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def read_chunks(
     limit_bytes: int,
 ) -> Iterator[Bucket]:
     """The rows of a range of hashes in buckets of about `limit_bytes`; `global_stage.Global` describes how hot keys are cut."""
-    limits = _limits(tables, limit_bytes)
+    row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
+    total = max(1, sum(row_bytes.values()))
+    limits = {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
     reached, end = (start,), (stop,)
     while reached < end:
         portions = _portions(root, tables, exchange, reached, end, limits)
@@ -67,7 +69,7 @@ def _portions(
     root: Root, tables: Tables, exchange: Exchange, start: Bound, stop: Bound, limits: Mapping[str, int]
 ) -> dict[str, tuple[Parts, Bound]]:
     """The first rows of [start, stop) of each table, and the bound where they end."""
-    new, old = _new_and_old(tables)
+    new, old = (_of_kind(tables, is_reference=is_reference) for is_reference in (False, True))
     if not exchange.old_beside or not any(old.values()):
         return {name: read_portion(root, files, start, stop, limits[name]) for name, files in tables.items()}
     halves = {name: max(LEAST_BYTES, limit // 2) for name, limit in limits.items()}
@@ -82,9 +84,8 @@ def _portions(
     return portions
 
 
-def _new_and_old(tables: Tables) -> tuple[Tables, Tables]:
-    old = {name: tuple(file for file in files if file.is_reference) for name, files in tables.items()}
-    return {name: tuple(file for file in files if not file.is_reference) for name, files in tables.items()}, old
+def _of_kind(tables: Tables, *, is_reference: bool) -> Tables:
+    return {name: tuple(file for file in files if file.is_reference == is_reference) for name, files in tables.items()}
 
 
 def _slice(
@@ -96,7 +97,7 @@ def _slice(
     if sum(sizes.values()) <= limit_bytes or len(hashes) > 1:
         yield {name: _sorted(parts, schemas[name]) for name, parts in spans.items()}
         return
-    largest = _largest(sizes)
+    largest = max(sizes, key=lambda name: (sizes[name], name))
     others = {name: _sorted(parts, schemas[name]) for name, parts in spans.items() if name != largest}
     slices = (_sorted(parts[largest], schemas[largest]) for parts in in_slices({largest: spans[largest]}))
     for chunk in _with_heads(slices, exchange, schemas[largest]):
@@ -113,20 +114,16 @@ def _hot_key(
     limits: Mapping[str, int],
 ) -> Iterator[Bucket]:
     """The rows of one hash: chunks of the table that has most of them, each with all rows of the others."""
-    new = _new_and_old(tables)[0]
+    new = _of_kind(tables, is_reference=False)
     if exchange.old_beside and not any(_size(root, new[name], start, stop, limits[name]) for name in exchange.old_beside):
         tables = new
     sizes = {name: _size(root, files, start, stop, limits[name]) for name, files in tables.items()}
-    largest = _largest(sizes)
+    largest = max(sizes, key=lambda name: (sizes[name], name))
     others = {name: read_rows(root, files, start, stop) for name, files in tables.items() if name != largest}
     others = {name: _empty(schemas[name]) if rows is None else rows for name, rows in others.items()}
     slices = read_slices(root, tables[largest], start, stop, limits[largest])
     for chunk in _with_heads(slices, exchange, schemas[largest]):
         yield {**others, largest: chunk}
-
-
-def _largest(sizes: Mapping[str, int]) -> str:
-    return max(sizes, key=lambda name: (sizes[name], name))
 
 
 def _with_heads(slices: Iterable[pa.RecordBatch], exchange: Exchange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -152,12 +149,6 @@ def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, 
         parts, start = read_portion(root, files, start, stop, limit_bytes)
         total += sum(part.nbytes for part in parts)
     return total
-
-
-def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
-    row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
-    total = max(1, sum(row_bytes.values()))
-    return {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
 
 
 def _sorted(parts: Parts, schema: pa.Schema) -> pa.RecordBatch:

@@ -171,17 +171,14 @@ class TableWriters:
             if name not in self.schemas or not rows.schema.equals(self.schemas[name]):
                 found = f"{name}: {rows.schema.to_string(show_field_metadata=False)!r}"
                 raise DatapipeError(f"{where}: returned rows of {found}, which is not what it declared")
+            if rows.num_rows and name not in self._writers:
+                path = f"{self.folder}/{name}.exchange"
+                self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
             if rows.num_rows:
-                self._writer(name).add(rows)
+                self._writers[name].add(rows)
         if sum(writer.held_bytes for writer in self._writers.values()) >= self.run_bytes:
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
         return sum(rows.nbytes for rows in tables.values())
-
-    def _writer(self, name: str) -> ExchangeWriter:
-        if name not in self._writers:
-            path = f"{self.folder}/{name}.exchange"
-            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
-        return self._writers[name]
 
     def finish(self, prefix: str = "") -> dict[str, tuple[ExchangeFile, ...]]:
         return {f"{prefix}{name}": (writer.finish(),) for name, writer in sorted(self._writers.items())}
@@ -211,10 +208,9 @@ def _message(block: pa.RecordBatch) -> pa.Buffer:
 def sorted_rows(table: pa.Table) -> pa.RecordBatch:
     """The rows of a table as one batch, sorted by their words. Rows with equal words come in any order, so their other columns
     must be equal too."""
-    table = table.combine_chunks()
     if table.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
-    rows = table.to_batches()[0]
+    rows = table.combine_chunks().to_batches()[0]
     return take_rows(rows, order_of(rows))
 
 
@@ -222,12 +218,8 @@ def order_of(rows: pa.RecordBatch) -> np.ndarray:
     """The order of rows by their words, (num_rows,). Further words count where hashes are equal: few are."""
     (hashes,) = sort_words(rows, 1)
     order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    same = hashes[1:] == hashes[:-1]
-    tied = np.zeros(len(order), np.bool_)
-    tied[1:] |= same
-    tied[:-1] |= same
-    positions = np.flatnonzero(tied)
+    same = np.concatenate([[False], hashes[order[1:]] == hashes[order[:-1]], [False]])
+    positions = np.flatnonzero(same[1:] | same[:-1])
     if len(positions):
         of_equal = order[positions]
         words = sort_words(take_rows(sorted_columns(rows), of_equal))

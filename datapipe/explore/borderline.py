@@ -3,11 +3,9 @@
     borderline tables of the map tasks  ─▶  the 50 just kept and the 50 just dropped, nearest first
     tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweep.py`)
 
-A document "just kept" is one that the run kept: of those that passed the filter and were dropped by a later stage, only their
-number is shown. With `mode: tag`, nothing was dropped, and the sides are those that would be kept and dropped.
+A document "just kept" is one that the run kept; those that a later stage dropped are
+only counted. With `mode: tag`, the sides are those that would be kept and dropped.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -30,14 +28,13 @@ MOST_TRIED = 200
 
 EXCERPT_CHARS = 300
 EXCERPTS_S = 1.5
-"""Excerpts are read for so long; the rows that remain come without one, and the page can ask for their documents."""
+"""Excerpts are read for so long; the remaining rows come without one."""
 
 _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 
 
 def sides(view: DocumentView, rule: RuleOf) -> dict[str, Any]:
-    """The documents nearest the threshold on either side."""
     tried = _nearest(view.output, rule, is_dropped=False, most=MOST_TRIED)
     kept = [row for row in tried if row["fate"] == "kept"][:MOST_SHOWN]
     tried = tried[: tried.index(kept[-1]) + 1] if len(kept) == MOST_SHOWN else tried
@@ -52,7 +49,6 @@ def sides(view: DocumentView, rule: RuleOf) -> dict[str, Any]:
 
 
 def _nearest(output: Inspector, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
-    """Documents on one side that the run has decided about, nearest first."""
     return output.database.rows(
         "select near.key, near.value, near.threshold, facts.fate from near join facts using (key) "
         "where near.stage = $stage and near.rule = $rule and near.source in $sources and is_dropped = $dropped "
@@ -87,7 +83,7 @@ def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
     """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
     if rule.facts.side == "other":
         raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
-    about = {**_about(output, rule), "in_force": rule.facts.threshold}
+    about = _about(output, rule) | {"in_force": rule.facts.threshold}
     accepted = Accepted(output.use_of(next(iter(rule.of_sources)), rule.stage), rule.facts.option)
     tagged = swept_tags(output, rule, accepted) if rule.facts.mode == "tag" else None
     if tagged is None:

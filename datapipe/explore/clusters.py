@@ -2,11 +2,9 @@
 
     facts with a survivor  ─▶  grouped by stage, rule and survivor  ─▶  the first clusters of an order  ─▶  their members
 
-A cluster is what one rule of a stage dropped in favour of one document. Samples are keyed by the survivor: the same query
-returns the same clusters each time, and a larger sample contains the smaller one. Texts are read one cluster at a time.
+A cluster is what one rule of a stage dropped in favour of one document. Samples are
+keyed by the survivor. Texts are read one cluster at a time.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,13 +13,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from datapipe.config import catalogue
-from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
 from datapipe.explore.differences import Segment, difference
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
-from datapipe.explore.located import LocatedDocument
 from datapipe.explore.rows import MOST_LISTED
 from datapipe.records.names import RUN
 from datapipe.stage.global_stage import Global
@@ -53,12 +49,8 @@ def _groups(database: Database, stage: str, source: str, sort: str, limit: int, 
 
 
 def _members(database: Database, stage: str, survivor: bytes, limit: int, sort: str = "sample") -> list[dict[str, Any]]:
-    """The first documents that a stage dropped in favour of one."""
     order = "value nulls last, " if sort == "least_alike" else ""
     return database.rows(_MEMBERS.format(order=order), {"stage": stage, "survivor": survivor, "limit": limit})
-
-
-# ------------------------------------------------------------------------------------------------ for the terminal
 
 
 def find_clusters(
@@ -77,10 +69,8 @@ def find_clusters(
     Args:
         stage: a stage, "stage:rule", or "all".
         source: clusters that lost documents of this source; empty for all sources.
-        count: at most so many clusters.
-        members: at most so many dropped documents of each cluster.
-        least_alike: whether clusters and members come in the order of their similarity, lowest first and unmeasured last.
-            Otherwise both are keyed samples.
+        count, members: most clusters, and most dropped documents of each.
+        least_alike: lowest similarity first and unmeasured last; otherwise keyed samples.
     """
     inspector.select_sources(source)
     sort = "least_alike" if least_alike else "sample"
@@ -91,12 +81,16 @@ def find_clusters(
 
 
 def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> dict[str, Any]:
-    """The cluster with its texts."""
     locate, survivor = inspector.locator.locate, inspector.locator.locate(group["survivor"])
-    size, unit = _shingles(inspector.use_of(group["source"], group["stage"]))
+    use = inspector.use_of(group["source"], group["stage"])
+    stage = None if use is None else catalogue.build_stage(use)
+    size, unit = stage.shingles() if isinstance(stage, Global) else (5, "word")
     decided = inspector.facts_of([group["survivor"]]).get(group["survivor"])
     listed = _members(inspector.database, f"{group['stage']}:{group['rule']}", group["survivor"], members, sort)
-    no_text = _why_no_text(survivor) if survivor.text is None else None
+    no_text = None
+    if survivor.text is None:
+        is_of_index = survivor.run and not Root(survivor.run).exists(RUN)
+        no_text = "an index holds no texts" if is_of_index else "its file is missing or has changed"
     later = reason_of(decided) if decided is not None and decided["fate"] == "dropped" else None
     return {
         "stage": group["stage"],
@@ -108,18 +102,7 @@ def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort:
     }
 
 
-def _shingles(use: StageUse | None) -> tuple[int, Literal["word", "char"]]:
-    stage = None if use is None else catalogue.build_stage(use)
-    return stage.shingles() if isinstance(stage, Global) else (5, "word")
-
-
-def _why_no_text(document: LocatedDocument) -> str:
-    is_of_index = document.run and not Root(document.run).exists(RUN)
-    return "an index holds no texts" if is_of_index else "its file is missing or has changed"
-
-
 def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
-    """The error where no cluster matches."""
     option, where = f"--clusters {stage}", f"source '{source}'" if source else "this output"
     built = {
         use.alias: catalogue.build_stage(use)
@@ -139,12 +122,7 @@ def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
     return UserError(f"{option}: '{stage}' is no stage of {where}.{suggest(stage, makers)} {listed}")
 
 
-# ------------------------------------------------------------------------------------------------ for the page
-
-
 class ClusterQuery(BaseModel, frozen=True):
-    """A request for clusters: of a stage, and of a source or of all."""
-
     stage: str = ""
     source: str = ""
     sort: Literal["size", "least_alike", "sample"] = "size"
@@ -153,10 +131,10 @@ class ClusterQuery(BaseModel, frozen=True):
 
 
 def listed_clusters(view: DocumentView, query: ClusterQuery) -> dict[str, Any]:
-    """A page of clusters. Raises UserError for a source that there is not."""
     view.output.select_sources(query.source)
     groups = _groups(view.output.database, query.stage, query.source, query.sort, query.limit, query.offset)
-    facts, clusters = view.output.facts_of([group["survivor"] for group in groups]), []
+    facts = view.output.facts_of([group["survivor"] for group in groups])
+    clusters = []
     for group in groups:
         similarity = None if group["least"] is None else [group["least"], group["greatest"]]
         row = _row(view, group["survivor"], facts)
@@ -165,7 +143,6 @@ def listed_clusters(view: DocumentView, query: ClusterQuery) -> dict[str, Any]:
 
 
 def shown_cluster(view: DocumentView, key: bytes, stage: str, members: int) -> dict[str, Any]:
-    """A cluster with its texts, and what differs between the survivor and each dropped document."""
     found = _members(view.output.database, stage, key, min(members, MOST_MEMBERS))
     if not found:
         raise UserError(f"No document was dropped by '{stage}' in favour of this one. Choose a cluster of api/clusters.")
@@ -176,14 +153,16 @@ def shown_cluster(view: DocumentView, key: bytes, stage: str, members: int) -> d
     for member in found:
         other, other_note = _text_of(view, member["key"], facts)
         parts: Sequence[Segment] = (Segment(text=other, differs=False),)
-        shingles = _shingles(view.output.use_of(member["source"], stage))
-        for passage in difference(text, other, shingles, context=None).passages if text and other else ():
+        for passage in difference(text, other, context=None).passages if text and other else ():
             own_parts, parts = own_parts or passage.first, passage.second
-        shown = {"row": _row(view, member["key"], facts), "parts": [asdict(part) for part in parts if part.text]}
-        listed.append({**shown, "similarity": member["value"], "note": other_note})
-    own_parts = own_parts or (Segment(text=text, differs=False),)
-    survivor = {"row": _row(view, key, facts), "parts": [asdict(part) for part in own_parts if part.text], "note": note}
-    return {"survivor": survivor, "members": listed}
+        listed.append({**_shown(view, member["key"], facts, parts, other_note), "similarity": member["value"]})
+    return {"survivor": _shown(view, key, facts, own_parts or (Segment(text=text, differs=False),), note), "members": listed}
+
+
+def _shown(
+    view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]], parts: Sequence[Segment], note: str
+) -> dict[str, Any]:
+    return {"row": _row(view, key, facts), "parts": [asdict(part) for part in parts if part.text], "note": note}
 
 
 def _row(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,11 +3,8 @@
     facts of both  ─▶  one row a document, joined by key  ─▶  only in one, with the other's reason
     reports of both                                       ─▶  numbers of sources, rules side by side
 
-Documents are the same where source, file and position are: two mixtures over the same data. What does not fit into memory
-spills to disk.
+Documents are the same where source, file and position are: two mixtures over the same data.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -20,7 +17,6 @@ from datapipe.report.snapshot_list import option_changes
 
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
-
 
 _BOTH = """
 select count(*) as documents from a.facts join b.facts using (key) where a.facts.fate = 'kept' and b.facts.fate = 'kept'
@@ -55,12 +51,8 @@ class Counts(Record):
 
 
 class OneSided(Record):
-    """The documents that one output alone keeps.
-
-    Attributes:
-        reasons: why the other does not, "stage:rule", "quarantined: stage" or `NOT_READ` → documents, most frequent first.
-        sample: by reason, names of documents: a keyed sample.
-    """
+    """The documents that one output alone keeps, with a keyed sample of names, by the reason of the
+    other: "stage:rule", "quarantined: stage" or `NOT_READ`, most frequent first."""
 
     documents: int
     reasons: dict[str, int]
@@ -68,21 +60,14 @@ class OneSided(Record):
 
 
 class Membership(Record):
-    """Documents that both outputs keep, and those that one alone keeps."""
-
     both: int
     only_first: OneSided
     only_second: OneSided
 
 
 class RuleChange(Record):
-    """A rule that decides or measures otherwise.
-
-    Attributes:
-        thresholds: None where it differs by document, or there is no such rule.
-        failed: shares of the measured documents that fail the rule; None where there is no such rule.
-        medians: of the measured values, within a bin; None where nothing was measured.
-    """
+    """A rule that decides or measures otherwise: thresholds, failing shares of the measured documents, and medians of the
+    values. None where there is no such rule, a threshold differs by document, or nothing was measured."""
 
     source: str
     stage: str
@@ -105,7 +90,6 @@ class Comparison(Record):
 
 
 def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Comparison:
-    """Two outputs and their reports side by side."""
     first, second = map(Inspector.open, outputs)
     one, other = reports
     return Comparison(
@@ -124,20 +108,12 @@ def _status(report: Report) -> OutputStatus:
 
 
 def _counts(first: Entry | None, second: Entry | None) -> Counts:
-    one, other = (None if entry is None else entry.documents for entry in (first, second))
-    return Counts(
-        read=(one and one.read, other and other.read),
-        kept=(one and one.kept, other and other.kept),
-        tokens=(first and first.tokens, second and second.tokens),
-    )
+    both = [(entry.documents.read, entry.documents.kept, entry.tokens) if entry else (None,) * 3 for entry in (first, second)]
+    return Counts(**dict(zip(("read", "kept", "tokens"), zip(*both))))
 
 
 def membership(first: Inspector, second: Inspector, count: int = 3) -> Membership:
-    """Which documents only one of two outputs keeps.
-
-    Args:
-        count: documents of each reason in the samples.
-    """
+    """Which documents only one of two outputs keeps, with names of `count` documents of each reason."""
     database = Database({"a": first.facts, "b": second.facts}, first.limits)
 
     def only(output: Inspector, own: str, other: str) -> OneSided:
@@ -150,9 +126,6 @@ def membership(first: Inspector, second: Inspector, count: int = 3) -> Membershi
     return Membership(both=both, only_first=only(first, "a", "b"), only_second=only(second, "b", "a"))
 
 
-# ------------------------------------------------------------------------------------------------ reports side by side
-
-
 def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     """The rules of two reports that measured different values or have different thresholds, the largest change of the failing
     share first. A rule that one of them lacks counts as passed by all."""
@@ -161,19 +134,17 @@ def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     for source, stage, rule in dict.fromkeys([*measured[0], *measured[1]]):
         one, other = (_facts(rules.get((source, stage, rule))) for rules in measured)
         if one != other:
-            thresholds, failed, medians = zip(one, other)
-            about = {"thresholds": thresholds, "failed": failed, "medians": medians}
+            about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
             changes.append(RuleChange(source=source, stage=stage, rule=rule, **about))
     return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
 
 
 def _facts(rule: Rule | None) -> tuple[float | None, float | None, float | None]:
-    """Threshold, failing share and median."""
     return (None, None, None) if rule is None else (rule.threshold, rule.failed_share, _median(rule.bins))
 
 
 def _median(bins: Sequence[RuleBin]) -> float | None:
-    """The median of a histogram, at its place between the edges of its bin."""
+    """The median of a histogram, by interpolation within its bin."""
     counts = [passed + failed for _, _, passed, failed in bins]
     left = sum(counts) / 2
     for (low, high, _, _), count in zip(bins, counts):

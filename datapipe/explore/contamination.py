@@ -3,11 +3,9 @@
     findings of the map tasks  ─▶  entries by list  ─▶  contaminated, clean and undetectable entries
                                ─▶  keyed sample of documents, each with what was found in it
 
-An output whose mixture has no such stage, or another set of benchmarks, is scanned: the kept documents of its last map step go
-through the same stage, which writes nothing. Memory holds one batch, the entries that are found, and the sample.
+With `against`, the kept documents go through the same stage, which writes nothing.
+Memory holds one batch, the entries that are found, and the sample.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +16,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.tables import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
-from datapipe.report.contamination import counts_of, entries_of, list_counts
+from datapipe.report.distributions import counts_of, entries_of, list_counts
 from datapipe.report.report import Record, SearchedSet
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
@@ -29,7 +27,7 @@ SCAN = "decontaminate.ngram"
 
 
 class Finding(Record):
-    """An entry in a document: bytes of the text as the stage got it."""
+    """An entry in a document: bytes of the text as the stage got it, and what the stage measured."""
 
     list: str
     entry: str
@@ -55,11 +53,8 @@ class FoundEntry(Record):
 
 
 class Contamination(Record):
-    """What an output holds of evaluation sets: counts by list, and a sample of documents.
-
-    Attributes:
-        undetectable: by list, the entries that cannot be found; None where the evaluation files are gone or have changed.
-    """
+    """What an output holds of evaluation sets: counts by list, a sample of documents, and by list
+    the entries that cannot be found; None where the evaluation files are gone or have changed."""
 
     lists: tuple[SearchedSet, ...]
     documents: tuple[FoundDocument, ...]
@@ -68,13 +63,8 @@ class Contamination(Record):
 
 
 def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
-    """What an output holds of evaluation sets. Raises UserError for an output whose run searched for none.
-
-    Args:
-        source: only documents of this source; empty: of all.
-        count: most documents of the sample.
-        against: evaluation files to search the kept documents for; empty: what the run found.
-    """
+    """What an output holds of evaluation sets, or of the evaluation files `against`.
+    Raises UserError for an output whose run searched for none."""
     sources = inspector.select_sources(source)
     if against:
         return _scanned(inspector, sources, count, against)
@@ -96,7 +86,6 @@ def _summary(
     undetectable: dict[str, tuple[str, ...]] | None,
     scanned: pa.Table | None = None,
 ) -> Contamination:
-    """Counts and a keyed sample over the findings of the run, or over those of a scan."""
     table = "found" if scanned is None else "scanned"
     of_sources, options = f"from {table} where source in $sources", {"sources": list(sources)}
     contaminated = inspector.database.rows(
@@ -134,11 +123,7 @@ def _undetectable(
     return names if is_same else None
 
 
-# ------------------------------------------------------------------------------------------------ scanning
-
-
 def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> Contamination:
-    """The kept documents of an output, searched for other evaluation files."""
     options = {"against": list(against), "profile": "strict", "mode": "tag"}
     stage = catalogue.build_stage(StageUse(name=SCAN, alias=SCAN, options=options))
     assert isinstance(stage, Filter)
@@ -152,7 +137,7 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:
-    """The findings in the documents that a source kept. Raises UserError where they are not there any more."""
+    """The findings in the documents that a source kept. Raises UserError where these are gone."""
     files = inspector.kept_files(source)
     if not files:
         raise UserError(f"--against: the output has no cleaned documents of '{source}'. Run the mixture again, then scan.")
@@ -162,6 +147,6 @@ def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.R
         found = stage.process(batch).findings
         if found is not None and found.num_rows:
             about = record.select(["key", "id"]).take(found.column("row"))
-            told = [pa.repeat(text, found.num_rows) for text in (SCAN, "kept")]
-            arrays = [*about.columns, *told, *found.columns[1:], pa.repeat(source, found.num_rows)]
+            by, outcome, of_source = (pa.repeat(text, found.num_rows) for text in (SCAN, "kept", source))
+            arrays = [*about.columns, by, outcome, *found.columns[1:], of_source]
             yield pa.RecordBatch.from_arrays(arrays, schema=FINDINGS.append(pa.field("source", pa.string())))

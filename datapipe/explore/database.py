@@ -11,16 +11,12 @@
 | packed | part of a document in a row of a shard |
 | facts, near, found, parts | the rows behind them, as tasks wrote them; in `facts` too, a key stands once |
 
-Files of an object store are copied to a temporary folder. Then DuckDB can open these files and nothing else, and its settings
-are locked. A WITH clause of a SELECT can hold COPY, INSERT, UPDATE and DELETE, though only at the top of a statement. So a
-user's query runs inside a query of ours (`ask`), where DuckDB refuses them. Memory is bounded by an option; larger sorts and
-joins spill to a temporary folder.
-Queries of this package order by a key that is unique, so that equal runs give equal answers.
+Files of an object store are copied to a temporary folder. DuckDB can open these files and nothing else, and its settings are
+locked. A user's query runs inside a query of ours (`ask`), where DuckDB takes one SELECT that changes nothing. An option bounds
+memory; larger sorts and joins spill to a temporary folder. Queries of this package order by a key that is unique, so that equal
+runs give equal answers.
 """
 
-from __future__ import annotations
-
-import re
 import shutil
 import tempfile
 import weakref
@@ -64,9 +60,8 @@ _COLUMNS: Mapping[str, str] = {
 """Columns that a view always has, with their types; VARCHAR is not written."""
 _HIDDEN = ("path", "place")
 
-_MEMORY = re.compile(r"0*[1-9]\d{0,5}(\.\d+)?\s*[KMGT]i?B|0*([1-9]\d?(\.\d+)?|100)\s*%", re.IGNORECASE)
-_RUNS_SQL = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
-"""In the tree of a query as JSON: functions that run a text as SQL. No quote in a text of the query is without a backslash."""
+_RUNS_SQL = "json_execute_serialized_sql"
+"""A function that runs a text as a statement."""
 
 _FETCHED_ROWS = 32
 """Rows of an answer as Python objects, beside the 2,048 that DuckDB computes at a time."""
@@ -74,36 +69,19 @@ _FETCHED_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What queries may take.
-
-    Attributes:
-        memory: of DuckDB, such as "2GiB".
-        threads: that a query runs on.
-        spill: an existing folder for what does not fit into memory; empty for the temporary folder of the machine.
-    """
+    """What queries may take: memory of DuckDB, threads, and an existing folder for what
+    does not fit into memory; empty for the temporary folder of the machine."""
 
     memory: str = "1GiB"
     threads: int = 2
     spill: str = ""
 
-    def check(self) -> None:
-        """Raises UserError for a limit that DuckDB does not know."""
-        if not _MEMORY.fullmatch(self.memory):
-            raise UserError(f"--memory {self.memory}: expected a size such as 512MiB or 4GiB, above 0 and at most 100%.")
-        if self.spill and not Path(self.spill).is_dir():
-            raise UserError(f"--spill {self.spill}: expected an existing folder.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactFiles:
-    """The facts of one output.
-
-    Attributes:
-        root: of the output.
-        files: by kind, in the order of sources and tasks.
-        inputs: path of each input file by its hash.
-        shards: the published path by what `shard_of_task` names it.
-    """
+    """The facts of one output: files by kind, in the order of sources and tasks, the path of each
+    input file by its hash, and the published path of each shard by what `shard_of_task` names
+    it."""
 
     root: Root
     files: Mapping[str, Sequence[TableFile]]
@@ -115,25 +93,26 @@ class Database:
     """Queries of one output, or of several whose views are in schemas of their own. Safe for several threads."""
 
     def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = Limits()) -> None:
-        limits.check()
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="datapipe-explore-", dir=limits.spill or None))
         except OSError as error:
             where = f"--spill {limits.spill}" if limits.spill else "The temporary folder"
-            raise UserError(f"{where}: {error.strerror}. Expected a folder to write to; --spill names it.") from None
+            raise UserError(f"{where}: {error.strerror}: expected a folder to write to; --spill names it.") from None
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._paths: dict[str, TableFile] = {}
-        self._connection = duckdb.connect(
-            config={
-                "memory_limit": limits.memory.replace(" ", ""),
-                "threads": limits.threads,
-                "temp_directory": str(self._folder / "spill"),
-                "python_enable_replacements": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            }
-        )
-        self._connection.execute("set parquet_metadata_cache = true")
+        options = {
+            "memory_limit": limits.memory,
+            "threads": limits.threads,
+            "temp_directory": str(self._folder / "spill"),
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        try:
+            self._connection = duckdb.connect(config=options)
+            self._connection.execute("set parquet_metadata_cache = true")
+        except duckdb.Error as error:
+            raise UserError(f"--memory {limits.memory}: {error}. A size is expected, such as 512MiB, 4GiB or 50%.") from None
         for name, facts in outputs.items():
             self._connection.execute(f"create schema if not exists {name}; set schema = '{name}'")
             self._attach(facts)
@@ -142,15 +121,9 @@ class Database:
             f"set enable_external_access = false; set lock_configuration = true"
         )
 
-    # ---------------------------------------------------------------------------------------------- queries
-
     def rows(self, query: str, options: Any = None, scanned: pa.Table | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of ours.
-
-        Args:
-            options: values of its parameters, as DuckDB takes them: a list or a dict.
-            scanned: a table in memory, which the query names `scanned`.
-        """
+        """The rows of a query of ours, with a list or a dict of options, and a table in memory that
+        it names `scanned`."""
         with self._cursor() as cursor:
             if scanned is not None:
                 cursor.register("scanned", scanned)
@@ -159,29 +132,17 @@ class Database:
             return [dict(zip(names, row)) for row in answer.fetchall()]
 
     def ask(self, query: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors.
-
-        The query stands inside one of ours, as a text: `query` takes one SELECT, changes nothing and renames equal columns.
-        """
-        cursor = self._connection.cursor()
+        """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors. `query`
+        takes a text with one SELECT, refuses whatever changes data, and renames equal columns."""
+        if _RUNS_SQL in query.lower():
+            raise UserError(f"{_RUNS_SQL}: not available here. Write its query as a sub-query.")
         try:
-            query.encode()
-            statements = list(self._connection.extract_statements(query) or ())
-            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:  # EXPLAIN ANALYZE may write
-                raise UserError('Expected one query that reads, such as "select fate, count(*) from documents group by fate".')
-            [(tree,)] = cursor.execute("select json_serialize_sql($1::varchar)", [query]).fetchall()
-            runs = _RUNS_SQL.search(tree)
-            if runs or not tree.startswith('{"error":false'):
-                raise UserError(f"{runs[1] if runs else tree}: not available here. Write its query as a sub-query.")
-            found = cursor.execute(f"from query({quoted_text(query)})")
-        except UnicodeEncodeError:
-            raise UserError("The query holds bytes that are not UTF-8. Expected text in UTF-8.") from None
-        except duckdb.Error as error:
+            found = self._connection.cursor().execute(f"from query({quoted_text(query)})")
+        except (duckdb.Error, UnicodeEncodeError) as error:
             raise UserError(f"{error}") from None
         return [column[0] for column in found.description or ()], _fetched(found)
 
     def columns(self, view: str) -> list[str]:
-        """The names of the columns of a view."""
         return [row["column_name"] for row in self.rows(f"describe {view}")]
 
     def file_of(self, path: str) -> TableFile:
@@ -194,27 +155,29 @@ class Database:
         try:
             yield cursor
         except (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException) as error:
-            cause = str(error).partition("\n")[0]
-            message = f"A table under work/ cannot be read any more: {cause}. Start the command again."
-            raise CorruptionError(message) from error
+            cause = f"{error}".partition("\n")[0]
+            raise CorruptionError(f"A table under work/ cannot be read any more: {cause}. Start the command again.") from error
         finally:
             cursor.close()
 
-    # ---------------------------------------------------------------------------------------------- views
-
     def _attach(self, facts: FactFiles) -> None:
-        """Makes the views over the facts of an output in the current schema."""
         execute = self._connection.execute
         execute("create table files (file blob, path varchar)")
         execute("create table shards (written varchar, path varchar)")
-        _fill(self._connection, "files", [(number.to_bytes(8, "big"), path) for number, path in facts.inputs.items()])
-        _fill(self._connection, "shards", list(facts.shards.items()))
+        for table, rows in (
+            ("files", [(number.to_bytes(8, "big"), path) for number, path in facts.inputs.items()]),
+            ("shards", facts.shards.items()),
+        ):
+            if rows:
+                execute(f"insert into {table} select unnest(?), unnest(?)", [*map(list, zip(*rows))])
         others = {view: self._view(view, facts) for view in KINDS}["recorded"]
         fails = any(file.rows for file in facts.files.get("quarantine", ()))
-        execute(_SUPERSEDED if fails else "create table superseded (key blob)")
-        [(num_superseded,)] = execute("select count(*) from superseded").fetchall()
-        last = "anti join superseded using (filename, file_row_number)" if num_superseded else ""
-        execute(f"create view facts as from recorded {last}")
+        if fails:
+            execute(_SUPERSEDED)
+            fails = execute("select count(*) from superseded").fetchall() != [(0,)]
+        execute(
+            f"create view facts as from recorded {'anti join superseded using (filename, file_row_number)' if fails else ''}"
+        )
         more = "".join(f", {quoted(name)}" for name in others)
         for views in (_FINDINGS_VIEWS, _PACKED_VIEW, _CLUSTERS_VIEW, _DOCUMENTS_VIEW.format(more=more)):
             execute(views)
@@ -263,8 +226,8 @@ qualify row_number() over (
     filename, file_row_number
 ) > 1
 """
-"""Rows of documents that have another outcome: the step tokenize sets aside documents that the stages kept. A file that was
-read whole after a part of it leaves two rows of a damaged record."""
+"""Rows of documents that have another outcome: the step tokenize sets aside documents that the
+stages kept. A file that was read whole after a part of it leaves two rows of a damaged record."""
 
 _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 
@@ -297,27 +260,18 @@ from parts left join shards on shards.written = parts.shard
 
 
 def quoted(name: str) -> str:
-    """A name of a column in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_text(text: str) -> str:
-    """A text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """A list of texts in SQL."""
     return f"[{', '.join(map(quoted_text, texts))}]::varchar[]"
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, str]]) -> None:
-    if rows:
-        connection.execute(f"insert into {table} select unnest(?), unnest(?)", [list(column) for column in zip(*rows)])
-
-
 def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-    """The rows of an answer, a few in memory at a time."""
     try:
         while rows := found.fetchmany(_FETCHED_ROWS):
             yield from rows

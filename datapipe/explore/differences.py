@@ -3,14 +3,10 @@
     texts  ─▶  words  ─┬─▶  words of one text alone, n-grams in common: over everything that is compared
                        └─▶  without the common beginning and end  ─▶  aligned  ─▶  passages that differ, with context
 
-Words are those of near-duplicate detection (`word_characters.py`), compared in the canonical caseless form of Unicode. So every
-difference that separates n-grams is one that is shown. In scripts without spaces each character is a word.
-
-The comparison covers the first `COMPARED_CHARS` of each text. Alignment covers `ALIGNED_WORDS` words between the first and the
-last difference, because its time grows faster than the number of words: at most 2 s.
+Words are those of near-duplicate detection (`word_characters.py`), in Unicode's canonical caseless form, so every difference
+that separates n-grams is shown. In scripts without spaces each character is a word. The comparison covers the first
+`COMPARED_CHARS` of each text, and alignment `ALIGNED_WORDS` words between the first and the last difference: at most 2 s.
 """
-
-from __future__ import annotations
 
 import re
 from collections import Counter
@@ -43,13 +39,8 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """A passage of both texts: words that differ, with some common words around them.
-
-    Attributes:
-        first, second: the segments of each text.
-        differing: number of differing words in both.
-        begins, ends: whether the passage contains the beginning, and the end, of both texts.
-    """
+    """Words of two texts that differ, with some common words around them: how many differ in both,
+    and whether the passage contains the beginning, and the end, of both texts."""
 
     first: tuple[Segment, ...]
     second: tuple[Segment, ...]
@@ -63,9 +54,8 @@ class Difference:
     """A comparison of two texts.
 
     Attributes:
-        is_equal: whether the texts are the same, letter by letter.
-        words: number of words of each text.
-        only: number of words that the other text lacks, each counted as often as it occurs.
+        is_equal: letter by letter.
+        words, only: words of each text, and of these words that the other lacks, each as often as it occurs.
         in_common: n-grams that are in both, as a share of those in either (Jaccard).
         passages: in the order of the texts; none where the words are the same.
         is_whole: whether the comparison covers all of both texts.
@@ -84,12 +74,8 @@ class Difference:
 def difference(
     first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
 ) -> Difference:
-    """Compares two texts.
-
-    Args:
-        shingles: size and unit of the n-grams: words, or characters of words.
-        context: common words around each difference; None for one passage with both whole texts.
-    """
+    """Compares two texts by n-grams of this size and unit. `context` is the number of common words
+    around each difference; None for one passage with both whole texts."""
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
     spans = word_spans(texts[0]), word_spans(texts[1])
     words = [[_folded(text[start:stop]) for start, stop in each] for text, each in zip(texts, spans)]
@@ -112,13 +98,11 @@ def difference(
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """The start and stop of each word of a text."""
     return [match.span() for match in _patterns()[0].finditer(text)]
 
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A word, and the characters in words that are ignored."""
     kinds = word_table()
     joined = _ranges((kinds & (LETTER | NUMBER) != 0) & (kinds & ALONE == 0))
     alone, marks, ignored = (_ranges(kinds & kind != 0) for kind in (ALONE, MARK, IGNORED))
@@ -126,13 +110,12 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _ranges(chosen: np.ndarray) -> str:
-    """The code points that are chosen, (0x110000,) bool, as they are written between the brackets of a pattern."""
+    """The chosen code points, (0x110000,) bool, as a pattern writes them between brackets."""
     borders = np.flatnonzero(np.diff(chosen, prepend=False, append=False))  # start, stop, start, stop, ...
     return "".join(f"\\U{start:08x}-\\U{stop - 1:08x}" for start, stop in borders.reshape(-1, 2).tolist())
 
 
 def _folded(word: str) -> str:
-    """The canonical caseless form of a word."""
     if word.isascii():
         return word.lower()
     return normalize("NFD", normalize("NFD", _patterns()[1].sub("", word)).casefold())
@@ -171,15 +154,8 @@ def common_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
 
 
 def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
-    """By bisection: comparing slices is fast."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    differing = (index for index, (one, other) in enumerate(zip(first, second)) if one != other)
+    return next(differing, min(len(first), len(second)))
 
 
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
@@ -211,11 +187,8 @@ def _groups(opcodes: Sequence[Opcode], context: int) -> list[list[Opcode]]:
 
 
 def _passage(group: Sequence[Opcode], texts: tuple[str, str], starts: Sequence[Sequence[int]]) -> Passage:
-    """A passage. A word is written with what follows it, the first one of a text also with what precedes it.
-
-    Args:
-        starts: of the words of both texts, and the ends of the texts.
-    """
+    """A passage. A word is written with what follows it, the first one of a text also with what
+    precedes it. `starts` are those of the words of both texts, with the ends of the texts."""
     segments: tuple[list[Segment], list[Segment]] = ([], [])
     for tag, start, stop, second_start, second_stop in group:
         for text, own, out, (low, high) in zip(texts, starts, segments, ((start, stop), (second_start, second_stop))):

@@ -4,11 +4,9 @@
     mixture.yaml       ─▶  the stages of each source                                source or from the files of kept documents
     report.json        ─▶  counts by source, and what each rule measured
 
-Everything is read once. A run that goes on meanwhile is seen by the next command. The sample is keyed: the same query returns
-the same documents each time, and a larger sample contains the smaller one.
+Everything is read once. The next command sees what a run has done meanwhile. The sample is keyed:
+the same query returns the same documents each time, and a larger sample contains the smaller one.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,22 +42,14 @@ SAMPLE = "md5(key), key"
 
 COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
 
-_SHOWN_NAMES = 5
 OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
 """Columns that no source and no stage names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspector:
-    """The committed work of an output, and queries about its documents.
-
-    Attributes:
-        steps: with the records that still exist.
-        mixture: as resolved when the run started.
-        locator: finds the documents of the inputs.
-        limits: of queries.
-        lost: by step, files of committed tasks that are gone or cut.
-    """
+    """The committed work of an output, and queries about its documents. `steps` have the records
+    that still exist, `lost` the files of committed tasks that are gone or cut."""
 
     root: Root
     steps: tuple[Step, ...]
@@ -84,10 +74,9 @@ class Inspector:
     @cached_property
     def snapshot(self) -> Snapshot | None:
         """The newest; None where none is published."""
-        try:
+        with suppress(DatapipeError, FileNotFoundError):
             return read_snapshot(self.root)
-        except (DatapipeError, FileNotFoundError):
-            return None
+        return None
 
     @cached_property
     def report(self) -> Report | None:
@@ -97,13 +86,12 @@ class Inspector:
         return None
 
     def counts_of(self, source: str) -> Entry | None:
-        """What the report counts of a source."""
         return None if self.report is None else self.report.sources.get(source)
 
     @cached_property
     def facts(self) -> FactFiles:
-        """The facts of the run. Raises UserError where a task has lost one of its files: without its documents, every count
-        is wrong."""
+        """The facts of the run. Raises UserError where a task has lost one of its
+        files: without its documents, every count is wrong."""
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
         lost = [path for step in steps for path in self.lost.get(step.id, ())]
         if lost:
@@ -113,8 +101,7 @@ class Inspector:
             )
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
-        snapshot = self.snapshot
-        published = {} if snapshot is None else {shard.checksum: shard.path for shard in snapshot.shards}
+        published = {shard.checksum: shard.path for shard in (self.snapshot.shards if self.snapshot else ())}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
             for step in steps
@@ -195,11 +182,8 @@ class Inspector:
                 kept = counts.documents.kept
                 yield f"The files with the {kept:,} kept documents of '{source}' are gone from work/. Run the mixture again."
 
-    # ---------------------------------------------------------------------------------------------- documents
-
     @cached_property
     def removed(self) -> Removed:
-        """The documents that were taken down from the newest snapshot."""
         return read_removed(self.root, newest_manifest(self.root))
 
     def find(self, outcome: Fate, source: str = "", reason: str = "", count: int = 5) -> list[dict[str, Any]]:
@@ -237,11 +221,8 @@ class Inspector:
         return [self._document(row) for row in rows]
 
     def find_document(self, text: str) -> dict[str, Any]:
-        """One document, as `find` returns it. Raises UserError where the run has no such document.
-
-        Args:
-            text: a form that `InputFiles.key` takes, or the document's own id.
-        """
+        """One document by a form that `InputFiles.key` takes or by its own id, as
+        `find` returns it. Raises UserError where the run has no such document."""
         try:
             key, problem = self.named_key(text), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
         except UserError as error:
@@ -269,12 +250,11 @@ class Inspector:
         """The key of the document with this id; None where there is none. Raises UserError where several have it."""
         found = self.database.rows("select key from facts where id = ? order by key", [own_id])
         if len(found) > 1:
-            names = ", ".join(self.locator.label(row["key"]) for row in found[:_SHOWN_NAMES])
+            names = ", ".join(self.locator.label(row["key"]) for row in found[:5])
             raise UserError(f"{own_id!r}: {len(found):,} documents have this id: {names}. Expected one of these names.")
         return found[0]["key"] if found else None
 
     def kept_row(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """All columns of a kept document, its text among them, as the stages left them."""
         texts = self.texts[self.database.file_of(facts["filename"]).path]
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
@@ -336,11 +316,7 @@ def stage_alias(reason: str) -> str:
 
 
 def matching(requested: str) -> str:
-    """In SQL, whether a requested "stage" or "stage:rule" is that of a row, by the stage's name in the run or in the mixture;
-    an empty text matches everything.
-
-    Args:
-        requested: a parameter, as SQL names it.
-    """
+    """In SQL, whether a parameter with "stage" or "stage:rule" names the reason of a row,
+    by the stage's name in the run or in the mixture; an empty text matches everything."""
     alias = "split_part(stage, '@', 1)"
     return f"({requested} = '' or {requested} in (stage, {alias}, stage || ':' || rule, {alias} || ':' || rule))"

@@ -1,10 +1,8 @@
 """The endpoints below `api/`: from options in a URL to JSON. `README.md` of this package lists them.
 
 Errors of the user's request and of the output are answered with one sentence. An unexpected error is, too, without its message,
-which may quote a document; its traceback is printed where the server runs, without what it says of values.
+which may quote a document; its traceback is printed where the server runs, without the message.
 """
-
-from __future__ import annotations
 
 import re
 import sys
@@ -29,7 +27,7 @@ from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import SearchQuery, search_lines
 from datapipe.explore.server import Answer, PageServer, Request, RequestError
-from datapipe.explore.sweep import RuleOf, rule_of
+from datapipe.explore.sweep import rule_of
 from datapipe.loader.trace import open_run
 from datapipe.stage.global_stage import Global
 
@@ -38,71 +36,70 @@ M = TypeVar("M", bound=BaseModel)
 MOST_FOUND = 200
 MOST_STEPS = 1_000
 
-_UNMEASURED = {"option": "", "side": "other", "mode": "drop"}
-"""What a rule of a run without distributions has."""
-
 
 class Numbers(BaseModel, frozen=True):
-    """Numbers that a request may give: dropped documents of a cluster, rows of a batch."""
-
     members: int = Field(default=3, ge=1)
     global_batch_size: int = Field(default=0, ge=0, lt=1 << 53)
 
 
 class Api:
-    """Answers the requests of the page about one output."""
-
     def __init__(self, output: Inspector) -> None:
         self.output = output
-        self.redactor = Redactor(output)
-        self.rows = Rows(output, self.redactor)
+        self.rows = Rows(output, Redactor(output))
         self.view = DocumentView(self.rows)
 
     def __call__(self, request: Request) -> Answer:
         """The answer to a request. Raises RequestError, and nothing else."""
         try:
             return self._answer(request)
-        except UserError as error:
-            raise RequestError(HTTPStatus.BAD_REQUEST, masked(str(error))) from None
+        except RequestError:
+            raise
         except DatapipeError as error:
-            raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, masked(str(error))) from None
+            is_users = isinstance(error, UserError)
+            status = HTTPStatus.BAD_REQUEST if is_users else HTTPStatus.INTERNAL_SERVER_ERROR
+            raise RequestError(status, masked(str(error))) from None
         except Exception as error:
-            raise error if isinstance(error, RequestError) else unexpected(error) from None
+            raise unexpected(error) from None
 
     def _answer(self, request: Request) -> Answer:
-        options = request.query
+        options, output, view = request.query, self.output, self.view
         match request.path:
             case ("output",):
                 return self._output()
             case ("documents",):
-                return self._documents(parsed(Query, options))
+                started, query = perf_counter(), parsed(Query, options)
+                total, rows = self.rows.listed(query)
+                took_ms = round((perf_counter() - started) * 1e3, 1)
+                return {"total": total, "offset": query.offset, "ms": took_ms, "documents": rows}
             case ("lookup",):
-                return {"documents": self._named(options.get("q", "").strip())}
+                text = options.get("q", "").strip()
+                if not text:
+                    raise UserError("Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
+                return {"documents": self.rows.named(text, MOST_FOUND)}
             case ("search",):
                 query = parsed(SearchQuery, options)
-                return _told(search_lines(self.rows, query, self.output.select_sources(query.source)))
+                return _with_errors(search_lines(self.rows, query, output.select_sources(query.source)))
             case ("document", digits):
-                return self.view.view(key_of(digits))
+                return view.view(key_of(digits))
             case ("document", digits, "steps"):
-                return steps_of(self.output, key_of(digits), request)
-            case ("borderline",):
-                return sides(self.view, self._rule(options))
-            case ("sweep",):
-                return swept(self.output, self._rule(options))
+                return steps_of(output, key_of(digits), request)
+            case ("borderline" | "sweep" as kind,):
+                rule = rule_of(output, *(options.get(name, "") for name in ("stage", "rule", "source")))
+                return sides(view, rule) if kind == "borderline" else swept(output, rule)
             case ("clusters",):
-                return listed_clusters(self.view, parsed(ClusterQuery, options))
+                return listed_clusters(view, parsed(ClusterQuery, options))
             case ("cluster", digits):
-                return shown_cluster(self.view, key_of(digits), options.get("stage", ""), parsed(Numbers, options).members)
+                return shown_cluster(view, key_of(digits), options.get("stage", ""), parsed(Numbers, options).members)
         raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
 
     def _output(self) -> Answer:
-        output = self.output
+        output, reasons = self.output, self.rows.reasons
         return {
             "name": None if output.report is None else output.report.name,
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
-            "documents": sum(each["documents"] for each in self.rows.reasons),
-            "cluster_stages": list(dict.fromkeys(each["stage"] for each in self.rows.reasons if each["rule"] == Global.rule)),
+            "documents": sum(each["documents"] for each in reasons),
+            "cluster_stages": list(dict.fromkeys(each["stage"] for each in reasons if each["rule"] == Global.rule)),
             "notes": [masked(note) for note in output.notes],
         }
 
@@ -121,29 +118,16 @@ class Api:
         listed = []
         for name in measured | dropped:
             rule, reason = measured.get(name), dropped.get(name, {"threshold": None, "documents": 0})
-            about = {"threshold": reason["threshold"], **_UNMEASURED}
+            about = {"threshold": reason["threshold"], "option": "", "side": "other", "mode": "drop"}
             about |= {key: getattr(rule, key) for key in about} if rule is not None else {}
             has_borderline = rule is not None and bool(rule.borderline.kept or rule.borderline.dropped)
             has = {"has_borderline": has_borderline, "has_sweep": about["side"] != "other"}
             listed.append({**dict(zip(named, name)), **about, "dropped": reason["documents"], **has})
         return listed
 
-    def _documents(self, query: Query) -> Answer:
-        started = perf_counter()
-        total, rows = self.rows.listed(query)
-        return {"total": total, "offset": query.offset, "ms": round((perf_counter() - started) * 1e3, 1), "documents": rows}
 
-    def _named(self, text: str) -> list[dict[str, Any]]:
-        if not text:
-            raise RequestError(HTTPStatus.BAD_REQUEST, "Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
-        return self.rows.named(text, MOST_FOUND)
-
-    def _rule(self, options: Mapping[str, str]) -> RuleOf:
-        return rule_of(self.output, *(options.get(name, "") for name in ("stage", "rule", "source")))
-
-
-def _told(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
-    """The lines of a search. An error ends them with a line that says so."""
+def _with_errors(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
+    """The lines of a search. An error is their last line."""
     try:
         yield from lines
     except DatapipeError as error:
@@ -153,12 +137,11 @@ def _told(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
 
 
 def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
-    """The training steps that hold a document, for a batch size or a state of the loader."""
     if output.snapshot is None or not output.snapshot.has_tokens:
         raise UserError("This output has no tokens, so no training step reads it. Add a tokenizer to the mixture.")
     state = request.body.get("state") if isinstance(request.body, Mapping) else None
     if request.body is not None and not isinstance(state, Mapping):
-        raise RequestError(HTTPStatus.BAD_REQUEST, 'Expected {"state": …}, the JSON of one loader.state_dict().')
+        raise UserError('Expected {"state": …}, the JSON of one loader.state_dict().')
     size = parsed(Numbers, request.query).global_batch_size if state is None else None
     try:
         found = open_run(output.root.url, global_batch_size=size, state=state).find_document(key.hex())
@@ -170,24 +153,22 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
 
 
 def key_of(digits: str) -> bytes:
-    """A key from its 32 hex digits."""
     if re.fullmatch(r"[0-9a-f]{32}", digits) is None:
-        raise RequestError(HTTPStatus.BAD_REQUEST, "Expected the key of a document: 32 hex digits.")
+        raise UserError("Expected the key of a document: 32 hex digits.")
     return bytes.fromhex(digits)
 
 
 def parsed(model: type[M], options: Mapping[str, str]) -> M:
-    """The options that a request asks for. Raises RequestError for what is none, such as text in the place of a number."""
+    """The options of a request. Raises UserError for text in the place of a number, and the like."""
     try:
         return model.model_validate({name: text for name, text in options.items() if text})
     except ValidationError as error:
         wrong = error.errors()[0]
-        message = f"{wrong['loc'][0]}: {wrong['msg'].replace('Input should be', 'expected')}."
-        raise RequestError(HTTPStatus.BAD_REQUEST, message) from None
+        raise UserError(f"{wrong['loc'][0]}: {wrong['msg'].replace('Input should be', 'expected')}.") from None
 
 
 def unexpected(error: Exception) -> RequestError:
-    """What the page says of a defect. The terminal gets the lines of code, without the message."""
+    """The answer for a defect. The terminal gets the lines of code, without the message."""
     lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
     sys.stderr.write(f"datapipe: an endpoint failed with {type(error).__name__}:\n{masked(lines)}\n")
     return RequestError(
@@ -201,15 +182,11 @@ def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer
     return PageServer(port, Api(Inspector.open(url, limits)))
 
 
-def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:
-    """Serves the page until KeyboardInterrupt, which it raises.
-
-    Args:
-        opens: whether to open the page in a browser, if there is one.
-        say: gets one line, the address, before anything is answered.
-    """
+def serve(url: str, port: int, *, opens: bool, emit: Callable[[str], None], limits: Limits | None = None) -> None:
+    """Serves the page until KeyboardInterrupt, which it raises. `emit` gets the address before
+    anything is answered; `opens` opens it in a browser, if there is one."""
     with open_server(url, port, limits) as server:
-        say(server.url)
+        emit(server.url)
         server.start()
         if opens:
             import webbrowser

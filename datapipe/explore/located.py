@@ -3,16 +3,12 @@
     key ─▶ hash of (source, path), position ─▶ the inputs that an output remembers ─▶ source, path, position
         └▶ is the file still the planned one? ─▶ the smallest split with the position ─▶ one document, with all its columns
 
-The position is a byte offset or a row number. A key may belong to a file of this run, or to a file of an earlier run that a
-stage compares `against`. An index of an earlier run knows source, path and position; the output of an earlier run also knows
-the text.
+The position is a byte offset or a row number. A key may belong to a file of this run, or to one of an earlier run that a stage
+compares `against`: an index of it knows source, path and position, its output also knows the text.
 
-The size and the stamp of a file (time of modification, ETag, commit or digest) are compared with those of the run before it is
-read, and `PlannedInput` compares them again afterwards. A document of a file that differs is not read: another text might stand
-at its position.
+A document of a file whose size or stamp (time of modification, ETag, commit or digest) differs from that of the run is not
+read: another text might stand at its position.
 """
-
-from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,9 +41,7 @@ class LocatedDocument:
     """A document and the file that holds it.
 
     Attributes:
-        source: empty when no run remembers the file.
-        path: `GONE` or `NOT_FOUND` when no run remembers the file.
-        position: byte offset or row number.
+        source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file.
         text: as read; None when it was not requested, or the file no longer holds it.
         run: the output or index of the earlier run that read the document; empty for this run.
     """
@@ -61,20 +55,20 @@ class LocatedDocument:
     @property
     def label(self) -> str:
         """SOURCE/PATH:POSITION, and the earlier run."""
-        name = document_name(self.source, self.path, self.position)
-        return name + (f" (of {masked(self.run)})" if self.run else "")
+        return self.name + (f" (of {masked(self.run)})" if self.run else "")
+
+    @property
+    def name(self) -> str:
+        return document_name(self.source, self.path, self.position)
 
     def to_json(self) -> dict[str, Any]:
         """The document as plain data; `run` and `text` are None where it has none."""
-        name = document_name(self.source, self.path, self.position)
-        return {"document": name, "run": masked(self.run) or None, "text": self.text}
+        return {"document": self.name, "run": masked(self.run) or None, "text": self.text}
 
 
 class Original(NamedTuple):
-    """A document as it was read: a batch of it alone, or None and the note why it cannot be read.
-
-    `refusal` is the user's to end: credentials, say, that are not stored with the output.
-    """
+    """A document as it was read: a batch of it alone, or None and the note why it cannot be
+    read. `refusal` is an error that the user can resolve, such as missing credentials."""
 
     batch: DocumentBatch | None
     note: str = ""
@@ -94,19 +88,9 @@ class DocumentLocator:
     def __init__(self, root: Root, history: RunHistory, mixture: Mixture) -> None:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
 
-    @classmethod
-    def of(cls, root: Root) -> DocumentLocator:
-        """Raises UserError for a folder without a run."""
-        return cls(root, read_history(root), read_mixture(root))
-
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
-        """The document with this key.
-
-        Args:
-            text: whether to read the text, which may take reading a whole archive.
-
-        Raises UserError where the file may not be read.
-        """
+        """The document with this key; reading its text may take reading a whole archive. Raises
+        UserError where the file may not be read."""
         file_number, position = split_key(key)
         if file_number in self.files:
             source, file, _ = self.files[file_number]
@@ -123,11 +107,10 @@ class DocumentLocator:
         return LocatedDocument(source="", path=GONE if all_opened else NOT_FOUND, position=position)
 
     def label(self, key: bytes) -> str:
-        """SOURCE/PATH:POSITION of a document, and the earlier run."""
         return self.locate(key, text=False).label
 
     def read(self, key: bytes) -> Original:
-        """The document of this run with this key, with all its columns. Raises nothing that reading may raise."""
+        """The document of this run with this key, with all its columns; errors become its note."""
         file_number, position = split_key(key)
         if file_number not in self.files:
             return Original(None, "No input file of this run holds the document.")
@@ -162,7 +145,6 @@ class DocumentLocator:
         return "" if stamp == file.stamp else "has changed since the run"
 
     def _fields(self, source: str) -> FieldNames:
-        """What tasks of the run read, in the types that it found."""
         spec = self._mixture.sources[source]
         return FieldNames(
             text=spec.text,
@@ -201,7 +183,7 @@ def split_key(key: bytes) -> tuple[int, int]:
 
 def _earlier_text(url: str, key: bytes) -> str | None:
     """The text of a document in an output; None in an index, which does not know where its input files are."""
-    try:
-        return DocumentLocator.of(Root(url)).locate(key).text
-    except (UserError, FileNotFoundError):
-        return None
+    root = Root(url)
+    with suppress(UserError, FileNotFoundError):
+        return DocumentLocator(root, read_history(root), read_mixture(root)).locate(key).text
+    return None

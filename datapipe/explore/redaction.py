@@ -2,19 +2,14 @@
 
     text, id, column, excerpt, error  ─▶  normalize.*  ─▶  every redacting stage of the source, in its order  ─▶  what is sent
 
-A document may be dropped before the stage that would have redacted it, and a column is never redacted by a run. So the stages
-of `stages/redact/`, and classes that derive from theirs, run over every string before it leaves the server. They run over whole
-strings: an excerpt is cut from the redacted text, since half an address is not recognised. A redaction that fails withholds the
-text, and so does a class of the user's that cannot be loaded, which may be one. Stages with `mode: tag` replace nothing in the
-run, and nothing here.
-
-A control character in an address hides it from a redaction. So the normalizations before the last redaction run first, as they
-do in the run.
+A document may be dropped before the stage that would have redacted it, and a run redacts no column. So the stages of
+`stages/redact/`, and classes that derive from theirs, run over every whole string before it leaves the server: half an address
+is not recognised. A redaction that fails withholds the text, and so does a class of the user's that cannot be loaded, which may
+be one. Stages with `mode: tag` replace nothing. The normalizations before the last redaction run first, as in the run: a
+control character hides an address.
 
 Of a long text the beginning is redacted, and `MARGIN` characters less are shown: what lies across the end is not recognised.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
@@ -32,10 +27,6 @@ from datapipe.errors import DatapipeError
 from datapipe.explore.documents import Inspector
 from datapipe.stage.base import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
-
-_PACKAGE = "stages.redact."
-_NAME = "redact."
-_NORMALIZES = "normalize."
 
 MARGIN = 1 << 16
 """Characters; more than any redaction looks for at once, such as a private key."""
@@ -61,14 +52,12 @@ class Redactor:
         self._of = cache(self._load)
 
     def redacts(self, source: str) -> bool:
-        """Whether the source has a redaction, or may have one."""
         known = self._of(source)
         return bool(known.stages or known.unknown)
 
     def redacted(self, source: str, texts: Sequence[str]) -> list[str]:
-        """The texts after every redaction of a source, and without credentials of URLs that the mixture holds.
-
-        Raises RedactionError where a stage fails: nothing of the texts may then be shown."""
+        """The texts after every redaction of a source, and without credentials of URLs that the mixture holds. Raises
+        RedactionError where a stage fails: nothing of the texts may then be shown."""
         with self._lock:
             known = self._of(source)
             if any(texts) and known.unknown:
@@ -81,7 +70,6 @@ class Redactor:
         return [masked(text) if "://" in text else text for text in texts]
 
     def one(self, source: str, text: str) -> str:
-        """As `redacted`, of one text."""
         return self.redacted(source, [text])[0]
 
     def beginning(self, source: str, text: str, most_chars: int) -> str:
@@ -89,19 +77,18 @@ class Redactor:
         return shown(self.one(source, text[: most_chars + MARGIN]), len(text), most_chars)[:most_chars]
 
     def is_redaction(self, source: str, use: StageUse) -> bool:
-        """Whether a stage of the source is one of its redactions."""
         return any(use.alias == known.alias for known, _ in self._of(source).stages)
 
     def _load(self, source: str) -> _Redactions:
         stages: list[tuple[StageUse, Filter]] = []
         before, normalizing, unknown = 0, list[StageUse](), ""
         for use in self._output.mixture.stages_of(source):
-            if use.name.startswith(_NORMALIZES):
+            if use.name.startswith("normalize."):
                 normalizing.append(use)
-            elif use.name.startswith(_NAME) or ":" in use.name:  # others of the catalogue do not redact, and are not loaded
+            elif use.name.startswith("redact.") or ":" in use.name:  # others of the catalogue do not redact
                 try:
-                    kind = catalogue.stage_class(use.name, use.where)
-                    stage = self._opened(use) if any(base.__module__.startswith(_PACKAGE) for base in kind.__mro__) else None
+                    bases = catalogue.stage_class(use.name, use.where).__mro__
+                    stage = self._opened(use) if any(base.__module__.startswith("stages.redact.") for base in bases) else None
                 except Exception as error:  # of a module of the user's: any
                     unknown = (
                         f"{use.alias} cannot be loaded ({type(error).__name__}), and it may be a redaction, so no text of "
@@ -120,11 +107,7 @@ class Redactor:
 
 
 def shown(redacted: str, num_chars: int, most_chars: int) -> str:
-    """The part of a redacted beginning that may be shown.
-
-    Args:
-        num_chars: of the whole text; its first `most_chars + MARGIN` were redacted.
-    """
+    """The part that may be shown of the redacted first `most_chars + MARGIN` of so many characters."""
     return redacted if num_chars <= most_chars + MARGIN else redacted[: max(len(redacted) - MARGIN, 0)]
 
 
@@ -143,7 +126,6 @@ def _edited(use: StageUse, stage: Stage, batch: DocumentBatch) -> DocumentBatch:
         texts = (result.columns if isinstance(stage, Filter) else result).get("text")
     except Exception as error:
         raise RedactionError(
-            f"{use.alias} failed on this document ({type(error).__name__}), so its text cannot be shown: what it should "
-            f"replace would stand in it."
+            f"{use.alias} failed on this document ({type(error).__name__}), so its text cannot be shown unredacted."
         ) from None
     return batch if texts is None else batch.with_columns({"text": texts})

@@ -3,13 +3,12 @@
     options ─▶ where, order, limit in SQL ─▶ facts ─▶ ids redacted ─▶ rows
 
 Values of kept documents are those of their tags (`mode: tag`). Documents without a value come last in either order, and equal
-ones in the order of their keys, so pages neither overlap nor leave anything out. The id that a document has in its input is
-content, so it passes the redactions of its source. Its name, SOURCE/PATH:POSITION, is made of the names of files and is not.
+ones in the order of their keys, so pages neither overlap nor leave anything out. The id of a document is content, so it passes
+the redactions of its source; its name, SOURCE/PATH:POSITION, does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -32,12 +31,7 @@ _FINITE = "case when isfinite({0}) then {0} end as {1}"
 
 
 class Query(BaseModel, frozen=True, allow_inf_nan=False):
-    """A request for documents. Empty strings and None do not restrict.
-
-    Attributes:
-        stage: by its name in the run or in the mixture.
-        low, high: bounds of the measured value, both included.
-    """
+    """A request for documents. Empty strings and None do not restrict; both bounds of the measured value are included."""
 
     source: str = ""
     fate: Fate | Literal[""] = ""
@@ -57,23 +51,17 @@ class Query(BaseModel, frozen=True, allow_inf_nan=False):
 
 
 class Rows:
-    """Rows of lists, and the look-up of documents by what people call them."""
-
     def __init__(self, output: Inspector, redactor: Redactor) -> None:
         self.output, self.redactor, self.database = output, redactor, output.database
 
     @cached_property
     def reasons(self) -> list[dict[str, Any]]:
         """How many documents each rule of each source dropped, kept or quarantined, and their threshold where all have one."""
-        threshold = (
-            "case when min(threshold) = max(threshold) and isfinite(min(threshold)) then min(threshold) end as threshold"
-        )
         return self.database.rows(
-            f"select source, fate, coalesce(stage, '') as stage, coalesce(rule, '') as rule, {threshold}, "
-            f"count(*) as documents from facts group by all order by all"
+            "select source, fate, coalesce(stage, '') as stage, coalesce(rule, '') as rule, case when min(threshold) = "
+            "max(threshold) and isfinite(min(threshold)) then min(threshold) end as threshold, count(*) as documents "
+            "from facts group by all order by all"
         )
-
-    # ---------------------------------------------------------------------------------------------- lists
 
     def listed(self, query: Query) -> tuple[int, list[dict[str, Any]]]:
         """How many documents a list has, and a page of it. Raises UserError for a request that makes no sense."""
@@ -114,10 +102,9 @@ class Rows:
 
     def named(self, text: str, most: int) -> list[dict[str, Any]]:
         """The rows of the documents with this key, name, id or URL."""
-        try:
+        key = None
+        with suppress(UserError):
             key = self.output.named_key(text)
-        except UserError:
-            key = None
         found = self.database.rows(
             f"select key from facts where key = $key or id = $text or {URL} = $text "
             "order by key is distinct from $key, key limit $most",
@@ -125,10 +112,7 @@ class Rows:
         )
         return self.shown(list(self.output.facts_of([row["key"] for row in found]).values()))
 
-    # ---------------------------------------------------------------------------------------------- rows
-
     def shown(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Facts as rows of the page."""
         rows = []
         for facts in listed:
             value, threshold = finite(facts["value"]), finite(facts["threshold"])
@@ -141,7 +125,7 @@ class Rows:
         return rows
 
     def _redact_ids(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Redacts ids, source by source; a document without an id of its own has its name as its id."""
+        """Redacts ids, source by source; a document without an id has its name as its id."""
         for source in {row["source"] for row in rows}:
             own = [row for row in rows if row["source"] == source and row["id"] not in ("", row["name"])]
             try:

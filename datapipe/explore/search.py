@@ -3,11 +3,8 @@
     kept texts under work/           ─▶ contains? ─▶ redacted ─▶ contains still? ─▶ hit
     other documents, in their files  ─▶ contains? ─▶ redacted ─▶ contains still? ─▶ hit
 
-One record batch is in memory at a time. Only the redacted text counts, so a search cannot tell what stood behind a replacement.
-The scan goes on as long as its lines are read, and stops when the client goes away.
+One record batch is in memory at a time. Only the redacted text counts. The scan stops when the client goes away.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -29,7 +26,7 @@ from datapipe.stage.reader import FieldNames, Split
 
 _AROUND = 120
 _MOST_RANGES = 20
-_TOLD_EVERY_S = 0.5
+_PROGRESS_EVERY_S = 0.5
 _REDACTED_DOCS = 64
 
 
@@ -59,7 +56,7 @@ class _Batch(NamedTuple):
 
 def search_lines(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> Generator[dict[str, Any]]:
     """The lines of the answer: hits, progress, and at the end what was done."""
-    started = told = monotonic()
+    started = shown_at = monotonic()
     num_docs = num_bytes = num_hits = 0
     of_documents, problems = _count(rows, query, sources), list[str]()
 
@@ -77,8 +74,8 @@ def search_lines(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> Gene
         num_docs, num_bytes = num_docs + len(batch.keys), num_bytes + batch.num_bytes
         if num_hits >= query.limit:
             break
-        if monotonic() - told >= _TOLD_EVERY_S:
-            told = monotonic()
+        if monotonic() - shown_at >= _PROGRESS_EVERY_S:
+            shown_at = monotonic()
             yield progress()
     done = {"hits": num_hits, "documents": num_docs, "seconds": round(monotonic() - started, 2)}
     yield {"done": {**done, "stopped": num_hits >= query.limit, "problems": problems[:10]}}
@@ -92,15 +89,13 @@ def _count(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> int:
 
 
 def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: list[str]) -> Iterator[_Batch]:
-    """Kept texts, then all texts of the input files. A file that has changed is left out, and told."""
+    """Kept texts, then all texts of the input files. A file that has changed is left out, and named in `problems`."""
     if query.fate in ("", "kept"):
         for source, file in ((name, file) for name in sources for file in rows.output.kept_files(name)):
             for each in read_table(rows.output.root, file, ["key", "text"]):
                 yield _Batch(source, each.column("key"), each.column("text"), each.column("text").nbytes, ["kept"])
-    if query.fate == "kept":
-        return
     for file_hash, (source, file, reader) in rows.output.locator.files.items():
-        if source not in sources:
+        if source not in sources or query.fate == "kept":
             continue
         spec = rows.output.mixture.sources[source]
         fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
@@ -139,11 +134,7 @@ def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, A
 
 
 def _hit(rows: Rows, query: SearchQuery, facts: Mapping[str, Any], text: str) -> Iterator[dict[str, Any]]:
-    """The row of a document with an excerpt around the first place; nothing where a redaction has replaced it.
-
-    Args:
-        text: redacted.
-    """
+    """The row of a document with an excerpt around the first hit in its redacted text; nothing where there is none."""
     first = query.pattern.search(text)
     if first is not None:
         excerpt = text[max(0, first.start() - _AROUND) : first.end() + _AROUND]

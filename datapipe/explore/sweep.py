@@ -7,16 +7,14 @@ The counts cover the documents that the run kept. A later stage that compares do
 might have kept other survivors if the filter had dropped some. A column `STAGE.RULE` holds the value that a rule measured,
 `STAGE.rule` the first rule that failed. A document without a value passes every threshold.
 
-The command sweeps quantiles, or the thresholds that it is given. The page sweeps up to `MOST_POINTS` numbers that the option
-takes. A bin holds the values from one bound to below the other, so the greatest threshold that drops the bin above is the
-number just below its bound.
+The command sweeps quantiles, or the thresholds that it is given. The page sweeps up to
+`MOST_POINTS` numbers that the option takes. A bin holds the values from one bound to below the
+other, so the greatest threshold that drops the bin above is the number just below its bound.
 """
-
-from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -36,10 +34,7 @@ MAX_DISTINCT = 16
 """Up to this many distinct values, such as counts of stop words, the grid is the values themselves."""
 
 _QUANTILES = (0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.999)
-_DIGITS = range(2, 7)
-
 MOST_POINTS = 2_000
-_HALVES = (-0.5, 0.5, 1.5, 1000.5)
 
 _BY_TAGS = "Of the documents that this run kept. A later stage that compares documents may keep others."
 _BY_HISTOGRAM = (
@@ -48,6 +43,22 @@ _BY_HISTOGRAM = (
 
 Tags = Mapping[str, tuple[str, str]]
 """By source, in SQL: whether a document passes the other rules of the stage, and whether that is unsure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleOf:
+    """A rule of the filters of some sources: what the report knows of it, by source, and the same
+    of the first source, with threshold None where those of the sources differ."""
+
+    stage: str
+    rule: str
+    of_sources: Mapping[str, Rule]
+    facts: Rule
+
+    @property
+    def tagging(self) -> tuple[str, ...]:
+        """The sources whose filter has `mode: tag`."""
+        return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
 
 
 def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> dict[str, Any]:
@@ -70,21 +81,31 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
         raise UserError(_not_tagged(output, threshold, rule))
     limits = {name: rule.of_sources[name].threshold for name in tags}
     in_force = {limit for limit in limits.values() if limit is not None}
-    grid = sorted(set(thresholds)) or _grid(output.database, rule, list(tags), in_force)
-    *sources, total = counted(output.database, rule, tags, grid)
-    common = next(iter(in_force)) if len(set(limits.values())) == len(in_force) == 1 else None
+    grid = set(thresholds)
+    if not grid:
+        values, is_all = tagged_values(output.database, rule, list(tags), MAX_DISTINCT, _QUANTILES)
+        grid = {*(values if is_all else _readable(values)), *filter(math.isfinite, in_force)}
+    *sources, total = counted(output.database, rule, tags, sorted(grid))
     return {
         "stage": rule.stage,
         "rule": rule.rule,
         "option": rule.facts.option,
         "side": rule.facts.side,
         "sources": [{**each, "limit": limits[each["name"]]} for each in sources],
-        "total": {**total, "limit": common},
+        "total": {**total, "limit": min(in_force) if len(set(limits.values())) == len(in_force) == 1 else None},
         "dropping": [name for name in rule.of_sources if name not in tags],
     }
 
 
-# ------------------------------------------------------------------------------------------------ tags in SQL
+def _readable(quantiles: Sequence[float]) -> set[float]:
+    """The quantiles rounded to the fewest digits that keep them distinct."""
+    exact = rounded = set(quantiles)
+    for digits in range(2, 7):
+        rounded = {float(f"{value:.{digits}g}") for value in exact}
+        if len(rounded) == len(exact):
+            break
+    return rounded
+
 
 _COUNTS = """
 with thresholds as (select unnest($grid::double[]) as threshold),
@@ -114,42 +135,37 @@ select value from ranked join wanted using (rank) order by rank
 
 
 def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float]) -> list[dict[str, Any]]:
-    """What each threshold keeps of each source, and of all of them at the end.
+    """What each threshold of a grid, ascending, keeps of each source, and of all of them at the end.
 
     name    of the source, or "total"
     tagged  {documents, bytes} that the filter measured
     kept    {threshold, alone, together} in the order of the grid, both {documents, bytes}: alone, documents pass the rule;
             together, they pass the rule and the other rules of the stage as they are set
     unsure  documents counted under `together` that might fail a rule without a measured value
-
-    Args:
-        grid: thresholds, ascending.
     """
     is_min = rule.facts.side == "min"
     passes, unsure = (" ".join(f"when {quoted_text(name)} then {sql[each]}" for name, sql in tags.items()) for each in (0, 1))
-    query = _COUNTS.format(
-        column=_column(rule.stage, rule.rule), passes=passes, unsure=unsure, compared=">=" if is_min else "<="
-    )
-    all_pass = -math.inf if is_min else math.inf
+    compared, all_pass = (">=", -math.inf) if is_min else ("<=", math.inf)
+    query = _COUNTS.format(column=_column(rule.stage, rule.rule), passes=passes, unsure=unsure, compared=compared)
     options = {"grid": sorted({all_pass, *grid}), "always": -all_pass, "sources": list(tags)}
     none = {"documents": 0, "bytes": 0}
     found = {(row["source"], row["threshold"]): row for row in database.rows(query, options)}
     listed = []
     for source in (*tags, None):
-        at = [found.get((source, threshold), {"alone": none, "together": none, "unsure": 0}) for threshold in (all_pass, *grid)]
-        kept = [{"threshold": each, "alone": row["alone"], "together": row["together"]} for each, row in zip(grid, at[1:])]
-        listed.append({"name": source or "total", "tagged": at[0]["alone"], "kept": kept, "unsure": at[0]["unsure"]})
+        tagged, *kept = (
+            found.get((source, threshold), {"threshold": threshold, "alone": none, "together": none, "unsure": 0})
+            for threshold in (all_pass, *grid)
+        )
+        rows = [{name: row[name] for name in ("threshold", "alone", "together")} for row in kept]
+        listed.append({"name": source or "total", "tagged": tagged["alone"], "kept": rows, "unsure": tagged["unsure"]})
     return listed
 
 
 def tagged_values(
     database: Database, rule: RuleOf, sources: Sequence[str], most: int, ranks: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """The values of a rule, ascending, and whether these are all; where there are more than `most`, those at some ranks.
-
-    Args:
-        ranks: from 0 to 1.
-    """
+    """The values of a rule, ascending, and whether these are all; where there are more
+    than `most`, those at some ranks from 0 to 1."""
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
     found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(found) <= most
@@ -162,52 +178,21 @@ def _column(stage: str, rule: str) -> str:
     return f"coalesce({quoted(f'{stage}.{rule}')}::double, 'nan'::double)"
 
 
-# ------------------------------------------------------------------------------------------------ rules
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleOf:
-    """A rule of the filters of some sources.
-
-    Attributes:
-        of_sources: what the report knows of it, by source.
-        facts: the same of the first source; its threshold is None where those of the sources differ.
-    """
-
-    stage: str
-    rule: str
-    of_sources: Mapping[str, Rule]
-    facts: Rule
-
-    @property
-    def tagging(self) -> tuple[str, ...]:
-        """The sources whose filter has `mode: tag`."""
-        return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
-
-
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
-    """A rule. Raises UserError where no source has measured it.
-
-    Args:
-        stage: by its name in the run or in the mixture.
-        source: only this source.
-    """
-    found = {
-        each.source: each
-        for each in output.rules(source)
-        if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])
-    }
+    """A rule of one source, or of all for "", by the name of its stage in the run or in the
+    mixture. Raises UserError where none has measured it."""
+    found = [each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])]
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-    of_sources, first = {name: each.rule for name, each in found.items()}, next(iter(found.values()))
-    has_one = len({each.threshold for each in of_sources.values()}) == 1
-    facts = first.rule if has_one else first.rule.model_copy(update={"threshold": None})
-    return RuleOf(stage=first.stage, rule=rule, of_sources=of_sources, facts=facts)
+    first = found[0].rule
+    has_one = len({each.rule.threshold for each in found}) == 1
+    facts = first if has_one else first.model_copy(update={"threshold": None})
+    return RuleOf(stage=found[0].stage, rule=rule, of_sources={each.source: each.rule for each in found}, facts=facts)
 
 
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
-    """The tags of a rule's stage, of the sources that have some, and whether they tell which documents pass its other rules:
-    where a filter keeps a share, its cut moves with the threshold."""
+    """The tags of a rule's stage, by source, and whether they decide which documents pass
+    its other rules: where a filter keeps a share, its cut moves with the threshold."""
     if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
     measured = {
@@ -219,7 +204,7 @@ def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
 
 def _others(rules: Mapping[str, Rule], rule: RuleOf) -> tuple[str, str]:
     """In SQL, whether a document passes the other rules of the stage, and whether it might fail one without a measured value:
-    of a rule without a threshold, only the first rule that failed tells the result."""
+    of a rule without a threshold, only the first rule that failed is known."""
     first, passes, unsure = quoted(f"{rule.stage}.rule"), ["true"], ["false"]
     replaced = rule.facts.option if rule.rule == BELOW_SHARE else None
     for index, (name, facts) in enumerate(rules.items()):
@@ -270,28 +255,6 @@ def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------ the grid
-
-
-def _grid(database: Database, rule: RuleOf, sources: Sequence[str], limits: Iterable[float]) -> list[float]:
-    """All measured values, or readable quantiles of them, and the thresholds in force."""
-    values, is_all = tagged_values(database, rule, sources, MAX_DISTINCT, _QUANTILES)
-    return sorted({*(values if is_all else _readable(values)), *filter(math.isfinite, limits)})
-
-
-def _readable(quantiles: Sequence[float]) -> list[float]:
-    """The quantiles rounded to the fewest digits that keep them distinct."""
-    exact = rounded = set(quantiles)
-    for digits in _DIGITS:
-        rounded = {float(f"{value:.{digits}g}") for value in exact}
-        if len(rounded) == len(exact):
-            break
-    return sorted(rounded)
-
-
-# ------------------------------------------------------------------------------------------------ for the page
-
-
 class Accepted:
     """Which thresholds an option of a stage takes; any number where there is no such option."""
 
@@ -302,7 +265,7 @@ class Accepted:
             field = None
         threshold: Any = None if field is None else (field.annotation, field)
         self.model = None if field is None else create_model("Threshold", threshold=threshold)
-        self.is_whole = not any(map(self.takes, _HALVES))
+        self.is_whole = not any(map(self.takes, (-0.5, 0.5, 1.5, 1000.5)))
 
     def takes(self, threshold: float) -> bool:
         if not math.isfinite(threshold) or self.model is None:
@@ -326,48 +289,36 @@ class Accepted:
 
 
 def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
-    """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
-    A document without a value passes any threshold."""
+    """Up to `MOST_POINTS` thresholds over the tags of a rule in the kept documents of its sources, with their total: all
+    values, or quantiles of them, and the one in force. None where there are no tags."""
     tags, is_certain = tags_of(output, rule)
-    grid = _points(output, rule, list(tags), accepted) if tags else []
-    if not grid:
+    ranks, in_force = np.linspace(0, 1, MOST_POINTS - 1).tolist(), rule.facts.threshold
+    values = tagged_values(output.database, rule, list(tags), MOST_POINTS, ranks)[0] if tags else []
+    if not values:
         return None
+    bounds = {accepted.of_value(value, rule.facts.side == "min") for value in values}
+    grid = sorted(filter(accepted.takes, bounds | ({in_force} if in_force is not None else set())))
     total = counted(output.database, rule, tags, grid)[-1]
     is_certain &= not total["unsure"]
     points = [
         {"threshold": each["threshold"], **each["alone"], "together": each["together"]["documents"] if is_certain else None}
         for each in total["kept"]
     ]
-    return {"exact": True, "note": _BY_TAGS, "points": points, "total": total["tagged"]}
-
-
-def _points(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Accepted) -> list[float]:
-    """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
-    in_force, is_min = rule.facts.threshold, rule.facts.side == "min"
-    found, _ = tagged_values(output.database, rule, sources, MOST_POINTS, np.linspace(0, 1, MOST_POINTS - 1).tolist())
-    bounds = {accepted.of_value(value, is_min) for value in found}
-    bounds |= {in_force} if bounds and in_force is not None else set()
-    return sorted(filter(accepted.takes, bounds))
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": total["tagged"]} if grid else None
 
 
 def swept_histograms(rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
-    """Points at the bounds of the bins of report.json, and at the threshold in force."""
     is_min, in_force = rule.facts.side == "min", rule.facts.threshold
     entries = list(rule.of_sources.values())
-    # per bin: its threshold, and its documents
-    bins = [
-        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry.bins] for entry in entries
-    ]
-    bounds = sorted({bound for each in bins for bound, _ in each if accepted.takes(bound)})
+    bins = [(accepted.of_bin(low, high, is_min), good + bad) for entry in entries for low, high, good, bad in entry.bins]
+    without = sum(entry.not_a_number for entry in entries)
+    bounds = sorted({bound for bound, _ in bins if accepted.takes(bound)})
     points = {
-        bound: sum(
-            entry.not_a_number + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
-            for entry, each in zip(entries, bins)
-        )
+        bound: without + sum(count for edge, count in bins if (edge >= bound if is_min else edge <= bound))
         for bound in bounds[:: max(1, len(bounds) // MOST_POINTS)]
     }
     if in_force is not None:
-        points[in_force] = sum(entry.passed + entry.not_a_number for entry in entries)
+        points[in_force] = without + sum(entry.passed for entry in entries)
     unknown = {"bytes": None, "tokens": None, "together": None}
     listed = [{"threshold": bound, "documents": count, **unknown} for bound, count in sorted(points.items())]
     total = {"documents": sum(entry.documents for entry in entries), "bytes": None, "tokens": None}

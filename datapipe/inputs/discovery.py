@@ -50,7 +50,6 @@ _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 
 
 def discover(
-    name: str,
     patterns: Sequence[str],
     reader_for: Callable[[str], Reader],
     fingerprint: str,
@@ -71,22 +70,21 @@ def discover(
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
     schemas: dict[pa.Schema, pa.Schema] = {}
-    left_out = _left_out(exclude, where)
+    excluded = _left_out(exclude, where)
 
     def is_left_out(url: str) -> bool:
-        return any(glob.fullmatch(without_revision(_bare(url))) for glob in left_out)
+        return any(glob.fullmatch(without_revision(_bare(url))) for glob in excluded)
 
     for pattern in patterns:
         is_list = pattern.startswith(SIGN)
-        if is_list:
-            every = _listed(pattern, prefix, is_left_out, where, notes)
-        else:
-            every = _matches(pattern, where, is_left_out, notes)
-        matched = [file for file in every if not is_left_out(file.url)]
-        if not matched and every and not is_list:
-            raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
-        if not matched and not is_list:  # one that is being written may name no file so far
-            raise UserError(f"{where}: '{pattern}' matches no file.{_what_is_there(pattern)}")
+        listed = (
+            _listed(pattern, prefix, is_left_out, where, notes) if is_list else _matches(pattern, where, is_left_out, notes)
+        )
+        matched = [file for file in listed if not is_left_out(file.url)]
+        if not matched and not is_list:  # a list that is being written may name no file so far
+            left_out = f" {counted(len(listed), 'file')}, and `exclude` leaves out all."
+            reason = left_out if listed else f" no file.{_what_is_there(pattern)}"
+            raise UserError(f"{where}: '{pattern}' matches{reason}")
         for file in matched:
             if file.url in urls:
                 continue
@@ -106,7 +104,7 @@ def discover(
     return [files[path] for path in sorted(files)]
 
 
-def look_into(
+def probe_large_files(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
     """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are

@@ -133,11 +133,11 @@ class FileSource(BatchSource):
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
-        fingerprint = read_tokens(self._root, snapshot).fingerprint
+        fingerprint = read_tokens(output_of(Root(self.output))[0], snapshot).fingerprint
         if fingerprint == self.snapshot.fingerprint:
             return self
         options = self._options.model_copy(update={"snapshot": fingerprint, "migrate": True})
-        moved = type(self)(self._root.url, options)
+        moved = type(self)(self.output, options)
         moved.resume(saved, lineage)
         moved._options = options.model_copy(update={"migrate": self._options.migrate})
         return moved

@@ -70,7 +70,6 @@ class ActivityBlock:
         self._count = 0
 
     def write(self, activity: Activity) -> None:
-        """Replaces the message."""
         self._count += 1
         texts = (text[:most] for text, most in zip((activity.work, activity.place), _MOST_CHARS))
         numbers = int(activity.num_docs), int(activity.num_bytes), activity.is_waiting
@@ -143,13 +142,11 @@ def is_published() -> bool:
 
 
 def at_place(place: str) -> None:
-    """Publishes the position of the work in its input."""
     if _published.block is not None:
         _publish(replace(_published.activity, place=place))
 
 
 def on_documents(place: str, key: bytes, num_docs: int, num_bytes: int) -> None:
-    """Publishes the next batch of the work."""
     if _published.block is not None:
         _publish(replace(_published.activity, place=place, key=key, num_docs=num_docs, num_bytes=num_bytes))
 

@@ -26,7 +26,6 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_home() -> Path:
-    """The folder of this machine that all runs share."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if base.startswith("~"):  # a user without a home: nothing is kept
         base = os.devnull

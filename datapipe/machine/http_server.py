@@ -21,8 +21,6 @@ _POLL_S = 0.2
 
 
 class RequestError(Exception):
-    """A request that is refused: its status, and one sentence."""
-
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -30,10 +28,9 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpRequest:
-    """A request: path and options, as sent, the values of the header Host, and the body of a POST, else None."""
+    """A request: path and options, as sent, and the body of a POST, else None."""
 
     target: str
-    hosts: tuple[str, ...] = ()
     body: bytes | None = None
 
 
@@ -152,8 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes | None = None) -> None:
         try:
-            hosts = tuple(self.headers.get_all("Host") or ())
-            answer = self.server.answer(HttpRequest(target=self.path, hosts=hosts, body=body))
+            answer = self.server.answer(HttpRequest(target=self.path, body=body))
         except RequestError as error:
             answer = self.server.refusal(error)
         self._send(answer)

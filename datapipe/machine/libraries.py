@@ -20,10 +20,9 @@ def require(library: str, needed_by: str) -> str:
     """
     extra = _extra_of(library)
     advice = f"Run: pip install 'datapipe[{extra}]'" if extra else f"Run: pip install {library}"
-    try:
-        version = metadata.version(library)
-    except metadata.PackageNotFoundError as error:
-        raise UserError(f"{needed_by} needs {library}, which is not installed. {advice}") from error
+    version = installed_version(library)
+    if version == "none":
+        raise UserError(f"{needed_by} needs {library}, which is not installed. {advice}")
     failure = _import_failure(library) if extra else ""
     if failure:
         raise UserError(f"{needed_by} needs {library}, which is installed and cannot be imported ({failure}). {advice}")
@@ -31,7 +30,6 @@ def require(library: str, needed_by: str) -> str:
 
 
 def installed_version(library: str) -> str:
-    """The version of an installed library; "none" where it is absent."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:

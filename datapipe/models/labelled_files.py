@@ -98,9 +98,7 @@ class LabelledFiles:
     def _files(self) -> list[tuple[InputFile, Reader]]:
         files: dict[str, tuple[InputFile, Reader]] = {}
         for pattern in self.patterns:
-            for file, reader in discover(
-                "labelled", [pattern], lambda path: catalogue.reader_for(path, "FILE"), "stat", "FILE"
-            ):
+            for file, reader in discover([pattern], lambda path: catalogue.reader_for(path, "FILE"), "stat", "FILE"):
                 if reader.gives != "text":
                     raise UserError(f"{file.url}: the file holds pages. Expected texts, such as the documents of a run.")
                 files.setdefault(file.url, (file, reader))

@@ -171,7 +171,6 @@ def _last_name(node: ast.AST) -> str:
 
 
 class _NormalForm(ast.NodeTransformer):
-
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else self.generic_visit(node)

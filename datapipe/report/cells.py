@@ -3,8 +3,6 @@
 Section ─▶ Table: rows of texts and numbers ─▶ columns of a terminal · <table> and chart of a page · Markdown
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,8 +32,7 @@ class Table:
     Attributes:
         title: what to read from the table.
         rows: the first cell of a row is its name; None stands for a number that does not exist.
-        drawing: how a page draws the rows; None: it shows the table alone.
-        note: what else a reader needs; may be empty.
+        drawing: how a page draws the rows.
         strong, weak: names of rows that stand out, and that stand back.
         by_source: whether each column but the first is a source, the last one all of them.
     """
@@ -52,14 +49,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of a report.
-
-    Attributes:
-        anchor: its name in links.
-        tables: shown everywhere.
-        figures: drawn by a page alone; `noun` is what each of them is about.
-        notes: sentences below the tables.
-    """
+    """A part of a report: tables, with notes below them, and figures about a `noun` each, which a page alone draws."""
 
     anchor: str
     title: str
@@ -85,7 +75,6 @@ def cell(value: Cell) -> str:
 
 
 def share(part: float, whole: float) -> Share | None:
-    """A part of a whole; None of nothing."""
     return Share(part / whole) if whole else None
 
 

@@ -1,16 +1,14 @@
-"""Distributions of a run for its report, summed over the committed map tasks: what rules measured, lengths, clusters by size.
+"""What the committed map tasks of a run measured and found, for its report.
 
-    measured, borderline and survivors of the map steps  ─▶  by source, stage and rule  ─▶  `measured`, `lengths`, `clusters`
+    measured, borderline and survivors  ─▶  sums by source, stage and rule  ─▶  `measured`, `lengths`, `clusters`
+    findings of filters that search     ─▶  entries of evaluation sets      ─▶  `contamination`
 
-One table is in memory at a time, beside the sums: 80 kB for each source and rule, and a sample of the clusters of each stage. A
-run that is stopped has the distributions of what is committed.
+One table is in memory at a time, beside the sums: 80 kB for each source and rule, and a sample of the clusters of each stage.
 """
-
-from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -21,10 +19,12 @@ import pyarrow as pa
 from datapipe.columns import numbers
 from datapipe.exchange.tables import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
+from datapipe.metrics import total_counts
 from datapipe.records.outputs import TableFile
-from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SizeBin
+from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SearchedSet, SizeBin
 from datapipe.steps.kind import Step
 from datapipe.steps.measuring import LENGTH, ClusterSample, read_samples, rules_of
+from datapipe.steps.read_batches import MapMetrics
 from datapipe.storage.root import Root
 
 NameOf = Callable[[bytes], str]
@@ -34,7 +34,7 @@ SHOWN_BINS = 64
 """Bins of a distribution in the report, unless it has more octaves."""
 
 SHOWN_BORDERLINE = 10
-"""Documents on each side of a threshold that the report names; the tables of the tasks have 50 for each task."""
+"""Documents on each side of a threshold that the report names; the table of each task has 50."""
 
 MOST_CLUSTERS = 1 << 17
 """Clusters of a stage that are counted exactly; beyond them a sample is."""
@@ -44,12 +44,9 @@ _PARTS = {"passed": 0, "failed": 1}
 
 @dataclass(slots=True)
 class _Sums:
-    """A rule: sums over the tasks of one source.
-
-    Attributes:
-        counts: (NUM_BINS, 4) int64: documents that pass and that fail, and their bytes.
-        nearest: by outcome, (distance, document, key, value, threshold), nearest first.
-    """
+    """Sums of a rule over the tasks of one source. counts: (NUM_BINS, 4) int64, documents that pass
+    and that fail, and their bytes; nearest: by outcome, (distance, key, value, threshold), nearest
+    first."""
 
     facts: dict[str, Any]
     counts: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, 4), np.int64))
@@ -57,7 +54,7 @@ class _Sums:
     nearest: dict[str, list[tuple[float, bytes, float, float]]] = field(default_factory=lambda: {"kept": [], "dropped": []})
 
     def rule(self, dropped: int, name_of: NameOf) -> Rule:
-        passed, failed, passed_bytes, failed_bytes = self.counts.sum(axis=0).tolist()
+        sums = dict(zip(("passed", "failed", "passed_bytes", "failed_bytes"), self.counts.sum(axis=0).tolist()))
         nearest = {
             outcome: tuple(
                 NearDocument(document=name_of(key), key=key.hex(), value=value, threshold=threshold)
@@ -67,12 +64,9 @@ class _Sums:
         }
         return Rule(
             **self.facts,
-            documents=passed + failed + self.not_a_number,
+            **sums,
+            documents=sums["passed"] + sums["failed"] + self.not_a_number,
             not_a_number=self.not_a_number,
-            passed=passed,
-            failed=failed,
-            passed_bytes=passed_bytes,
-            failed_bytes=failed_bytes,
             dropped=dropped,
             bins=_bins(self.counts),
             borderline=Borderline(**nearest),
@@ -81,15 +75,12 @@ class _Sums:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distributions:
-    """The entries of a report with these names."""
-
     measured: dict[str, dict[str, dict[str, Rule]]]
     lengths: dict[str, dict[str, tuple[LengthBin, ...]]]
     clusters: dict[str, Clusters]
 
 
 def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> Distributions:
-    """The distributions over all committed tasks."""
     by_source: dict[str, list[Step]] = {}
     for step in steps:
         if step.kind == "map":
@@ -99,7 +90,7 @@ def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> Distrib
     lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
     for source, of_source in by_source.items():
         rules, by_part = _of_source(root, of_source)
-        dropped = _dropped(of_source)
+        dropped = total_counts(record.metrics.document_counts for step in of_source for record in step.records).dropped
         for (stage, rule), sums in rules.items():
             by_stage = measured.setdefault(source, {}).setdefault(stage, {})
             by_stage[rule] = sums.rule(dropped[f"{stage}:{rule}"], name_of)
@@ -159,15 +150,6 @@ def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Sums
         nearest[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*nearest[outcome], entry])
 
 
-def _dropped(steps: Iterable[Step]) -> Counter[str]:
-    """Documents by the reason for which they were dropped."""
-    total: Counter[str] = Counter()
-    for step in steps:
-        for record in step.records:
-            total.update(record.metrics.document_counts.dropped)
-    return total
-
-
 def _bins(counts: np.ndarray) -> tuple[tuple[float, float, int, int], ...]:
     """[low, high, number of each of the first two columns] of each bin that is not empty, ascending. Where more than
     `SHOWN_BINS` are not empty, neighbours within an octave are joined, two, four, up to all sixteen."""
@@ -201,3 +183,35 @@ def _sizes(sample: ClusterSample) -> Clusters:
     return Clusters(
         clusters=round(len(sizes) / share), dropped=round(int(dropped.sum()) / share), sampled=share, sizes=tuple(rows)
     )
+
+
+FoundEntry = tuple[str, str, str]
+"""Stage, list and entry."""
+
+
+def list_counts(root: Root, steps: Iterable[Step]) -> list[SearchedSet]:
+    """The lists that filters of the map steps searched for. Entries are contaminated where
+    some document holds them, undetectable where they cannot be found, and clean otherwise."""
+    known = [step for step in steps if step.kind == "map"]
+    searched: dict[str, dict[str, list[int]]] = {}
+    for own in (own for step in known for own in step.numbers(MapMetrics)):
+        for stage, lists in own.searched.items():
+            searched.setdefault(stage, {}).update(lists)
+    files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
+    found = {entry for file in files for rows in read_table(root, file) for entry in entries_of(rows)}
+    return counts_of(searched, found)
+
+
+def counts_of(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[FoundEntry]) -> list[SearchedSet]:
+    """As `list_counts`, of the numbers of entries by list that `searched` gives, and of the entries that were found."""
+    by_list, sets = Counter((stage, name) for stage, name, _ in found), list[SearchedSet]()
+    for stage, lists in searched.items():
+        for name, (entries, lost) in lists.items():
+            hit = by_list[stage, name]
+            kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
+            sets.append(SearchedSet(stage=stage, name=name, entries=entries, **kinds))
+    return sets
+
+
+def entries_of(rows: pa.RecordBatch) -> Iterator[FoundEntry]:
+    return zip(*(rows.column(name).to_pylist() for name in ("stage", "list", "entry")))

@@ -1,7 +1,5 @@
 """What became of every document: rows of a table from "read" to "kept", and the stream that a page draws."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +11,12 @@ from datapipe.report.report import Documents, Entry, PackedRows, Report
 
 
 def documents(report: Report) -> Section:
-    """What became of the documents, and what they are packed into: a column for each source, and for all of several."""
-    names, entries = [*report.sources], [*report.sources.values()]
+    """What became of the documents, and their rows: a column for each source, and for all."""
     section = Section(anchor="funnel", title="What became of every document", notes=[*taken_down(report)])
-    if not names:
+    if not report.sources:
         return section
-    if len(names) > 1:
-        names, entries = [*names, "total"], [*entries, report.total]
+    named: dict[str, Entry] = {**report.sources, **({"total": report.total} if len(report.sources) > 1 else {})}
+    names, entries = [*named], [*named.values()]
     *rows, kept = document_rows(report, entries)
     shares = [f" ({Share(number / read):.0%})" if read else "" for read, number in zip(rows[0][1:], kept[1:])]
     rows.append(["kept", *(f"{number:,}{part}" for number, part in zip(kept[1:], shares))])
@@ -31,14 +28,8 @@ def documents(report: Report) -> Section:
     events = in_stage_order([name for name, count in report.total.counts.items() if count], report)
     rows += [[name, *(entry.counts.get(name, 0) for entry in entries)] for name in events]
     weak = [str(row[0]) for row in rows if str(row[0]).startswith("    ")]
-    table = Table(
-        title=f"{report.name}: documents",
-        headings=["", *names],
-        rows=rows,
-        strong=["kept"],
-        weak=weak,
-        by_source=True,
-    )
+    title = f"{report.name}: documents"
+    table = Table(title=title, headings=["", *names], rows=rows, strong=["kept"], weak=weak, by_source=True)
     by_size = sorted(report.sources.items(), key=lambda each: -each[1].documents.read)
     return replace(
         section,
@@ -57,7 +48,7 @@ def taken_down(report: Report) -> Iterator[str]:
 
 
 def _packing_rows(length: int, columns: Sequence[PackedRows | None]) -> Iterator[list[Cell]]:
-    """Rows about sequences of one length, without rows of zeros. A column is None for a source without sequences."""
+    """Rows about sequences of one length, but those of zeros. None: a source without sequences."""
     yield [f"rows of {length:,}", *(None if packing is None else packing.rows for packing in columns)]
     for name, key in (
         ("padding", "padding_tokens"),
@@ -74,8 +65,8 @@ def _packing_rows(length: int, columns: Sequence[PackedRows | None]) -> Iterator
 
 
 def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
-    """What became of every document, from "read" to "kept": a row for each stage with its reasons indented below it, and a
-    number for each entry. Rows of zeros are left out."""
+    """What became of every document, from "read" to "kept": a row for each stage with its
+    reasons indented below it, and a number for each entry. Rows of zeros are left out."""
     documents = [entry.documents for entry in entries]
 
     def lost(label: str, kind: str, reasons: Iterable[str]) -> list[Any]:
@@ -97,7 +88,7 @@ def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
 
 
 def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
-    """Documents dropped in all, by stage and reason ("stage:rule"), stages in the order in which they ran."""
+    """Documents dropped, by stage and reason ("stage:rule"), in the order of the stages."""
     dropped = report.total.documents.dropped
     by_stage: dict[str, dict[str, int]] = {}
     for reason in in_stage_order((reason for reason, count in dropped.items() if count), report):
@@ -106,7 +97,7 @@ def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
 
 
 def in_stage_order(names: Iterable[str], report: Report) -> list[str]:
-    """Names such as "stage:rule" in the order in which the stages ran. Names of one stage keep their order."""
+    """Names such as "stage:rule" in the order of the stages, of one stage as they are."""
     order: list[str] = []
     for entry in report.sources.values():
         index = 0
@@ -120,7 +111,6 @@ def in_stage_order(names: Iterable[str], report: Report) -> list[str]:
 
 
 def flow_figure(name: str, entry: Entry, report: Report) -> Table:
-    """The stream of the documents of one source."""
     documents = entry.documents
     steps = _flow_steps(documents, dropped_by_stage(report))
     worst = max(steps, key=lambda step: step.left, default=None)

@@ -3,25 +3,22 @@
 A chart draws a table. Lengths of its marks, or areas, are proportional to the numbers of the table.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 WIDTH = 720
 """Units of a chart across. On a page of this width they are CSS pixels."""
 
+MOST_BARS = 60
+_LOG_RANGE = 20.0
+"""Values whose largest is so many times their median are drawn on a logarithmic axis."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bars:
-    """A bar for each row of the table, with its number behind it.
-
-    Attributes:
-        column: of the table.
-        unit: what stands behind each number.
-    """
+    """A bar for each row of the table, with the number of one column and its unit behind it."""
 
     kind: ClassVar[str] = "bars"
     hint: ClassVar[str] = ""
@@ -45,61 +42,67 @@ class Bin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """An axis of values from `low` to `high`.
+    """An axis of values from `low` to `high`: logarithmic, but linear below `unit`; linear everywhere where that is 0."""
 
-    Attributes:
-        is_log: whether it is logarithmic; what is below `low` then stands left of it, and zero at the edge.
-    """
-
+    left: ClassVar[float] = 12.0
+    right: ClassVar[float] = WIDTH - 12.0
     low: float
     high: float
-    is_log: bool = False
-    has_zero: bool = False
-    left: float = 12.0
-    right: float = WIDTH - 12.0
+    unit: float
+
+    def scaled(self, value: float) -> float:
+        return math.asinh(value / self.unit) if self.unit else value
 
     def position(self, value: float) -> float:
-        if not self.is_log:
-            return self.left + (value - self.low) / ((self.high - self.low) or 1.0) * (self.right - self.left)
-        if value <= 0:
-            return self.left
-        if self.has_zero and value < self.low:
-            return self.left + 18.0
-        begin = self.left + (26.0 if self.has_zero else 0.0)
-        return begin + math.log(value / self.low) / (math.log(self.high / self.low) or 1.0) * (self.right - begin)
+        low, value, high = map(self.scaled, (self.low, value, self.high))
+        return self.left + (value - low) / ((high - low) or 1.0) * (self.right - self.left)
+
+    def with_value(self, value: float) -> Self:
+        """The axis with a value that is at most a third of its length away."""
+        is_near = -0.3 <= (self.position(value) - self.left) / (self.right - self.left) <= 1.3
+        return replace(self, low=min(self.low, value), high=max(self.high, value)) if is_near else self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Histogram:
-    """Bars whose areas are proportional to counts, and a threshold.
-
-    Attributes:
-        bins: ascending, at least one.
-        is_log: whether the axis is logarithmic.
-    """
+    """Bars with areas proportional to counts, and a threshold. At least one bin, ascending."""
 
     kind: ClassVar[str] = "histogram"
-    hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules say."
+    hint: ClassVar[str] = "Areas stand for documents: blue passes the rule, orange fails it, whatever other rules decide."
     bins: Sequence[Bin]
     threshold: float | None
     is_log: bool
 
+    @classmethod
+    def of(cls, bins: Iterable[Bin], threshold: float | None = None, is_log: bool | None = None) -> Self:
+        """The histogram with neighbours joined until each bar takes a sixtieth of the axis. Counts stay whole, and parts stay
+        apart, so a threshold inside a bar moves nothing from one side to the other."""
+        listed = list(bins)
+        drawn = cls(bins=listed, threshold=threshold, is_log=_spreads(listed) if is_log is None else is_log)
+        scaled, bars = drawn._axis().scaled, listed[:1]
+        least = (scaled(listed[-1].high) - scaled(listed[0].low)) / MOST_BARS
+        for each in listed[1:]:
+            last = bars[-1]
+            if scaled(last.high) - scaled(last.low) < least and scaled(each.high) - scaled(last.low) <= 2 * least:
+                bars[-1] = replace(last, high=each.high, passed=last.passed + each.passed, failed=last.failed + each.failed)
+            else:
+                bars.append(each)
+        return replace(drawn, bins=bars)
+
     def axis(self) -> Axis:
-        threshold, low, high = self.threshold, self.bins[0].low, self.bins[-1].high
-        if self.is_log:
-            positive = [each.low for each in self.bins if each.low > 0] or [high / 2]
-            low = positive[0]
-            if threshold is not None and threshold > 0:
-                low, high = max(min(low, threshold), low / 16), min(max(high, threshold), high * 16)
-            return Axis(low=low, high=high, is_log=True, has_zero=len(positive) < len(self.bins))
-        if threshold is not None and low - 0.3 * (high - low) <= threshold <= high + 0.3 * (high - low):
-            low, high = min(low, threshold), max(high, threshold)
-        return Axis(low=low, high=high)
+        return self._axis() if self.threshold is None else self._axis().with_value(self.threshold)
+
+    def _axis(self) -> Axis:
+        low, high = self.bins[0].low, self.bins[-1].high
+        return Axis(low=low, high=high, unit=self._least_positive() if self.is_log else 0.0)
+
+    def _least_positive(self) -> float:
+        return min((each.low for each in self.bins if each.low > 0), default=self.bins[-1].high / 2)
 
     def marks(self, axis: Axis) -> Iterator[tuple[float, float, float, float, float, str]]:
         """x, y, width, height, count and class of each part of each bar."""
         base = 136.0
-        widths = [max(axis.position(each.high) - axis.position(each.low), 0.01) for each in self.bins]
+        widths = [max(axis.position(each.high) - axis.position(each.low), 2.0) for each in self.bins]
         unit = (base - 12.0) / (max(each.count / width for each, width in zip(self.bins, widths)) or 1.0)
         for each, width in zip(self.bins, widths):
             top = base
@@ -112,8 +115,7 @@ class Histogram:
     def ticks(self) -> list[float]:
         low, high = self.bins[0].low, self.bins[-1].high
         if self.is_log:
-            positive = min((each.low for each in self.bins if each.low > 0), default=high / 2)
-            first, last = math.ceil(math.log10(positive)), math.floor(math.log10(high))
+            first, last = math.ceil(math.log10(self._least_positive())), math.floor(math.log10(high))
             step = max(1, math.ceil((last - first + 1) / 8))
             return [*([0.0] if low <= 0 else []), *(10.0**power for power in range(first, last + 1, step))]
         rough = (high - low) / 6 or 1.0
@@ -122,15 +124,19 @@ class Histogram:
         return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
+def _spreads(bins: Sequence[Bin]) -> bool:
+    """Whether values are spread over magnitudes: the largest is far above the median."""
+    half, seen = sum(each.count for each in bins) / 2, 0.0
+    for each in bins:
+        seen += each.count
+        if seen >= half:
+            return each.high > 0 and bins[-1].high > _LOG_RANGE * each.high and bins[0].low >= 0
+    return False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowStep:
-    """A stage that documents leave.
-
-    Attributes:
-        left: documents that leave here.
-        text: what stands beside them.
-        color: class of the part that leaves.
-    """
+    """A stage that `left` documents leave, with a text and the class of the part that leaves."""
 
     label: str
     left: int
@@ -152,13 +158,12 @@ class Flow:
         return 74.0 + sum(map(self.tall, self.steps))
 
     def tall(self, step: FlowStep) -> float:
-        """The height of a step."""
         return max(30.0, step.left * 260.0 / self.read + 14.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacked:
-    """Shares that change along an axis. Rows of the table are start, stop, and the share of each other heading."""
+    """Shares that change along an axis. Rows are start, stop, and the share of each heading."""
 
     kind: ClassVar[str] = "stacked"
     hint: ClassVar[str] = "Axis: tokens."

@@ -4,8 +4,6 @@ A path, a URL or a `command` is broken only where it is longer than a line, an a
 `print_lines` print text as it is where the output is no terminal, so that each line of a log can be searched.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +27,6 @@ _LEAST_NAME = 24
 """Columns that the first column of a table has at least, where it has longer names."""
 
 _UNLIMITED = 100_000
-_WITHOUT_EDGES = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
 NO_BREAK = "\ue000"
 """Stands for a space at which no line is broken."""
@@ -40,7 +37,7 @@ _QUOTED = re.compile(r"'[^']*'")
 
 
 class Screen(Console):
-    """stdout or stderr, to which texts come harmless: what is in brackets is text, and escape sequences are rich's own."""
+    """stdout or stderr. Text in brackets is no markup, and control characters of texts are escaped."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None, file: IO[str] | None = None) -> None:
         super().__init__(stderr=stderr, width=width, file=file, markup=False, emoji=False)
@@ -62,7 +59,7 @@ class Screen(Console):
 
 
 def harmless_text(text: str, style: str = "") -> Text:
-    """A text of rich with escapes in place of what would control a terminal: it is measured and folded as it is shown."""
+    """A text of rich whose control characters are escaped before it is measured and folded."""
     return Text(harmless(text), style=style)
 
 
@@ -120,12 +117,7 @@ def print_wrapped(texts: Iterable[str], console: Console, style: str = "") -> No
 
 def wrapped(text: str, width: int, hanging: int = 2) -> list[str]:
     """Text as lines of at most `width` cells, broken between words and outside of `commands`. A longer word stands alone.
-
-    What would control a terminal is escaped. A line that is indented stays so.
-
-    Args:
-        hanging: columns by which the later lines are indented further.
-    """
+    Control characters are escaped. Later lines have the indent of the text and `hanging` columns more."""
     indent = len(text) - len(text.lstrip(" "))
     lines: list[str] = []
     line = start = " " * indent
@@ -156,18 +148,9 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
 
 
 class NumberTable:
-    """A table of numbers by name, as wide as it may be: headings are folded, then columns left out, the last one first, or put
-    into a table below.
-
-    The first column holds the names. Where these are long they take two lines or more. No other cell is cut.
-
-    Args:
-        headings: of all columns. Those that matter most come first.
-        rows: the cells of the first rows.
-        caption: a line below the table.
-        edges: whether lines separate the columns.
-        continues: whether columns that the width does not hold go into further tables.
-    """
+    """A table of numbers by name, as wide as it may be: headings are folded, then names, then
+    columns are left out, the last one first, or with `continues` put into further tables. No number
+    is cut. With `edges`, lines separate the columns."""
 
     def __init__(
         self,
@@ -187,7 +170,7 @@ class NumberTable:
 
     def add_row(self, *cells: str, style: str = "") -> None:
         """Adds a row; cells that are not given are empty."""
-        self._rows.append((tuple(map(harmless, cells)), style))
+        self._rows.append(([*map(harmless, cells), *[""] * (len(self.headings) - len(cells))], style))
 
     def add_section(self) -> None:
         """Draws a line below the last row."""
@@ -200,40 +183,34 @@ class NumberTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room, between = (options.max_width - 1, 3) if self.edges else (options.max_width, 2)  # lines, and spaces around cells
-        rows = [(*cells, *[""] * (len(self.headings) - len(cells))) for cells, _ in self._rows]
-        cell_widths = [max(map(cell_len, cells)) for cells in zip([""] * len(self.headings), *rows)]
-        headings = [harmless(heading) for heading in self.headings]
-        folded = [_folded(heading, max(least, room // 3)) for heading, least in zip(headings, cell_widths)]
-        spare = max(0, max(cell_widths[0], cell_len(headings[0])) - _LEAST_NAME)
+        headings, columns = [*map(harmless, self.headings)], list(zip(*(cells for cells, _ in self._rows)))
 
-        def widths(headings: Sequence[str]) -> list[int]:
-            lines = (max(map(cell_len, heading.split("\n"))) for heading in headings)
-            return [between + max(each) for each in zip(cell_widths, lines)]
+        def widths() -> list[int]:
+            cells = (heading.split("\n") for heading in headings)
+            return [between + max(map(cell_len, [*own, *column])) for own, column in zip_longest(cells, columns, fillvalue=())]
 
-        choices = ((headings, 0), (folded, 0), (headings, spare))
-        headings = next((each for each, less in choices if sum(widths(each)) - less <= room), folded)
-        (name_width, *others), start, title = widths(headings), 0, self.title
+        if sum(widths()) > room:
+            folded = ([textwrap.fill(word, max(1, room // 3)) for word in heading.split(" ")] for heading in headings)
+            headings = ["\n".join(words) for words in folded]
+        name, *others = widths()
+        least, start, title = min(name, _LEAST_NAME + between), 0, self.title
         while start < len(others) and (self.continues or not start):
-            stop, needed = start + 1, name_width + others[start]
-            while stop < len(others) and needed + others[stop] - spare <= room:
-                needed += others[stop]
+            stop = start + 1
+            while stop < len(others) and least + sum(others[start : stop + 1]) <= room:
                 stop += 1
-            excess = max(0, needed - room)
-            shown = [0, *range(start + 1, stop + 1)]
-            yield self._table(title, headings, shown, rows, max(1, name_width - between - excess) if excess else None)
+            left = room - sum(others[start:stop])
+            yield self._table(title, headings, range(start + 1, stop + 1), max(1, left - between) if left < name else None)
             start, title = stop, f"{self.title}, continued"
 
-    def _table(
-        self, title: str, headings: Sequence[str], shown: Sequence[int], rows: Sequence[Sequence[str]], name_width: int | None
-    ) -> Table:
-        look: dict[str, Any] = {} if self.edges else _WITHOUT_EDGES
-        table = Table(title=Text(harmless(title)), title_justify="left", title_style="bold", **look)
+    def _table(self, title: str, headings: Sequence[str], shown: Iterable[int], name_width: int | None) -> Table:
+        edges: dict[str, Any] = {} if self.edges else {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+        table = Table(title=Text(harmless(title)), title_justify="left", title_style="bold", **edges)
         table.add_column(headings[0], overflow="fold", width=name_width)
-        for column in shown[1:]:
+        for column in shown:
             table.add_column(Text(headings[column]), justify="right", no_wrap=True)
-        for number, (cells, (_, style)) in enumerate(zip(rows, self._rows)):
+        for number, (cells, style) in enumerate(self._rows):
             name = cells[0] if name_width is None else _name_lines(cells[0], name_width)
-            others = (Text(cells[column]) for column in shown[1:])
+            others = (Text(cells[column]) for column in shown)
             table.add_row(Text(name), *others, style=style, end_section=number in self._sections)
         if self.caption:
             table.caption, table.caption_justify = self.caption, "left"
@@ -248,8 +225,3 @@ def _name_lines(name: str, width: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _folded(heading: str, most: int) -> str:
-    """A heading of a word a line; longer words take several."""
-    return "\n".join(part for word in heading.split(" ") for part in textwrap.wrap(word, most) or [""])

@@ -1,7 +1,5 @@
 """The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
@@ -13,18 +11,14 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import drawn_shares, epoch_tokens
 
 MOST_EPOCHS = 4
-"""Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
-arXiv 2305.16264)."""
+"""Repetitions of a text that are worth about as much as new text; beyond them the value
+of each falls (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
 
 
 def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, TakenSource]:
-    """The sources whose rows are those of another snapshot, as a manifest records them.
-
-    Args:
-        own: the sources with input files.
-    """
+    """The sources whose rows are those of another snapshot: those of a manifest but the `own` ones, which have input files."""
     return {
         name: TakenSource.of(source, **_sums(shard for shard in snapshot.shards if shard.source == name))
         for name, source in snapshot.sources.items()

@@ -1,7 +1,5 @@
 """Where the text of a report comes from, under which licences it is kept, and what it cost: `provenance` in report.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -19,8 +17,6 @@ class Collected(BaseModel, frozen=True):
 
 
 class Origin(BaseModel, frozen=True):
-    """Where a source comes from."""
-
     license: str | None
     synthetic: bool | SyntheticEntry
     license_field: str | None
@@ -29,7 +25,7 @@ class Origin(BaseModel, frozen=True):
     cost_usd: float | None = None
 
     @classmethod
-    def of(cls, source: Provenance | Origin, **more: Any) -> Self:
+    def of(cls, source: Provenance | Self, **more: Any) -> Self:
         """What a manifest records of a source, or another record of it."""
         dates = source.collected
         if isinstance(dates, tuple):
@@ -46,8 +42,8 @@ class TakenSource(Origin, frozen=True):
 
 
 class Kept(BaseModel, frozen=True):
-    """What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, and
-    bytes where rows of another snapshot are among them."""
+    """The kept documents of one licence. Tokens are None in a run without a tokenizer, drawn
+    tokens in one without an end, and bytes where rows of another snapshot are among them."""
 
     documents: int | None
     bytes: int | None
@@ -55,7 +51,7 @@ class Kept(BaseModel, frozen=True):
     drawn_tokens: int | None
 
     @classmethod
-    def total(cls, parts: Iterable[Kept]) -> Kept:
+    def total(cls, parts: Iterable[Self]) -> Self:
         """The sum; None where one of the numbers is not known."""
         listed = list(parts)
         columns = {name: [getattr(part, name) for part in listed] for name in cls.model_fields}

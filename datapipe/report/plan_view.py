@@ -1,8 +1,6 @@
 """`datapipe plan`: the tree of steps and the mixture table."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from itertools import pairwise
@@ -22,17 +20,15 @@ from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
 from datapipe.steps.estimate import Estimate
 from datapipe.steps.kind import Plan, Step
-from datapipe.steps.pipeline import GlobalStep
 from datapipe.steps.request import Request, TakenSource
 from datapipe.steps.tokenize import choice_of
 from datapipe.steps.weighting import BYTES_PER_TOKEN, shares_of
 
 Reasons = Mapping[str, Sequence[str]]
-"""Why each step would run, by its id; as `engine.history.why` tells it."""
+"""Why each step would run, by its id, from `engine.history.why`."""
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons | None = None) -> RenderableType:
-    """The step tree, and the mixture table where the run makes tokens."""
     if mixture.tokenizer.is_none:
         return _tree(mixture, request, plan, reasons or {})
     return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(request, plan))
@@ -40,10 +36,7 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons |
 
 def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
     """What the run would write and how long it would take; empty where nothing would run.
-
-    Args:
-        free: bytes that the disk of the output has left; None where no disk tells.
-    """
+    `free` are bytes that the disk of the output has left; None where that is not known."""
     if not expected.bytes and not expected.core_seconds:
         return ""
     room = "" if free is None else f" ({size(free)} free)"
@@ -65,23 +58,22 @@ def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons, 
     return {
         "name": mixture.name,
         "output": masked(mixture.output),
-        "steps": [_step_json(step, reasons) for step in plan.steps],
+        "steps": [
+            {
+                "step": step.id,
+                "kind": step.kind,
+                "source": step.source or None,
+                "label": step.label,
+                "is_committed": step.is_committed,
+                "tasks": None if step.tasks is None else len(step.tasks),
+                "committed_tasks": len(step.records),
+                "reasons": [masked(reason) for reason in reasons.get(step.id, ())],
+            }
+            for step in plan.steps
+        ],
         "sources": _sources_json(request, plan),
         "estimate": asdict(expected),
         "warnings": [warning.to_json() for warning in request.warnings],
-    }
-
-
-def _step_json(step: Step, reasons: Reasons) -> dict[str, Any]:
-    return {
-        "step": step.id,
-        "kind": step.kind,
-        "source": step.source or None,
-        "label": step.label,
-        "is_committed": step.is_committed,
-        "tasks": None if step.tasks is None else len(step.tasks),
-        "committed_tasks": len(step.records),
-        "reasons": [masked(reason) for reason in reasons.get(step.id, ())],
     }
 
 
@@ -120,80 +112,57 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
     tree = Tree(Text.assemble((harmless(mixture.name), "bold"), harmless(f" → {masked(mixture.output)}")))
     branches: dict[str, Tree] = {}
     waiting: set[str] = set()
-    notes = {
-        global_step.id: [
-            *global_step.stage.stage.notes(),
-            *_reference_note(request, global_step),
-            *_not_compared(plan, global_step),
-        ]
-        for global_step in plan.pipeline.global_steps
-    }
-    notes["tokenizer"] = [*request.tokenizer_notes, *_encoding_note(request, plan)]
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
             branches[group] = tree.add(_group_label(request, step, group))
-            of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
-            for note in of_source or notes.get(group, ()):
+            for note in _source_notes(request, step.source) if step.source else _shared_notes(request, plan, group):
                 branches[group].add(harmless_text(note, "dim"))
-        state = [] if group in waiting and step.tasks is None else _state(step)
+        state = [] if group in waiting and step.tasks is None else [*_state(step), "  "]
         waiting |= {group} if step.tasks is None else set()
-        line = Text.assemble(
-            harmless(step.id.rpartition("/")[2]), "  ", *state, *(["  "] if state else []), (harmless(step.label), "dim")
-        )
+        line = Text.assemble(harmless(step.id.rpartition("/")[2]), "  ", *state, (harmless(step.label), "dim"))
         branch = branches[group].add(line)
         for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
             branch.add(harmless_text(masked(reason), "dim"))
     return tree
 
 
-def _encoding_note(request: Request, plan: Plan) -> list[str]:
-    """What encodes with a tokenizer that the run has trained; `users_tokenizer` notes it for the user's own."""
-    return [] if plan.tokenizer is None or request.tokenizer_content else [choice_of(plan.tokenizer).words]
+def _source_notes(request: Request, source: str) -> Iterator[str]:
+    """Notes of the stages that treat each document by itself, "my_module:keep: a Python call for each document"; and on the
+    strata, "strata by score, ascending, in an epoch: below 2 once; 2 to below 10 twice; from 10 3 times"."""
+    for bound in request.sources[source].stages:
+        if not isinstance(bound.stage, Global):
+            yield from (f"{bound.name}: {note}" for note in bound.stage.notes())
+    strata = request.mixture.sources[source].strata
+    if strata is not None:
+        bounds = [f"{bound:g}" for bound in strata.bounds]
+        middle = [f"{low} to below {high}" for low, high in pairwise(bounds)]
+        spans = zip([f"below {bounds[0]}", *middle, f"from {bounds[-1]}"], strata.repeats, strict=True)
+        parts = [f"{span} {({1: 'once', 2: 'twice'}).get(repeat, f'{repeat} times')}" for span, repeat in spans]
+        yield f"strata by {strata.by}, {strata.order}, in an epoch: {'; '.join(parts)}"
 
 
-def _stage_notes(request: Request, source: str) -> list[str]:
-    """Notes of the stages that treat each document by itself: "my_module:keep: a Python call for each document"."""
-    bound = (bound for bound in request.sources[source].stages if not isinstance(bound.stage, Global))
-    return [f"{stage.name}: {note}" for stage in bound for note in stage.stage.notes()]
-
-
-def _strata_note(mixture: Mixture, source: str) -> list[str]:
-    """A note on the strata of a source: "strata by score, ascending: below 2 once, 2 to below 10 twice, from 10 3 times"."""
-    strata = mixture.sources[source].strata
-    if strata is None:
-        return []
-    bounds = [f"{bound:g}" for bound in strata.bounds]
-    middle = [f"{low} to below {high}" for low, high in pairwise(bounds)]
-    spans = [f"below {bounds[0]}", *middle, f"from {bounds[-1]}"]
-    parts = [f"{span} {_times(repeat)}" for span, repeat in zip(spans, strata.repeats, strict=True)]
-    return [f"strata by {strata.by}, {strata.order}, in an epoch: {'; '.join(parts)}"]
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _reference_note(request: Request, global_step: GlobalStep) -> list[str]:
-    """A note on the rows of earlier runs that a global stage compares its documents with."""
-    tables = request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {})
-    files = [file for table in tables.values() for file in table]
-    if not files:
-        return []
-    urls = masked(", ".join(cast(Global, global_step.stage.stage).against))
-    return [f"against {urls}: {counted(len(files), 'file')}, {size(sum(file.bytes for file in files))} of rows"]
-
-
-def _not_compared(plan: Plan, global_step: GlobalStep) -> list[str]:
-    """Notes on sources that have the same stage with other options: their documents are not compared with these."""
-    own = global_step.stage.stage.model_dump(mode="json")
-    notes: list[str] = []
-    for other in plan.pipeline.global_steps:
-        if other.stage.name == global_step.stage.name and other.id != global_step.id:
-            options = [name for name, value in other.stage.stage.model_dump(mode="json").items() if own.get(name) != value]
-            sources = ", ".join(name for name, _ in other.sources)
-            notes.append(f"not compared with {sources}, where {', '.join(options)} differs ({other.id})")
-    return notes
+def _shared_notes(request: Request, plan: Plan, group: str) -> Iterator[str]:
+    """Notes on the tokenizer, or on a global stage: the rows of earlier runs that it compares documents with, and the sources
+    that have the same stage with other options, whose documents are not compared with these."""
+    if group == "tokenizer":
+        yield from request.tokenizer_notes
+        if plan.tokenizer is not None and not request.tokenizer_content:  # the notes have it for the user's own tokenizer
+            yield choice_of(plan.tokenizer).words
+    for step in (step for step in plan.pipeline.global_steps if step.id == group):
+        stage = cast(Global, step.stage.stage)
+        yield from stage.notes()
+        tables = request.reference_rows.get((step.stage.name, step.stage.digest), {})
+        if files := [file for table in tables.values() for file in table]:
+            urls, num_bytes = masked(", ".join(stage.against)), sum(file.bytes for file in files)
+            yield f"against {urls}: {counted(len(files), 'file')}, {size(num_bytes)} of rows"
+        own = stage.model_dump(mode="json")
+        for other in plan.pipeline.global_steps:
+            if other.stage.name == step.stage.name and other.id != group:
+                options = other.stage.stage.model_dump(mode="json").items()
+                differing = ", ".join(name for name, value in options if own.get(name) != value)
+                sources = ", ".join(name for name, _ in other.sources)
+                yield f"not compared with {sources}, where {differing} differs ({other.id})"
 
 
 def _group_label(request: Request, step: Step, group: str) -> Text:
@@ -252,6 +221,5 @@ def _shares(
         return shares_of(mixture, tokens | taken), "the tokens, validation included"
     file_bytes = {name: sum(file.num_bytes for file in source.files.values()) for name, source in request.sources.items()}
     estimated = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in file_bytes.items()}
-    return shares_of(
-        mixture, estimated | taken
-    ), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"
+    basis = f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"
+    return shares_of(mixture, estimated | taken), basis

@@ -7,14 +7,12 @@
 Shares and rates are computed from the sums beside them. Reading ignores keys that are not known here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, computed_field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, computed_field
 
 from datapipe.quantities import rate_mb_per_s
 from datapipe.records.names import REPORT
@@ -41,9 +39,6 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-# ------------------------------------------------------------------------------------------------ counts of documents
-
-
 class Documents(Record):
     """read = kept + Σ dropped + quarantined, when every step is committed."""
 
@@ -55,7 +50,7 @@ class Documents(Record):
 
     @property
     def between_steps(self) -> int:
-        """Documents that some step has still to decide about."""
+        """Documents that some step has not decided about yet."""
         return self.read - self.kept - self.quarantined - sum(self.dropped.values())
 
 
@@ -80,9 +75,7 @@ class PackedRows(Record):
 
 
 class StepWork(Record):
-    """Time and input of one kind of work, summed over tasks."""
-
-    seconds: float
+    seconds: Annotated[float, AfterValidator(lambda seconds: round(seconds, 6))]
     bytes: int
     documents: int
 
@@ -94,8 +87,6 @@ class StepWork(Record):
 
 
 class Entry(Record):
-    """The sums of one source, or of all."""
-
     documents: Documents
     bytes: int
     kept_bytes: int
@@ -127,9 +118,6 @@ class TaskCounts(Record):
 class SecondAttempts(Record):
     tasks: int
     won: int
-
-
-# ------------------------------------------------------------------------------------------------ decisions
 
 
 class Threshold(Record):
@@ -167,8 +155,6 @@ class NearDocument(Record):
 
 
 class Borderline(Record):
-    """The documents nearest to a threshold, nearest first."""
-
     kept: tuple[NearDocument, ...] = ()
     dropped: tuple[NearDocument, ...] = ()
 
@@ -219,9 +205,6 @@ class Clusters(Record):
     sizes: tuple[SizeBin, ...]
 
 
-# ------------------------------------------------------------------------------------------------ the snapshot
-
-
 class Stratum(Record):
     documents: int
     tokens: int
@@ -241,13 +224,11 @@ class SourceShare(Record):
 
     @property
     def most_repeats(self) -> int:
-        """How often an epoch repeats the text that it repeats most."""
+        """Repetitions in an epoch of the text that it repeats most."""
         return max((stratum.repeat for stratum in self.strata or () if stratum.documents), default=1)
 
 
 class Interval(Record):
-    """A part of the run, with the tokens drawn of each source."""
-
     start_tokens: int
     stop_tokens: int
     tokens: dict[str, int]
@@ -266,8 +247,6 @@ class MixtureShares(Record):
 
 
 class Published(Record):
-    """The files of the snapshot."""
-
     files: int
     bytes: int
     fingerprint: str
@@ -277,8 +256,6 @@ class Published(Record):
 
 
 class Command(Record):
-    """The command that wrote the report."""
-
     datapipe: str
     engine: str
     workers: int | None
@@ -290,9 +267,6 @@ class Addition(Record):
     part: int
     folder: str
     added_to: str
-
-
-# ------------------------------------------------------------------------------------------------ the report
 
 
 def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:
@@ -316,26 +290,25 @@ class Report(Record):
     sources: dict[str, Entry]
     taken: dict[str, TakenSource]
     mixture: MixtureShares | None
-    tokenizer: TokenizerFigures | None
+    tokenizer: TokenizerFigures | None = None
     warnings: tuple[Warned, ...]
     thresholds: dict[str, dict[str, Threshold]]
-    contamination: tuple[SearchedSet, ...]
-    measured: dict[str, dict[str, dict[str, Rule]]]
-    lengths: dict[str, dict[str, tuple[LengthBin, ...]]]
-    clusters: dict[str, Clusters]
+    contamination: tuple[SearchedSet, ...] = ()
+    measured: dict[str, dict[str, dict[str, Rule]]] = {}
+    lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
+    clusters: dict[str, Clusters] = {}
     tasks: dict[str, TaskCounts]
     second_attempts: dict[str, SecondAttempts]
     peak_worker_bytes: int
-    run: Command | None
+    run: Command | None = None
     shards: Published | None
-    provenance: ReportProvenance
+    provenance: ReportProvenance = ReportProvenance()
     addition: Addition | None = absent()
 
     def with_(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)
 
     def rules(self) -> list[MeasuredRule]:
-        """The rules that measured documents, in the order of sources and stages."""
         return [
             MeasuredRule(source=source, stage=stage, name=name, rule=rule)
             for source, stages in self.measured.items()

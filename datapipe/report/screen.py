@@ -7,8 +7,6 @@ and of many warnings of a kind the screen shows some and counts the others; `pri
 shows what is committed and its warnings: its reason comes last.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
@@ -21,7 +19,7 @@ from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, size
 from datapipe.report.cells import short_share
 from datapipe.report.documents import dropped_by_stage, taken_down
-from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, print_wrapped
+from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, fitting, print_lines, print_wrapped
 from datapipe.report.report import Report
 from datapipe.report.sections import heading, sections, sources
 from datapipe.report.terminal import print_sections
@@ -37,13 +35,8 @@ _LEAST_NAME = 12
 
 
 def print_screen(report: Report, output: str, console: Console, news: Sequence[str] = (), *, has_next: bool = True) -> None:
-    """Prints the short screen of a report.
-
-    Args:
-        output: the URL or path to name in commands, without credentials.
-        news: paragraphs about the snapshot, from `snapshot_news`.
-        has_next: whether to name the next commands, and how to load the rows.
-    """
+    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_news`,
+    and with the next commands, which name `output`, a URL or path without credentials."""
     width = min(console.width, MOST_COLUMNS)
     if report.status != "done":
         print_wrapped([_committed(report, output)], console)
@@ -65,38 +58,25 @@ def print_full(report: Report, console: Console) -> None:
 
 
 def print_warnings(warnings: Sequence[RunWarning], console: Console, look: str) -> None:
-    """Prints warnings, wrapped at words.
-
-    Args:
-        look: where the others are, for the first ones of each kind; empty for all.
-    """
-    shown = [f"warning: {text}" for text in _shown_warnings(warnings, look)]
+    """Prints the first warnings of each kind, and `look`: where the others are; without it, all."""
+    by_kind: dict[str, list[str]] = {}
+    for warning in warnings:
+        by_kind.setdefault(warning.kind, []).append(f"warning: {warning}")
+    for kind, texts in by_kind.items():
+        if look and len(texts) > _SHOWN_WARNINGS + 1:
+            texts[_SHOWN_WARNINGS:] = [f"warning: {len(texts) - _SHOWN_WARNINGS:,} more of the kind {kind}: {look}"]
+    shown = [text for texts in by_kind.values() for text in texts]
     print_wrapped(["", *shown] if shown else [], console, "yellow")
 
 
 def print_problem(report: Report, console: Console) -> None:
-    """Prints why a run is not done."""
     if report.problem:
         style = "red" if report.status == "failed" else ""
         print_wrapped([masked(f"{report.status}: {report.problem}")], console, style)
 
 
-def _shown_warnings(warnings: Sequence[RunWarning], look: str) -> Iterator[str]:
-    by_kind: dict[str, list[str]] = {}
-    for warning in warnings:
-        by_kind.setdefault(warning.kind, []).append(str(warning))
-    for kind, texts in by_kind.items():
-        some = texts[:_SHOWN_WARNINGS] if look and len(texts) > _SHOWN_WARNINGS + 1 else texts
-        yield from some
-        if len(some) < len(texts):
-            yield f"{len(texts) - len(some):,} more of the kind {kind}: {look}"
-
-
-# ------------------------------------------------------------------------------------------------ what is kept
-
-
 def _taken(report: Report) -> Iterator[str]:
-    """What other snapshots gave: "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
+    """ "rows of other snapshots: old.web 1,511,570 tokens, old.code 404,828 tokens"."""
     taken = [f"{name} {counted(source.tokens, 'token')}" for name, source in report.taken.items()]
     more = [f"{len(taken) - _SHOWN_SOURCES} more"] if len(taken) > _SHOWN_SOURCES else []
     if taken:
@@ -115,13 +95,13 @@ def _table(report: Report, width: int) -> list[str]:
     names = ["source", *(harmless(row["source"]) for row in rows)]
     columns = {heading: _COLUMNS[heading] for heading in table.headings if heading in _COLUMNS}
     cells = [[heading, *(text(row) for row in rows)] for heading, text in columns.items()]
-    wanted = min(max(map(len, names)), _LEAST_NAME)
-    while len(cells) > 1 and wanted + sum(2 + max(map(len, column)) for column in cells) > width:
-        cells.pop()
-    name_width = min(max(map(len, names)), width - sum(2 + max(map(len, column)) for column in cells))
-    left = [name if len(name) <= name_width else f"{name[: name_width - 1]}…" for name in names]
-    right = ["".join(f"  {column[row]:>{max(map(len, column))}}" for column in cells) for row in range(len(names))]
-    return [f"{name:<{name_width}}{numbers}".rstrip() for name, numbers in zip(left, right)]
+    widths = [2 + max(map(len, column)) for column in cells]
+    longest = max(map(len, names))
+    while len(widths) > 1 and min(longest, _LEAST_NAME) + sum(widths) > width:
+        widths.pop()
+    name_width = min(longest, width - sum(widths))
+    numbers = ["".join(f"{cell:>{room}}" for cell, room in zip(row, widths)) for row in zip(*cells)]
+    return [f"{fitting(name, name_width):<{name_width}}{text}".rstrip() for name, text in zip(names, numbers)]
 
 
 def _most(rows: Sequence[_Row]) -> list[_Row]:
@@ -162,31 +142,24 @@ def _thresholds(report: Report) -> Iterator[str]:
 
 
 def _dropped(report: Report) -> str:
-    """Which stages dropped most, in one line."""
     by_stage = {stage: sum(rules.values()) for stage, rules in dropped_by_stage(report).items()}
-    quarantined = report.total.documents.quarantined
-    ranked = sorted(by_stage, key=lambda stage: -by_stage[stage])
-    parts = [f"{stage}{NO_BREAK}{by_stage[stage]:,}" for stage in ranked[:_SHOWN_STAGES]]
-    others = ranked[_SHOWN_STAGES:]
-    if len(others) == 1:
-        parts.append(f"{others[0]}{NO_BREAK}{by_stage[others[0]]:,}")
-    elif others:
-        parts.append(f"{len(others):,} other stages {sum(by_stage[stage] for stage in others):,}")
-    parts += [f"quarantined {quarantined:,}"] if quarantined else []
-    return f"dropped: {', '.join(parts)}" if parts else "dropped: nothing"
+    ranked = sorted(by_stage.items(), key=lambda each: -each[1])
+    shown = len(ranked) if len(ranked) <= _SHOWN_STAGES + 1 else _SHOWN_STAGES
+    parts = [f"{stage}{NO_BREAK}{count:,}" for stage, count in ranked[:shown]]
+    if others := ranked[shown:]:
+        parts.append(f"{len(others):,} other stages {sum(count for _, count in others):,}")
+    if quarantined := report.total.documents.quarantined:
+        parts.append(f"quarantined {quarantined:,}")
+    return f"dropped: {', '.join(parts) or 'nothing'}"
 
 
 def _committed(report: Report, output: str) -> str:
-    """What a run that is not done has committed."""
     tasks = report.tasks.values()
     done = sum(step.planned is not None and step.committed >= step.planned for step in tasks)
     read = counted(report.total.documents.read, "document")
     steps = f"after {done:,} of {counted(len(tasks), 'step')}" if done < len(tasks) else f"with all {len(tasks):,} steps done"
     look = f"`datapipe report {quote(output)} --full` shows the counts"
     return f"{report.name}: {report.status} {steps}, {read} read; {look}"
-
-
-# ------------------------------------------------------------------------------------------------ what is next
 
 
 def snapshot_news(
@@ -204,14 +177,12 @@ def snapshot_news(
     if before and newest != before:
         news = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]
         news += [f"  {masked(change)}" for change in changes]
-        place = json.dumps(output, ensure_ascii=False)
-        how = f'Loader({place}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
+        how = f'Loader({_literal(output)}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
         news += [f"The one before stays: {how}"]
     return [*news, f"work/: {size(num_work_bytes)} to resume from; `datapipe clean` deletes what nothing needs"]
 
 
 def _next(report: Report, output: str, width: int) -> Iterator[str]:
-    """The next commands, and how to load the rows of each length."""
     yield "next:"
     for command, about in (
         (f"datapipe report {quote(output)} --full", "all numbers; as charts: report.html"),
@@ -222,7 +193,11 @@ def _next(report: Report, output: str, width: int) -> Iterator[str]:
     for number, length in enumerate(report.total.packing):
         yield from ["", "    from datapipe.loader import Loader"] if not number else [""]
         rows = f", sequence_length={length}" if number else ""
-        yield f"    for batch in Loader({json.dumps(output, ensure_ascii=False)}, batch_size=8{rows}):"
+        yield f"    for batch in Loader({_literal(output)}, batch_size=8{rows}):"
         yield f'        batch["input_ids"], batch["labels"]  # (8, {length})'
     if report.shards and report.shards.held_out:
-        yield from ["", f'  held out: Loader({json.dumps(output, ensure_ascii=False)}, split="validation", batch_size=8)']
+        yield from ["", f'  held out: Loader({_literal(output)}, split="validation", batch_size=8)']
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,10 +1,5 @@
 """The sections of a report, computed once for the terminal, the page and the card, in the order in which people ask:
-what was built, what was lost where, and what it cost. Pure.
-
-A further section is one function and its name in `_SECTIONS`. Titles of tables say what to read from them.
-"""
-
-from __future__ import annotations
+what was built, what was lost where, and what it cost. Pure. A section is a function and its name in `_SECTIONS`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +14,7 @@ from datapipe.report.report import Interval, MixtureShares, Report, SearchedSet
 from datapipe.token_counts import LanguageFertility, TokenCounts, TokenizerFigures
 
 _SHOWN_LANGUAGES = 12
-"""Languages of each source in the table of the tokenizer: those with most text. report.json has all of them."""
+"""Languages of each source in the table of the tokenizer: those with most text."""
 
 _LEAST_STARTING_S = 0.5
 _STACKED_SOURCES = 7
@@ -28,23 +23,20 @@ _STEADY = 0.05
 
 
 def sections(report: Report) -> list[Section]:
-    """The sections that have something to show."""
-    found = (make(report) for make in _SECTIONS)
+    """The sections that have something to show, without empty tables."""
+    made = (make(report) for make in _SECTIONS)
+    found = [replace(section, tables=[table for table in section.tables if table.rows]) for section in made]
     return [section for section in found if section.tables or section.figures or section.notes]
 
 
 def _filled(table: Table) -> Table:
-    """The table without columns in which no row has a value."""
     filled = [column for column in range(len(table.headings)) if any(row[column] is not None for row in table.rows)]
     rows = [[row[column] for column in filled] for row in table.rows]
     return replace(table, headings=[table.headings[column] for column in filled], rows=rows)
 
 
-# ------------------------------------------------------------------------------------------------ documents
-
-
 def sources(report: Report) -> Section:
-    """What is kept of each source, and where it comes from. Sources whose rows are those of another snapshot come last."""
+    """What is kept of each source, and where it comes from; rows of other snapshots last."""
     epochs = {name: source.epochs for name, source in report.mixture.sources.items()} if report.mixture else {}
     has_tokens = bool(report.total.tokens)
     entries = {**report.sources, **({"total": report.total} if len(report.sources) > 1 else {})}
@@ -59,7 +51,7 @@ def sources(report: Report) -> Section:
         rows.append([name, None, taken.documents, None, taken.tokens, epochs.get(name), None, *_origin(taken)])
     headings = ["source", "read", "kept", "share", "tokens", "epochs", "text", "licence", "collected", "synthetic", "home"]
     table = _filled(Table(title=heading(report), headings=headings, rows=rows, strong=["total"]))
-    return Section(anchor="sources", title="Sources", tables=[table] if rows else [])
+    return Section(anchor="sources", title="Sources", tables=[table])
 
 
 def heading(report: Report) -> str:
@@ -71,7 +63,6 @@ def heading(report: Report) -> str:
 
 
 def _origin(origin: Origin | None) -> list[str | None]:
-    """Licence, dates, who wrote it, and homepage."""
     if origin is None:
         return [None] * 4
     stated = origin.license or "not stated"
@@ -84,11 +75,7 @@ def _origin(origin: Origin | None) -> list[str | None]:
     return [license, dates, f"{synthetic.model}{prompt}" if synthetic else None, origin.homepage]
 
 
-# ------------------------------------------------------------------------------------------------ filters
-
-
 def filters(report: Report) -> Section:
-    """The rules of the filters; those that drop most first."""
     rules = sorted(report.rules(), key=lambda each: (-each.rule.dropped, -each.rule.failed))
     rows: list[list[Cell]] = []
     for each in rules:
@@ -97,10 +84,9 @@ def filters(report: Report) -> Section:
         failed = None if rule.failed_share is None else Share(rule.failed_share)
         rows.append([each.label, rule.failed, failed, rule.dropped, condition(rule), *bounds])
     headings = ["rule", "fail", "share", "dropped", "keeps", "measured from", "to"]
-    table = Table(title="Documents that fail a rule, whatever other rules say", headings=headings, rows=rows)
+    table = Table(title="Documents that fail a rule, whatever other rules decide", headings=headings, rows=rows)
     figures = [rule_figure(each) for each in rules if each.rule.failed]
-    tables = [table] if rows else []
-    return Section(anchor="filters", title="What the filters measured", tables=tables, figures=figures, noun="rule")
+    return Section(anchor="filters", title="What the filters measured", tables=[table], figures=figures, noun="rule")
 
 
 def duplicates(report: Report) -> Section:
@@ -121,7 +107,7 @@ def duplicates(report: Report) -> Section:
     return Section(
         anchor="duplicates",
         title="Duplicates by size of their cluster",
-        tables=[table] if rows else [],
+        tables=[table],
         figures=figures,
         notes=["Numbers of clusters are estimates from a sample."] if is_sampled else [],
         noun="stage",
@@ -129,21 +115,16 @@ def duplicates(report: Report) -> Section:
 
 
 def evaluation_sets(report: Report) -> Section:
-    tables = [evaluation_table(report.contamination)] if report.contamination else []
-    return Section(anchor="evaluation", title="Evaluation sets", tables=tables)
+    return Section(anchor="evaluation", title="Evaluation sets", tables=[evaluation_table(report.contamination)])
 
 
 def evaluation_table(found: Sequence[SearchedSet]) -> Table:
-    """A row for each evaluation set: its items, and how many of them are of each kind."""
     return Table(
         title="Evaluation sets: items found in the text",
         headings=["benchmark", "items", "contaminated", "clean", "undetectable", "stage"],
         rows=[[each.name, each.entries, each.contaminated, each.clean, each.undetectable, each.stage] for each in found],
         note="An item that has too few words cannot be found." if any(each.undetectable for each in found) else "",
     )
-
-
-# ------------------------------------------------------------------------------------------------ text and tokens
 
 
 def language_counts(report: Report) -> dict[str, TokenCounts]:
@@ -181,9 +162,7 @@ def lengths(report: Report) -> Section:
 
 
 def mixture(report: Report) -> Section:
-    """What training draws of each source, with the strata of each below it."""
-    section = Section(anchor="mixture", title="What training draws")
-    shares = report.mixture
+    section, shares = Section(anchor="mixture", title="What training draws"), report.mixture
     if not shares:
         return section
     order = sorted(shares.sources, key=lambda name: -shares.sources[name].share)
@@ -212,7 +191,6 @@ def _mixture_title(shares: MixtureShares) -> str:
 
 
 def _over_the_run(schedule: Sequence[Interval], order: Sequence[str]) -> Table:
-    """Shares of the largest sources over the run, the others together."""
     names = [*order[:_STACKED_SOURCES], *(["others"] if len(order) > _STACKED_SOURCES else [])]
     rows: list[list[float]] = []
     for interval in schedule:
@@ -226,8 +204,7 @@ def _over_the_run(schedule: Sequence[Interval], order: Sequence[str]) -> Table:
 
 
 def tokenizer(report: Report) -> Section:
-    figures = report.tokenizer
-    section = Section(anchor="tokenizer", title="Tokenizer")
+    section, figures = Section(anchor="tokenizer", title="Tokenizer"), report.tokenizer
     if figures is None:
         return section
     begin = "" if figures.bos_token is None else f"; every document begins with {figures.bos_token}"
@@ -236,7 +213,7 @@ def tokenizer(report: Report) -> Section:
 
 
 def fertility_table(figures: TokenizerFigures) -> Table:
-    """Bytes per token and tokens per word: of each source, of its languages with most text, and of all sources."""
+    """Bytes per token and tokens per word of sources, languages with most text, and all sources."""
     rows: list[list[Cell]] = []
     for name, source in figures.sources.items():
         rows.append(_fertility(name, source))
@@ -261,7 +238,6 @@ def _fertility(name: str, counts: LanguageFertility) -> list[Cell]:
 
 
 def tokenizer_notes(figures: TokenizerFigures) -> Iterator[str]:
-    """Sentences on unknown tokens and unused ids."""
     unknown = ", ".join(f"{name} {each.unknown_tokens:,}" for name, each in figures.sources.items() if each.unknown_tokens)
     if unknown:
         yield f"Tokens of text that the tokenizer does not know: {unknown}."
@@ -269,9 +245,6 @@ def tokenizer_notes(figures: TokenizerFigures) -> Iterator[str]:
         examples = ", ".join(f"{each.id} {each.token!r}" for each in figures.unused.examples)
         ids = f"{figures.unused.count:,} of {figures.vocab_size:,} ids never occur in these texts"
         yield f"{ids} (special tokens not counted){f': {examples}' if examples else ''}."
-
-
-# ------------------------------------------------------------------------------------------------ licences, cost, time
 
 
 def provenance(report: Report) -> Section:
@@ -286,9 +259,9 @@ def provenance(report: Report) -> Section:
         tables.append(replace(_kept_table(title, "licence", dict(order)), drawing=drawing))
     if known.synthetic and known.synthetic["synthetic"].documents:
         tables.append(_kept_table("Natural and synthetic text", "text", known.synthetic))
-    cost = known.cost.model_dump() if known.cost else {}
+    cost = dict(known.cost or ())
     amounts = [[name.replace("_", " "), value] for name, value in cost.items() if isinstance(value, int | float)]
-    tables += [Table(title="Cost", headings=["", "amount"], rows=amounts)] if amounts else []
+    tables.append(Table(title="Cost", headings=["", "amount"], rows=amounts))
     return Section(anchor="provenance", title="Licences, synthetic text, cost", tables=tables)
 
 
@@ -301,7 +274,6 @@ def _kept_table(title: str, name: str, entries: Mapping[str, Kept]) -> Table:
 
 
 def speed(report: Report) -> Section:
-    """The time of each kind of work, summed over workers, and the memory of workers."""
     steps = sorted(report.total.steps.items(), key=lambda each: -each[1].seconds)
     whole = sum(work.seconds for _, work in steps) or 1.0
     rows: list[list[Cell]] = [
@@ -313,36 +285,22 @@ def speed(report: Report) -> Section:
         title = f"time by step, summed over workers: {rows[0][0]} takes {cell(rows[0][2])} of {whole:,.1f} seconds"
         headings = ["step", "seconds", "of the time", "MB/s", "text", "documents"]
         tables.append(Table(title=title, headings=headings, rows=rows, drawing=Bars(unit=" s"), strong=[steps[0][0]]))
-    return Section(
-        anchor="speed",
-        title="Time and memory",
-        tables=[*tables, *_memory(report)],
-        notes=[*_starting(report), *_second_attempts(report)],
+    peaks = sorted(report.tasks.items(), key=lambda each: -each[1].peak_bytes)
+    table = Table(
+        title=f"No worker took more than {size(peaks[0][1].peak_bytes)}, in {peaks[0][0]}" if peaks else "",
+        headings=["step", "peak memory of a worker", "seconds", "tasks"],
+        rows=[[name, Bytes(each.peak_bytes), each.seconds, each.committed] for name, each in peaks if each.peak_bytes],
+        drawing=Bars(),
+        note="Peaks of a worker since it started, at the end of a task.",
     )
+    return Section(anchor="speed", title="Time and memory", tables=[*tables, table], notes=[*_speed_notes(report)])
 
 
-def _memory(report: Report) -> Iterator[Table]:
-    peaks = [(name, each) for name, each in report.tasks.items() if each.peak_bytes]
-    peaks.sort(key=lambda each: -each[1].peak_bytes)
-    if peaks:
-        yield Table(
-            title=f"No worker took more than {size(peaks[0][1].peak_bytes)}, in {peaks[0][0]}",
-            headings=["step", "peak memory of a worker", "seconds", "tasks"],
-            rows=[[name, Bytes(each.peak_bytes), each.seconds, each.committed] for name, each in peaks],
-            drawing=Bars(),
-            note="Peaks of a worker since it started, at the end of a task.",
-        )
-
-
-def _starting(report: Report) -> Iterator[str]:
+def _speed_notes(report: Report) -> Iterator[str]:
     beside_s = report.total.task_seconds - sum(work.seconds for work in report.total.steps.values())
     if beside_s >= _LEAST_STARTING_S:
         yield f"Beside these, tasks took {beside_s:,.1f} s to start: importing libraries, compiling and loading kernels."
-
-
-def _second_attempts(report: Report) -> Iterator[str]:
-    steps = report.second_attempts
-    if steps:
+    if steps := report.second_attempts:
         tasks, won = sum(each.tasks for each in steps.values()), sum(each.won for each in steps.values())
         slow = f"{counted(tasks, 'task')} of {', '.join(steps)} took much longer than others"
         yield f"{slow} and had a second attempt, which ended first in {won:,}."

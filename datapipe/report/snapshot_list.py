@@ -1,8 +1,6 @@
 """`datapipe snapshots` and `datapipe clean` in words: when each snapshot was published, what changed, and what it takes."""
 
-from __future__ import annotations
-
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,23 +24,22 @@ _LISTED_CHANGES = 8
 
 
 def print_snapshots(root: Root, every: Sequence[Publication], console: Console) -> None:
-    """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before. One
-    that was published again after others stands in both places."""
+    """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before."""
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
     width = min(console.width, MOST_COLUMNS)
     pinned = pins(root)
     before: Snapshot | None = None
     for each, is_again in _history(every):
         shards = files_needed([each.snapshot])
-        own = sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
-        held = f"{amount(each.snapshot)}  {size(sum(shards.values()))}"
-        head = f"{each.fingerprint[:NAME_DIGITS]}  {'published again' if is_again else when(each)}  {held}"
-        shared = "" if is_again or own == sum(shards.values()) else f"its own: {size(own)}"
-        told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
+        whole, own = sum(shards.values()), sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
+        published = "published again" if is_again else when(each)
+        head = f"{each.fingerprint[:NAME_DIGITS]}  {published}  {amount(each.snapshot)}  {size(whole)}"
+        shared = "" if is_again or own == whole else f"its own: {size(own)}"
+        changed = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
         own_pins = [] if is_again else [pin for pin in pinned if pin.fingerprint == each.fingerprint]
-        print_wrapped((f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *told] if line), console)
+        print_wrapped((f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *changed] if line), console)
 
 
 def _history(every: Sequence[Publication]) -> list[tuple[Publication, bool]]:
@@ -75,7 +72,6 @@ def when(publication: Publication) -> str:
 
 
 def cleaning_lines(cleaning: Cleaning) -> list[str]:
-    """What a cleaning deletes, a line each."""
     dropped = ", ".join(publication.fingerprint[:NAME_DIGITS] for publication in cleaning.dropped)
     parts = [
         (len(cleaning.dropped), "snapshot", f": {dropped}" if dropped else "", cleaning.files),
@@ -90,27 +86,25 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ what changed
-
-
 def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, stages, options, input files, shards."""
-    options = option_changes(_mixture(root, before), _mixture(root, after))
-    if len(options) > _LISTED_CHANGES:
-        options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES:,} more"]
-    lines = [*_source_changes(before, after), *_taken_down(before, after), *options, *_file_changes(root, before, after)]
+    lines = [*_manifest_changes(before, after), *_mixture_changes(root, before, after), *_file_changes(root, before, after)]
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
 
-def _taken_down(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    earlier, now = before.num_taken_down, after.num_taken_down
-    if earlier != now:
-        yield f"{counted(abs(now - earlier), 'document')} {'taken down' if now > earlier else 'no longer taken down'}"
-
-
-def _source_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _manifest_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     yield from (f"source {name} added" for name in sorted(after.sources.keys() - before.sources.keys()))
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
+    more = after.num_taken_down - before.num_taken_down
+    if more:
+        yield f"{counted(abs(more), 'document')} {'taken down' if more > 0 else 'no longer taken down'}"
+
+
+def _mixture_changes(root: Root, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    options = option_changes(_mixture(root, before), _mixture(root, after))
+    yield from options[:_LISTED_CHANGES]
+    if len(options) > _LISTED_CHANGES:
+        yield f"and {len(options) - _LISTED_CHANGES:,} more"
 
 
 def option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -139,20 +133,17 @@ def _mixture(root: Root, snapshot: Snapshot) -> Mapping[str, Any]:
 def _file_changes(root: Root, before: Snapshot, after: Snapshot) -> Iterator[str]:
     old, new = _files(root, before), _files(root, after)
     for source in sorted(before.sources.keys() & after.sources.keys()):
-        added, removed = (len(one.get(source, set()) - other.get(source, set())) for one, other in ((new, old), (old, new)))
-        told = [f"{count:,} {word}" for count, word in ((added, "added"), (removed, "removed")) if count]
-        if told:
-            yield f"files of {source}: {', '.join(told)}"
+        counts = (("added", len(new[source] - old[source])), ("removed", len(old[source] - new[source])))
+        if changed := [f"{count:,} {word}" for word, count in counts if count]:
+            yield f"files of {source}: {', '.join(changed)}"
 
 
-def _files(root: Root, snapshot: Snapshot) -> dict[str, set[str]]:
-    """The input files of a snapshot, by source."""
-    if snapshot.files is None:
-        return {}
-    table = parquet_table(root.read_bytes(snapshot_file(root, snapshot, snapshot.files.path)), ["source", "path"])
-    found: dict[str, set[str]] = {}
-    for source, path in zip(table.column("source").to_pylist(), table.column("path").to_pylist()):
-        found.setdefault(source, set()).add(path)
+def _files(root: Root, snapshot: Snapshot) -> Mapping[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    if snapshot.files is not None:
+        table = parquet_table(root.read_bytes(snapshot_file(root, snapshot, snapshot.files.path)), ["source", "path"])
+        for source, path in zip(*(table.column(name).to_pylist() for name in ("source", "path"))):
+            found[source].add(path)
     return found
 
 

@@ -1,25 +1,11 @@
 """The report of a run, summed over its committed tasks. Pure but for `tokenizer_figures`, which reads a tokenizer."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Sequence
 
-from collections.abc import Iterable, Mapping, Sequence
-
-from datapipe.metrics import Packing, Work, total_by_name, total_counts
+from datapipe.metrics import total_by_name, total_counts
 from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
-from datapipe.report.origins import ReportProvenance
-from datapipe.report.report import (
-    Documents,
-    Entry,
-    PackedRows,
-    Published,
-    Report,
-    SecondAttempts,
-    StepWork,
-    TaskCounts,
-    Threshold,
-    Total,
-)
+from datapipe.report.report import Entry, Published, Report, SecondAttempts, TaskCounts, Threshold, Total
 from datapipe.shards.manifest import Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts
 from datapipe.steps.kind import Plan, Step
@@ -39,15 +25,12 @@ def summarize(
     warnings: Sequence[RunWarning] = (),
     before: str | None = None,
 ) -> Report:
-    """The report of a run that is done. What its plan does not know is empty.
-
-    Args:
-        snapshot: of the first sequence length; None before it is published.
-        warnings: of the run; those about the epochs of the snapshot are added.
-        before: fingerprint of the snapshot before this one.
-    """
+    """The report of a run that is done; entries that its plan does not give are empty. `snapshot`
+    is None before it is published, `warnings` are those of the run, and `before` is the fingerprint
+    of the snapshot before this one."""
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     records = [record for step in plan.steps for record in step.records]
+    attempts = {step.id: [*filter(None, (record.metrics.second_attempt for record in step.records))] for step in plan.steps}
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None
     mixture = mixture_shares(packed) if packed is not None and packed.shards else None
@@ -62,22 +45,17 @@ def summarize(
         sources=entries,
         taken={} if packed is None else taken_sources(packed, counts_by_source),
         mixture=mixture,
-        tokenizer=None,
         warnings=(*warnings, *(epoch_warnings(mixture) if mixture else ())),
         thresholds={
             source: {name: _threshold(bound) for name, bound in filters.items()}
             for source, filters in filters_with_cuts(plan).items()
         },
-        contamination=(),
-        measured={},
-        lengths={},
-        clusters={},
         tasks={step.id: _tasks(step) for step in plan.steps},
-        second_attempts=_second_attempts(plan),
+        second_attempts={
+            name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in attempts.items() if each
+        },
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
-        run=None,
         shards=None if snapshot is None else published(snapshot, before),
-        provenance=ReportProvenance(),
     )
 
 
@@ -101,33 +79,24 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
 
 def _entry(counts: SourceCounts) -> Entry:
     of_documents = counts.document_counts
-    return Entry(
-        documents=Documents(
-            read=of_documents.read,
-            kept=of_documents.kept,
-            dropped=dict(of_documents.dropped.most_common()),
-            quarantined=of_documents.quarantined,
-            quarantine_reasons=dict(of_documents.quarantine_reasons.most_common()),
-        ),
-        bytes=of_documents.read_bytes,
-        kept_bytes=of_documents.kept_bytes,
-        tokens=counts.tokens,
-        sequences=counts.sequences,
-        packing=_packing(counts.packing),
-        counts=dict(sorted(of_documents.counts.items())),
-        steps=_work(counts.work),
-    )
-
-
-def _packing(packing: Mapping[int, Packing]) -> dict[int, PackedRows]:
-    return {length: PackedRows(**each.to_json()) for length, each in packing.items()}
-
-
-def _work(work: Mapping[str, Work]) -> dict[str, StepWork]:
-    return {
-        name: StepWork(seconds=round(each.seconds, 6), bytes=each.bytes, documents=each.documents)
-        for name, each in work.items()
+    documents = {
+        "read": of_documents.read,
+        "kept": of_documents.kept,
+        "dropped": dict(of_documents.dropped.most_common()),
+        "quarantined": of_documents.quarantined,
+        "quarantine_reasons": dict(of_documents.quarantine_reasons.most_common()),
     }
+    entry = {
+        "documents": documents,
+        "bytes": of_documents.read_bytes,
+        "kept_bytes": of_documents.kept_bytes,
+        "tokens": counts.tokens,
+        "sequences": counts.sequences,
+        "packing": counts.packing,
+        "counts": dict(sorted(of_documents.counts.items())),
+        "steps": counts.work,
+    }
+    return Entry.model_validate(entry, from_attributes=True)
 
 
 def published(snapshot: Snapshot, before: str | None) -> Published:
@@ -159,15 +128,6 @@ def _tasks(step: Step) -> TaskCounts:
     )
 
 
-def _second_attempts(plan: Plan) -> dict[str, SecondAttempts]:
-    outcomes = {step.id: [record.metrics.second_attempt for record in step.records] for step in plan.steps}
-    return {
-        name: SecondAttempts(tasks=len(each) - each.count(""), won=each.count("won"))
-        for name, each in outcomes.items()
-        if any(each)
-    }
-
-
 def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     """The figures of the tokenizer; None before there is one."""
     from datapipe.exchange.tables import committed_bytes
@@ -176,13 +136,12 @@ def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)
     if tokenizer is None:
         return None
-    steps = plan.of_kind("tokenize")
+    steps, unused = plan.of_kind("tokenize"), None
     sources: dict[str, Fertility] = {}
     for step in steps:
         fertility = sources.setdefault(step.source, Fertility())
         for own in step.numbers(TokenizeMetrics):
             fertility.add(own.fertility)
-    unused = None
     if all(step.is_committed for step in steps):
         parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
         unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(tokenizer.vocab_size, parts))

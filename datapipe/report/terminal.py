@@ -1,7 +1,5 @@
 """Sections of a report on a terminal, and the tables of other commands."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 
@@ -15,7 +13,7 @@ from datapipe.tokens.training import Trained
 
 
 def print_sections(sections: Iterable[Section], console: Console) -> None:
-    """Prints the tables of sections, and their notes below them. Columns that a line does not hold go into further tables."""
+    """Prints the tables of sections, with the notes below them."""
     for section in sections:
         print_tables(section.tables, section.notes, console)
 
@@ -28,11 +26,7 @@ def print_tables(tables: Iterable[Table], notes: Iterable[str], console: Console
 
 
 def number_table(table: Table, *, continues: bool = False) -> NumberTable:
-    """A table for a terminal. In a table by source, a line is drawn below a row that stands out.
-
-    Args:
-        continues: whether columns that the width does not hold go into further tables; else they are left out.
-    """
+    """A table for a terminal. In a table by source, a line is drawn below a row that stands out."""
     shown = NumberTable(table.title, table.headings, caption=table.note, continues=continues)
     for row in table.rows:
         name = str(row[0])
@@ -43,11 +37,8 @@ def number_table(table: Table, *, continues: bool = False) -> NumberTable:
 
 
 def print_training(trained: Trained, console: Console) -> None:
-    """Prints the text that was read and trained on, with rates, and the tokenizer table of the held-out documents."""
-    for verb, num_bytes, seconds in (
-        ("read", trained.read_bytes, trained.read_s),
-        ("trained on", trained.sample_bytes, trained.train_s),
-    ):
+    read, used = (trained.read_bytes, trained.read_s), (trained.sample_bytes, trained.train_s)
+    for verb, (num_bytes, seconds) in (("read", read), ("trained on", used)):
         console.print(f"{verb} {size(num_bytes)} of text in {seconds:,.1f} s: {num_bytes / 1e6 / max(seconds, 1e-9):,.1f} MB/s")
     if trained.rejected:
         console.print(f"{counted(trained.rejected, 'document')} could not be read and left out")

@@ -30,6 +30,8 @@ from datapipe.shards.blocks import CUT
 from datapipe.shards.shard_table import RowForm, ShardEntry, ShardGroup
 from datapipe.storage.root import Root
 
+_RESTORE = "Delete the file and run the mixture again to restore it"
+
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
 SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
@@ -124,8 +126,7 @@ class Shard:
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
                 raise SnapshotError(
-                    f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot. Delete the file and "
-                    f"run the mixture again to restore it"
+                    f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot. {_RESTORE}"
                 )
         known = [schemas.sequences(id_type, form.sequence_length) for id_type in (pa.uint16(), pa.uint32())]
         rows = metadata.get(ROWS_KEY, b"")
@@ -136,17 +137,13 @@ class Shard:
         if expected_type not in (None, self.id_type):
             raise CorruptionError(
                 f"{path}: token ids of type {self.id_type}, expected {expected_type} from the vocabulary size in the snapshot. "
-                f"Delete the file and run the mixture again to restore it"
+                f"{_RESTORE}"
             )
         num_batches = -(-self.entry.sequences // self.rows_per_batch)
-        if self.num_batches != num_batches:
-            raise CorruptionError(
-                f"{path}: {self.num_batches} record batches, expected {num_batches}. Run the mixture again to restore it"
-            )
-        if self.num_rows not in (None, self.entry.sequences):
-            raise CorruptionError(
-                f"{path}: {self.num_rows} rows, expected {self.entry.sequences}. Run the mixture again to restore it"
-            )
+        counts = {"record batches": (self.num_batches, num_batches), "rows": (self.num_rows, self.entry.sequences)}
+        for what, (count, wanted) in counts.items():
+            if count not in (None, wanted):
+                raise CorruptionError(f"{path}: {count} {what}, expected {wanted}. Run the mixture again to restore it")
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Record batch or row group `number`, with buffers of sufficient length; its checksum is not compared."""
@@ -159,10 +156,7 @@ class Shard:
     def _checked_batch(self, number: int) -> pa.RecordBatch:
         batch, checksum = self._laid_out(number)
         if rows_checksum(batch).encode() != checksum:
-            raise CorruptionError(
-                f"{self.entry.path}: {self.rows_of(number)} are damaged. "
-                f"Delete the file and run the mixture again to restore it"
-            )
+            raise CorruptionError(f"{self.entry.path}: {self.rows_of(number)} are damaged. {_RESTORE}")
         tokens, vocab_size = columns.numbers(batch.column("tokens").flatten()), self._form.vocab_size
         if vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= vocab_size:
             raise CorruptionError(
@@ -186,10 +180,7 @@ class Shard:
         expected = min(self.rows_per_batch, self.entry.sequences - number * self.rows_per_batch)
         pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
         if batch.num_rows != expected or len(pieces) != 1:
-            raise CorruptionError(
-                f"{self.entry.path}: {self.rows_of(number)} do not have the layout in the footer. Delete the file and run the "
-                f"mixture again to restore it"
-            )
+            raise CorruptionError(f"{self.entry.path}: {self.rows_of(number)} do not have the layout in the footer. {_RESTORE}")
         return batch, checksum
 
     def _check_whole(self) -> None:
@@ -209,9 +200,7 @@ class Shard:
             self._check_whole()
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # an error of the disk or the network, not of the content
-            raise CorruptionError(
-                f"{self.entry.path}: {rows}cannot be read: {error}. Delete the file and run the mixture again to restore it"
-            ) from error
+            raise CorruptionError(f"{self.entry.path}: {rows}cannot be read: {error}. {_RESTORE}") from error
 
 
 def _row_group(file: Any, number: int, checksums: list[bytes]) -> tuple[pa.RecordBatch, bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, overload
 
@@ -34,7 +35,6 @@ _NOT_NUMBERED = _LENGTH_FOLDER + r"|-[0-9a-f]{16}((?:\.[a-z]+)+)$"
 """In the path of a shard, what is not in its numbered path: the folder of a further sequence length, and the digest."""
 PIECE_KEY = b"datapipe.piece_length"
 _ABSENT = -1
-_NUMBERED = "numbered_path"
 _ENTRIES_AT_ONCE = 4096
 _HASH = pa.decimal128(20)  # a range of hashes may stop at 2^64, which no integer of Arrow holds
 
@@ -218,8 +218,7 @@ class ShardTable(Sequence[ShardEntry]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (ShardTable, tuple)):
             return NotImplemented
-        mine, theirs = (each._table.select(SCHEMA.names) for each in (self, ShardTable.of(other)))
-        return mine.equals(theirs)
+        return self._table.equals(ShardTable.of(other)._table)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -233,7 +232,7 @@ class ShardTable(Sequence[ShardEntry]):
         if not prefix or not self:
             return self
         paths = compute.binary_join_element_wise(prefix, self.column("path"), "")
-        return ShardTable(self._table.select(SCHEMA.names).set_column(0, "path", paths))
+        return ShardTable(self._table.set_column(0, "path", paths))
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
@@ -262,13 +261,10 @@ class ShardTable(Sequence[ShardEntry]):
         """(num_shards,) int64."""
         return columns.numbers(compute.fill_null(self.column("part"), 0))
 
-    @property
+    @cached_property
     def numbered_paths(self) -> pa.Array:
         """`numbered_path` of all shards."""
-        if _NUMBERED not in self._table.column_names:
-            numbered = compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
-            self._table = self._table.append_column(_NUMBERED, numbered)
-        return self.column(_NUMBERED)
+        return compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
 
     def in_order(self, split: str) -> ShardTable:
         """The shards of a split, sorted by source, part and path without digest: the order of their rows."""
@@ -289,7 +285,7 @@ class ShardTable(Sequence[ShardEntry]):
 
     def of_part(self, part: int) -> pa.Table:
         """The shards of a part, in their order, as columns of `SCHEMA`."""
-        return self._table.select(SCHEMA.names).filter(pa.array(self.parts == part))
+        return self._table.filter(pa.array(self.parts == part))
 
     def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
         """(number, path) of the shards that `paths` name, each with or without length-N/, and the digest of its content."""

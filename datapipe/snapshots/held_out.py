@@ -21,7 +21,7 @@ from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFil
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
-from datapipe.steps.splits import name_of_key
+from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 
@@ -95,7 +95,7 @@ def _held_out_copies(
         num_copied, num_compared: held-out documents that have a copy, and all that were compared.
         key: of one that has a copy.
     """
-    example = name_of_key(source, request.sources[source].files, key)
+    example = names_of_keys({source: request.sources[source].files})(key)
     where = " and ".join(f"'{name}'" for name in names)
     of = "a sample of " if is_sample else ""
     text = (

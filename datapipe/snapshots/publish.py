@@ -118,7 +118,8 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
         warnings += [warning for warning in warned if warning not in warnings]
         data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
     snapshot = lengths[0].model_copy(update={"further": tuple(map(FurtherLength.of, lengths[1:]))}).sealed()
-    warnings = [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, [entry for entry, _ in data])]
+    packed = [entry for entry in snapshot.shards if entry.source in request.sources]
+    warnings = [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, packed)]
     return _Unpublished(snapshot=snapshot, data=data, taken=taken, needed=needed), warnings
 
 

@@ -190,12 +190,8 @@ class FilterResult:
     def from_rules(
         cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
     ) -> FilterResult:
-        """The result of rules that are tried in order: the first rule that a document fails drops it.
-
-        Args:
-            rules: `Filter.rules()`, each with side "min" or "max".
-            measured: per rule (num_docs,) numbers.
-        """
+        """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers. They are tried in order: the first rule
+        that a document fails drops it."""
         if len(rules) != len(measured):
             raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
         as_floats = tuple(np.asarray(values, np.float64) for values in measured)
@@ -210,11 +206,8 @@ class FilterResult:
         tried: Sequence[tuple[np.ndarray, np.ndarray]],
         columns: Mapping[str, pa.Array] | None = None,
     ) -> FilterResult:
-        """As `from_rules`, for stages that decide themselves where a rule fails.
-
-        Args:
-            tried: per rule of `Filter.rules()`, its values and its failures, (num_docs,) numbers and bool.
-        """
+        """As `from_rules`, for stages that decide themselves where a rule fails. `tried`: per rule of `Filter.rules()`, its values and its
+        failures, (num_docs,) numbers and bool."""
         for index, (measured, failed) in enumerate(tried):
             if np.shape(measured) != (num_docs,) or np.shape(failed) != (num_docs,) or np.asarray(failed).dtype != np.bool_:
                 raise StageError(
@@ -235,13 +228,8 @@ BELOW_SHARE = "below_share"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptShare:
-    """How much a filter keeps of a source.
-
-    Attributes:
-        share: exact, from 0 to 1.
-        of: what it is a share of.
-        threshold_from: an output of an earlier run whose cut is used again; "" to find the cut in this run.
-    """
+    """How much a filter keeps of the documents or bytes of a source: a share from 0 to 1, exact. `threshold_from`: an output of an
+    earlier run whose cut is used again; "" to find the cut in this run."""
 
     share: Fraction
     of: Literal["documents", "bytes"] = "documents"

@@ -47,13 +47,8 @@ def first_of_group(*values: np.ndarray) -> np.ndarray:
 
 
 def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
-    """The drops (`DROP_SCHEMA`) of finished clusters: every new document except the center of its star.
-
-    Args:
-        new: (num_rows,) bool, see `tables.is_new`.
-        centers: (num_rows,) int64, the row of each document's survivor.
-        value: the similarity to write.
-    """
+    """The drops (`DROP_SCHEMA`) of finished clusters: every document that is `new` (`tables.is_new`), except the centers of stars.
+    `centers`: (num_rows,) int64, the row of each document's survivor; `value`: the similarity to write."""
     dropped = np.flatnonzero((centers != np.arange(len(centers))) & new)
     survivors = keys.take(pa.array(centers[dropped]))
     return drop_rows(keys.take(pa.array(dropped)), survivors, np.full(len(dropped), value))

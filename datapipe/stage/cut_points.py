@@ -21,12 +21,8 @@ CUT_POINTS_TYPE = pa.list_(pa.int64())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Texts split at their cut points, each part for a document.
-
-    Attributes:
-        offsets: (num_parts + 1,) int64, the byte offsets of the parts, as in `columns.text_buffers`.
-        documents: (num_parts,) int64, ascending: the document of each part.
-    """
+    """Texts split at their cut points, each part for a document: byte offsets (num_parts + 1,) int64 as in `columns.text_buffers`, and
+    the document of each part, (num_parts,) int64, ascending."""
 
     offsets: np.ndarray
     documents: np.ndarray
@@ -38,12 +34,7 @@ def no_cut_points(num_docs: int) -> pa.Array:
 
 
 def parts_of(offsets: np.ndarray, cut_points: pa.Array | None) -> Parts:
-    """The parts of texts.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        cut_points: (num_docs,) of `CUT_POINTS_TYPE`, without nulls; None if no stage has cut.
-    """
+    """The parts of texts by their offsets (num_docs + 1,) int64 and cut points (num_docs,), None if no stage has cut."""
     documents = np.arange(len(offsets) - 1)
     if cut_points is None:
         return Parts(offsets=offsets, documents=documents)
@@ -57,10 +48,8 @@ def cut_points_after(
     """The cut points of texts after spans are removed: the existing ones, moved, and a new one for each span.
 
     Args:
-        offsets: (num_docs + 1,) int64, of the texts before the cuts.
-        cut_points: (num_docs,) of `CUT_POINTS_TYPE`, of the texts before the cuts; None if there are none.
+        offsets, out_offsets: (num_docs + 1,) int64, of the texts before and after the cuts.
         starts, stops: (num_cuts,) int64, the removed bytes; ascending, without overlap, none empty.
-        out_offsets: (num_docs + 1,) int64, of the texts after the cuts.
     """
     byte_offsets = np.zeros(0, np.int64) if cut_points is None else _byte_offsets(offsets, cut_points)[1]
     byte_offsets = np.concatenate([starts, byte_offsets])

@@ -41,12 +41,8 @@ Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of a batch from which documents were dropped since.
-
-    Attributes:
-        keep: (num_docs,) bool, the documents of that batch that are left.
-        offsets: (num_docs + 1,) int64, the offsets of its texts.
-    """
+    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that are
+    left; `offsets`: (num_docs + 1,) int64, of its texts."""
 
     value: Any
     keep: np.ndarray
@@ -66,11 +62,7 @@ def shared(
 
 
 class DocumentBatch:
-    """Documents as columns.
-
-    Attributes:
-        segmentation_s: seconds per segmentation that the engine has not yet added to the metrics.
-    """
+    """Documents as columns. `segmentation_s`: seconds per segmentation that the engine has not yet added to the metrics."""
 
     record: pa.RecordBatch
     segmentation_s: dict[str, float]

@@ -183,13 +183,8 @@ def number_type(text: str) -> pa.DataType:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundType:
-    """The type of a field, and the files that it was found in.
-
-    Attributes:
-        path: the first file with values of the field.
-        has_schema: whether a file with a schema is among the files.
-        mixed: where JSON values are kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl".
-    """
+    """The type of a field, the first file with values of it, and whether one of its files has a schema. `mixed`: where JSON values are
+    kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl"."""
 
     kind: pa.DataType
     path: str

@@ -123,12 +123,8 @@ class Global(Stage):
         return {"size_column", "cluster_column", *self.apply_options, *self.checks}
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that
-        `emit` reads except `keep`, which ranks the documents of each run separately.
-
-        Args:
-            seed: the mixture's seed, for stages whose rows depend on it.
-        """
+        """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that `emit`
+        reads except `keep`, which ranks the documents of each run separately; and `seed`, that of the mixture, where rows depend on it."""
         stage_options = {name for name in type(self).model_fields if name not in Global.model_fields}
         options = self.model_dump(mode="json", include={"scope", *stage_options} - {"keep", *self.apply_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
@@ -146,19 +142,10 @@ class Global(Stage):
         raise NotImplementedError
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out.
-
-        Args:
-            exchange: the name of the exchange.
-            bucket: all rows of a range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key.
-        """
+        """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out. `bucket`: all rows of a
+        range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key."""
         raise NotImplementedError
 
     def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """Reduces all rows in one call, for an exchange with `at_once_bytes`.
-
-        Args:
-            exchange: the name of the exchange.
-            tables: all rows of the inputs, each table sorted.
-        """
+        """Reduces all rows of the inputs, each table sorted, in one call, for an exchange with `at_once_bytes`."""
         raise NotImplementedError

@@ -85,15 +85,10 @@ def allowed_name(text: str) -> str:
 
 
 def is_allowed(license: str, allowed: Collection[str]) -> bool:
-    """Whether a list of licences allows one.
+    """Whether a list of licences (`allowed_name`) allows one (`named` or `spdx`).
 
     `A OR B` is allowed if one of the two is, `A AND B` if both are, and `A WITH B` if the list names it. A list that names the
-    whole expression allows it.
-
-    Args:
-        license: as `named` or `spdx` returns it.
-        allowed: as `allowed_name` returns them.
-    """
+    whole expression allows it."""
     listed = {name.lower() for name in allowed}
     return license.lower() in listed or (license != UNKNOWN and _holds(_parsed(license), listed))
 
@@ -104,12 +99,8 @@ def single_licenses(license: str) -> list[str]:
 
 
 def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
-    """The licence of each document as an index (num_docs,) into the names, each of which occurs once.
-
-    Args:
-        column: (num_docs,) text, lists of text, or values that Arrow writes as text.
-        name: of the column, for errors.
-    """
+    """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,) text, lists
+    of text, or values that Arrow writes as text; `name`: of the column, for errors."""
     import numpy as np
     import pyarrow as pa
 

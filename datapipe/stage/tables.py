@@ -103,11 +103,7 @@ def new_bit(kind: Any) -> Any:
 
 
 def source_rank(source_position: int | None) -> np.uint16:
-    """The rank of documents of this run by the position of their source. Raises UserError above 15 bits.
-
-    Args:
-        source_position: see `StageContext`; None gives all documents one rank.
-    """
+    """The rank of new documents by the position of their source (`StageContext`). Raises UserError above 15 bits."""
     bit = new_bit(np.uint16)
     if source_position is not None and source_position >= bit:
         raise UserError(

@@ -204,7 +204,6 @@ class Loss:
 
 
 def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Loss]:
-    """The loss of each stage that dropped documents, in order."""
     left, names = counts.read, sorted((bound.name for bound in stages), key=len, reverse=True)
     by_stage: dict[str, Counter[str]] = {}
     for reason, number in counts.dropped.items():
@@ -213,20 +212,18 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
     for bound in stages:
         dropped = by_stage.pop(bound.name, None)
         if dropped is not None and dropped.total() and left:
-            yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=_is_asked(bound, dropped, left))
-            left -= dropped.total()
+            stage, num_dropped = bound.stage, dropped.total()
+            if bound.share is not None:
+                is_asked = (num_dropped - dropped[f"{bound.name}:{BELOW_SHARE}"]) / left <= MOST_LOST
+            else:
+                is_asked = isinstance(stage, Global) and num_dropped / left <= (stage.max_dropped or 0)
+            yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=is_asked)
+            left -= num_dropped
 
 
 def asked_share(stages: Sequence[BoundStage]) -> Fraction:
     """The share of a source that its filters are asked to keep; 1 where none is asked for a share."""
     return prod((bound.share.share for bound in stages if bound.share is not None), start=Fraction(1))
-
-
-def _is_asked(bound: BoundStage, dropped: Counter[str], reached: int) -> bool:
-    stage, share = bound.stage, dropped.total() / reached
-    if bound.share is not None:
-        return (dropped.total() - dropped[f"{bound.name}:{BELOW_SHARE}"]) / reached <= MOST_LOST
-    return isinstance(stage, Global) and stage.max_dropped is not None and share <= stage.max_dropped
 
 
 def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:

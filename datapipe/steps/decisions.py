@@ -154,7 +154,8 @@ class DecisionApplier:
         removed = np.bincount(documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
         share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
         texts = _without(offsets, data, starts, stops)
-        too_much = (share > self.decisions.removed_share) | ((removed > 0) & _is_blank(texts))
+        is_blank = numbers(pc.utf8_is_space(texts)) | (text_lengths(texts) == 0)
+        too_much = (share > self.decisions.removed_share) | ((removed > 0) & is_blank)
         if too_much.any():
             rows = np.flatnonzero(too_much)
             reasons, limits = (pa.repeat(value, len(rows)) for value in (TOO_MUCH_REMOVED, self.decisions.removed_share))
@@ -165,10 +166,6 @@ class DecisionApplier:
             self.drops.counts.counts[f"{self.decisions.name}:{rule}_bytes"] += int(count)
         cut_points = cut_points_after(offsets, batch.cut_points, starts, stops, text_buffers(texts)[0])
         return batch.with_columns({"text": texts, CUT_POINTS: cut_points}).filter(~too_much)
-
-
-def _is_blank(texts: pa.Array) -> np.ndarray:
-    return numbers(pc.utf8_is_space(texts)) | (text_lengths(texts) == 0)
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -240,7 +240,8 @@ def breach_of(error: BaseException, stage: Stage) -> str | None:
     """How an exception of a stage breaks the contract of stages, in a sentence without its end; None if it does not."""
     if isinstance(error, StageError):
         return str(error).rstrip(".")
-    if isinstance(error, DatapipeError) or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c()):
+    is_ctrl_c = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    if isinstance(error, DatapipeError) or is_ctrl_c:  # workers ignore SIGINT, so there the stage has raised it
         return None
     if isinstance(error, SystemExit):
         return f"it ends the process by sys.exit({error.code!r}). Raise an exception for a document that it cannot process"
@@ -252,11 +253,6 @@ def breach_of(error: BaseException, stage: Stage) -> str | None:
     if isinstance(error, _CODE_FAULTS) or (isinstance(error, OSError) and _is_refused(error, stage)):
         return f"it raises {raised}"
     return None
-
-
-def _may_be_ctrl_c() -> bool:
-    """Workers ignore SIGINT, so there the stage has raised a KeyboardInterrupt."""
-    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def _is_refused(error: OSError, stage: Stage) -> bool:

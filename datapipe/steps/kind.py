@@ -235,7 +235,6 @@ class Step:
         return self.tasks is not None and len(self.records) == len(self.tasks)
 
     def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
-        """All outputs of a kind, in task order."""
         return tuple(output for record in self.records for output in record.of(kind, file_type))
 
     def numbers(self, kind: type[Own]) -> Iterator[Own]:
@@ -327,7 +326,6 @@ class Planning:
         self._before.pop(step.id, None)
 
     def cleaned(self, source: str) -> Step:
-        """The step of the last segment of a source."""
         pipeline = self.plan.pipeline
         return self.known[pipeline.map_step(source, len(pipeline.segments[source]) - 1)]
 

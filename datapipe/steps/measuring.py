@@ -121,7 +121,6 @@ class Distributions:
         self._seconds += work_clock() - started
 
     def taken_s(self) -> float:
-        """The seconds spent since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -214,7 +213,10 @@ class FindingsWriter:
         rows = numbers(found.column("row"))
         ranks = np.arange(len(rows)) - first_of_group(rows)
         entries = zip(found.column("list").to_pylist(), found.column("entry").to_pylist())
-        is_new = np.array([self._is_new((name, *entry)) for entry in entries])
+        is_new: list[bool] = []
+        for entry in entries:
+            is_new.append((name, *entry) not in self._known)
+            self._known.add((name, *entry))
         chosen = np.flatnonzero((ranks < MOST_OF_DOCUMENT) | is_new)
         documents, found = pa.array(rows[chosen]), found.take(pa.array(chosen))
         kept = "tagged" if is_tag else "cut" if "text" in result.columns else "kept"
@@ -222,11 +224,6 @@ class FindingsWriter:
         about = [batch.keys.take(documents), batch.record.column("id").take(documents), pa.array([name] * len(chosen))]
         arrays = [*about, pa.array(outcomes.tolist(), pa.string()), *found.columns[1:]]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=FINDINGS))
-
-    def _is_new(self, entry: tuple[str, str, str]) -> bool:
-        is_new = entry not in self._known
-        self._known.add(entry)
-        return is_new
 
     def finish(self) -> Outputs:
         return {"findings": self._writer.finish()}
@@ -295,7 +292,6 @@ class SurvivorWriter:
         self._stages: dict[str, ClusterSample] = {}
 
     def add(self, stage: str, survivors: pa.Array) -> None:
-        """Adds the survivors of dropped documents, one a document."""
         sample = self._stages.setdefault(stage, ClusterSample(MOST_OF_TASK))
         sample.add(survivors, np.ones(len(survivors), np.int64))
 

@@ -65,7 +65,6 @@ class GlobalStep:
 
     @property
     def rule(self) -> str:
-        """The rule of its drops: the reason is STAGE:RULE."""
         return cast(Global, self.stage.stage).rule
 
 

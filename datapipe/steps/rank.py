@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -138,16 +137,11 @@ def filters_with_cuts(plan: Plan) -> dict[str, dict[str, BoundStage]]:
     filters: dict[str, dict[str, BoundStage]] = {}
     for source, segments in plan.pipeline.segments.items():
         for bound in chain(*segments):
-            cut = bound.cut if not bound.is_scored else _found_cut(plan, source, bound.name)
-            if cut is not None:
-                filters.setdefault(source, {})[bound.name] = replace(bound, cut=cut)
+            steps = [step for step in plan.of_kind("narrow", source) if _filter_of(step) == bound.name]
+            cuts = [own.cut for step in steps for own in step.numbers(NarrowMetrics) if own.cut.is_found]
+            if bound.cut is not None or cuts:
+                filters.setdefault(source, {})[bound.name] = replace(bound, cut=bound.cut or cuts[0])
     return filters
-
-
-def _found_cut(plan: Plan, source: str, name: str) -> Cut | None:
-    steps = (step for step in plan.of_kind("narrow", source) if _filter_of(step) == name)
-    cuts = [own.cut for step in steps for own in step.numbers(NarrowMetrics)]
-    return cuts[-1] if cuts and cuts[-1].is_found else None
 
 
 def _filter_of(step: Step) -> str:
@@ -178,13 +172,7 @@ class ScoreWriter:
         return {scores_of(self._name): self._table.finish()}
 
 
-def with_score_column(bound: BoundStage, result: FilterResult) -> FilterResult:
-    scores = measured_scores(cast(Filter, bound.stage), result)
-    return replace(result, columns={**result.columns, score_column(bound.name): pa.array(scores)})
-
-
 def tie_seed(bound: BoundStage, seed: int) -> int:
-    """The seed of the keyed hash that orders documents of one score."""
     return seed_for(seed, bound.name, BELOW_SHARE)
 
 
@@ -223,20 +211,14 @@ def of_scored(bound: BoundStage, seed: int, batch: DocumentBatch) -> FilterResul
     scores, tag = numbers(batch.record.column(score_column(bound.name))), f"{bound.name}.rule"
     is_tagged = numbers(batch.record.column(tag).is_valid()) if tag in names else np.zeros(batch.num_docs, np.bool_)
     rule = np.where(is_tagged, 0, -1).astype(np.int16)
-    keep = np.ones(batch.num_docs, np.bool_)
-    scored = FilterResult(keep=keep, rule=rule, value=scores, measured=(scores,) * len(stage.rules()))
-    return with_cut(bound, seed, batch, scored)
+    keep, measured = np.ones(batch.num_docs, np.bool_), (scores,) * len(stage.rules())
+    return with_cut(bound, seed, batch, FilterResult(keep=keep, rule=rule, value=scores, measured=measured))
 
 
 def tagged(bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> DocumentBatch:
     """The documents with their tags, where `mode: tag` keeps those below the cut."""
-    below = pa.array(~result.keep)
-    tags = {name: f"{bound.name}.{name}" for name in ("rule", "value")}
-    rules, values = (batch.record.column(name) for name in tags.values())
-    scores = batch.record.column(score_column(bound.name))
-    return batch.with_columns(
-        {
-            tags["rule"]: pc.if_else(below, pa.scalar(BELOW_SHARE, rules.type), rules),
-            tags["value"]: pc.if_else(below, scores, values),
-        }
-    )
+    below, record = pa.array(~result.keep), batch.record
+    rules = record.column(f"{bound.name}.rule")
+    rules = pc.if_else(below, pa.scalar(BELOW_SHARE, rules.type), rules)
+    values = pc.if_else(below, record.column(score_column(bound.name)), record.column(f"{bound.name}.value"))
+    return batch.with_columns({f"{bound.name}.rule": rules, f"{bound.name}.value": values})

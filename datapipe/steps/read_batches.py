@@ -113,19 +113,16 @@ class InputSource:
                 record = with_keys(part, split, self.source)
                 work.bytes, work.documents = part.input_bytes, len(part.positions)
             num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
-            self._count(split, part)
+            self.quarantine.reject(split.file.path, part.rejected)
+            self.own.unreadable_files += damages(split.file, part.rejected)
+            for kind, count in part.passed_over.items():
+                self.metrics.document_counts.counts[f"read:{kind}"] += count
             if record.num_rows:
                 for name, column in part.extra.items():
                     self.own.field_values[name] += len(column) - column.null_count
                 yield record
         if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
             self.metrics.document_counts.counts["read:empty_files"] += 1
-
-    def _count(self, split: Split, part: ReadBatch) -> None:
-        self.quarantine.reject(split.file.path, part.rejected)
-        self.own.unreadable_files += damages(split.file, part.rejected)
-        for kind, count in part.passed_over.items():
-            self.metrics.document_counts.counts[f"read:{kind}"] += count
 
     def _add_wider(self, part: ReadBatch) -> None:
         """Adds the types of values that do not fit to those of the batches before, in the order of the input."""

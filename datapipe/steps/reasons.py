@@ -8,6 +8,7 @@ Fingerprints decide what runs; this module only explains, in general terms where
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ _OTHER_OUTPUT = "a step before it gave another output"
 _SHOWN_OPTIONS = 4
 _SHOWN_SOURCES = 3
 _OPTIONS_CHARS = 80
+_STAGES = re.compile(r"(sources\..*\.)?stages", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +91,9 @@ class _Comparison:
 
     def reasons(self, step: Step) -> list[str]:
         if step.id not in self.last.tasks:
-            return [NEW] if step.tasks is not None or self._has_new_stage(step) else [BEFORE]
+            group = step.id.partition("/")[0]  # a global stage, or a source
+            is_known = any(other.partition("/")[0] == group for other in self.last.tasks)
+            return [NEW] if step.tasks is not None or not is_known else [BEFORE]
         if step.tasks is None:
             return [BEFORE]
         known = set(self.last.tasks[step.id])
@@ -104,11 +108,6 @@ class _Comparison:
         return any(
             {task.fingerprint for task in other.tasks or ()} != set(self.last.tasks.get(other.id, ())) for other in feeding
         )
-
-    def _has_new_stage(self, step: Step) -> bool:
-        """Whether a step of a global stage, or of a source, belongs to none of the last run."""
-        group = step.id.partition("/")[0]
-        return not any(other.partition("/")[0] == group for other in self.last.tasks)
 
     def _code(self, step: Step) -> list[str]:
         now = self.facts.code[step.kind]
@@ -250,15 +249,12 @@ def flat(options: Any, prefix: str = "") -> dict[str, str]:
     """The values of a mixture by dotted key, without its lists of stages."""
     if isinstance(options, Mapping):
         named = ((f"{prefix}.{name}" if prefix else str(name), child) for name, child in options.items())
-        return {leaf: value for key, child in named if not _is_stages(key) for leaf, value in flat(child, key).items()}
+        kept = ((key, child) for key, child in named if not _STAGES.fullmatch(key))
+        return {leaf: value for key, child in kept for leaf, value in flat(child, key).items()}
     if isinstance(options, list) and any(isinstance(child, Mapping) for child in options):
         numbered = (flat(child, f"{prefix}[{number}]") for number, child in enumerate(options))
         return {key: value for child in numbered for key, value in child.items()}
     return {prefix: _value_text(options)}
-
-
-def _is_stages(key: str) -> bool:
-    return key == "stages" or (key.startswith("sources.") and key.endswith(".stages"))
 
 
 def _value_text(value: Any) -> str:

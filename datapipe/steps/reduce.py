@@ -71,7 +71,6 @@ class RangeTask(Task):
         return (self.stage,)
 
     def slices(self, root: Root, table: str, prefix: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a table in the range, sorted."""
         return read_slices(root, self.tables[table], (self.start,), (self.stop,), self.limit_bytes, prefix)
 
     @classmethod

@@ -53,12 +53,10 @@ class RunWarning:
         return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of report.json."""
         return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
 
 
 def named(sources: Sequence[str]) -> str:
-    """Sources as the subject of a sentence: at most three by name."""
     listed = [f"'{source}'" for source in sources[:_NAMED_SOURCES]]
     more = len(sources) - len(listed)
     return f"{counted(len(sources), 'source')} ({', '.join(listed)}{f' and {more:,} more' if more else ''})"

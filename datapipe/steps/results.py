@@ -18,7 +18,6 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND
-from datapipe.stage.global_stage import Global
 from datapipe.steps.cut import check_scores
 
 _OWN = set(OWN_COLUMNS) - {"text"}

@@ -37,7 +37,10 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         UserError: a disk or store refuses access, or the input is wrong.
     """
     started, rereads = perf_counter(), Rereads.count
-    _release_others(type(task))
+    for other in _ran - {type(task)}:
+        other.release()
+    _ran.clear()
+    _ran.add(type(task))
     import_runtime()  # once a process, and before the time of any work
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
@@ -56,13 +59,6 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
     metrics.peak_bytes = peak_bytes()
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
-
-
-def _release_others(kind: StepKind) -> None:
-    for other in _ran - {kind}:
-        other.release()
-    _ran.clear()
-    _ran.add(kind)
 
 
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:

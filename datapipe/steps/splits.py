@@ -10,7 +10,7 @@ group, the groups up to the next boundary by hash may change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import xxhash
 
@@ -27,11 +27,19 @@ def file_hash(source: str, path: str) -> int:
     return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode())
 
 
-def name_of_key(source: str, paths: Iterable[str], key: bytes) -> str:
-    """The name of a document of a source, by its key: "web/a.jsonl:120"; without a path where none of these has it."""
-    number = int.from_bytes(key[:8], "big")
-    path = next((path for path in paths if file_hash(source, path) == number), "")
-    return document_name(source, path, int.from_bytes(key[8:], "big"))
+def names_of_keys(paths: Mapping[str, Iterable[str]]) -> Callable[[bytes], str]:
+    """Names documents by their keys: "web/a.jsonl:120"; of the first source without a path, where none of these has it.
+
+    Args:
+        paths: of input files, by source.
+    """
+    files = {file_hash(source, path): (source, path) for source, listed in paths.items() for path in listed}
+
+    def name_of(key: bytes) -> str:
+        source, path = files.get(int.from_bytes(key[:8], "big")) or (next(iter(paths)), "")
+        return document_name(source, path, int.from_bytes(key[8:], "big"))
+
+    return name_of
 
 
 def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:

@@ -26,7 +26,7 @@ from datapipe.steps.guard import Guard, RetryHints
 from datapipe.steps.measuring import Distributions
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import of_scored, score_column, tagged, with_cut, with_score_column
+from datapipe.steps.rank import measured_scores, of_scored, score_column, tagged, with_cut
 from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables, tags_of
 
 
@@ -86,6 +86,7 @@ class StageRunner:
         stage = bound.stage
         assert isinstance(stage, Global)
         salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
+
         def checked(part: DocumentBatch) -> dict[str, pa.RecordBatch]:
             return checked_tables(stage.emit(part), stage.emits())
 
@@ -120,7 +121,9 @@ class StageRunner:
         if isinstance(result, dict):
             return self._with_columns(bound.name, stage, part, result)
         assert isinstance(stage, Filter)
-        result = with_score_column(bound, result) if bound.is_scored else result
+        if bound.is_scored:
+            scores = pa.array(measured_scores(stage, result))
+            result = replace(result, columns={**result.columns, score_column(bound.name): scores})
         for sink in (*self.sinks, self.distributions):
             sink.add(bound, part, result)
         if stage.mode == "tag":

@@ -197,7 +197,6 @@ class TokenizeTask(Task):
 
 
 def choice_of(file: TokenizerFile) -> Choice:
-    """The library that encodes with a committed tokenizer."""
     from datapipe.tokens.proof import Choice
 
     return Choice(library=file.library, version=file.library_version, battery=file.battery, reason=file.fallback_reason)

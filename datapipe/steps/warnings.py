@@ -33,8 +33,18 @@ LEAST_KEPT = 0.05
 """Share of a source's documents below which a wrong threshold or field is likely. FineWeb-Edu, a strict selection, has 1.3
 trillion of FineWeb's 15 trillion tokens, 9 % (Penedo et al. 2024, arXiv 2406.17557)."""
 
-
+# Shares above which a run warns: documents without text, tokens that stand for text without a token, samples of tar archives
+# without text (wrong endings are likely), and documents that are split (best fit alone splits none of them).
+MOST_EMPTY, MOST_UNKNOWN, MOST_WITHOUT_TEXT, MOST_SPLIT = 0.5, 0.001, 0.1, 0.05
+MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
 _LISTED_FILES = 100
+_OF_READING = ("missing_field", "unreadable_files")
+_ABOUT_FILES = {
+    "broken_links": ("files", " cannot be read: a broken link, or no file. Mend it, or `exclude` it."),
+    "linked_again": ("links", ". Each folder is read once."),
+    "named_twice": ("lines", ": the list names the file before. It is read once."),
+}
+"""By kind, the name of the list in the details, and the end of the text."""
 
 
 def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning] = ()) -> list[RunWarning]:
@@ -71,25 +81,14 @@ def _read_again(plan: Plan) -> Iterator[RunWarning]:
         yield RunWarning(kind="read_again", text=text, details={"count": count})
 
 
-_OF_READING = ("missing_field", "unreadable_files")
-
-
 def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarning:
     """The warning about damaged files of a source that the mixture allows."""
     details = {"files": [asdict(file) for file in files[:_LISTED_FILES]], "count": len(files)}
     return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
 
 
-_ABOUT_FILES = {
-    "broken_links": ("files", " cannot be read: a broken link, or no file. Mend it, or `exclude` it."),
-    "linked_again": ("links", ". Each folder is read once."),
-    "named_twice": ("lines", ": the list names the file before. It is read once."),
-}
-"""By kind, the name of what is listed in the details, and the end of the text."""
-
-
 def files_warning(kind: str, source: str, listed: Sequence[str]) -> RunWarning:
-    """A warning of `_ABOUT_FILES`: what a pattern or a list of a source names and is passed over, the first by name."""
+    """A warning of `_ABOUT_FILES`: paths of a source that are passed over, the first by name."""
     key, ending = _ABOUT_FILES[kind]
     details = {key: list(listed[:_LISTED_FILES]), "count": len(listed)}
     return RunWarning.of(kind, source, f"{_first(listed)}{ending}", **details)
@@ -100,12 +99,8 @@ def _first(listed: Sequence[str]) -> str:
 
 
 def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
-    """The warning about a file that is read more than once.
-
-    Args:
-        files: source and URL of each time.
-        others: how many more files the same sources read more than once.
-    """
+    """The warning about a file that is read more than once: source and URL of each time, and the number of `others` that the
+    same sources read more than once."""
     sources = list(dict.fromkeys(source for source, _ in files))
     names = " and ".join(f"'{source}' ({masked(url)})" for source, url in files)
     more = f", and so {'is' if others == 1 else 'are'} {counted(others, 'more file')}" if others else ""
@@ -118,11 +113,7 @@ def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarni
 
 
 def normalized_warning(where: str, weights: Mapping[str, Fraction]) -> RunWarning:
-    """The warning about weights that look like shares and do not add up to 1.
-
-    Args:
-        where: the key, "weights", or that of a phase.
-    """
+    """The warning about weights under the key `where` that look like shares and do not add up to 1."""
     total = sum(weights.values())
     shares = {name: float(weight / total) for name, weight in weights.items()}
     became = ", ".join(f"'{name}' {share:.2%}" for name, share in list(shares.items())[:_LISTED_FILES])
@@ -241,10 +232,6 @@ def _lost(output: str, source: str, loss: Loss) -> RunWarning:
     )
 
 
-MOST_EMPTY = 0.5
-"""Share of a source's documents without text above which a run warns."""
-
-
 def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWarning]:
     kept, empty = counts.document_counts.kept, counts.empty
     if kept and empty / kept > MOST_EMPTY:
@@ -257,18 +244,13 @@ def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWa
 
 
 def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
-    quarantine = "quarantine", documents.quarantined
+    quarantine, kept, read = ("quarantine", documents.quarantined), documents.kept, documents.read
     reason, count = max(documents.dropped.items(), key=lambda item: (item[1], item[0]), default=quarantine)
-    share = f"{documents.kept / documents.read:.2%}"
     text = (
-        f"{documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
-        f"{reason} took {count:,}. Check the threshold, or the text field of the source."
+        f"{kept:,} of {counted(read, 'document')} kept ({kept / read:.2%}). {reason} took {count:,}. Check the threshold, or "
+        f"the text field of the source."
     )
-    return RunWarning.of("few_kept", source, text, kept=documents.kept, read=documents.read, most_dropped_by=reason)
-
-
-MOST_UNKNOWN = 0.001
-"""Share of a source's tokens that stand for text without a token above which a run warns."""
+    return RunWarning.of("few_kept", source, text, kept=kept, read=read, most_dropped_by=reason)
 
 
 def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
@@ -284,11 +266,6 @@ def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
             f"unknown token: the tokenizer has no token for their text. Use a tokenizer that knows the text, or all bytes."
         )
         yield RunWarning.of("unknown_tokens", source, text, unknown=fertility.unknown, tokens=tokens)
-
-
-MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
-MOST_WITHOUT_TEXT = 0.1
-"""Share of the samples of tar archives without text above which wrong endings are likely."""
 
 
 def _without_text(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
@@ -311,10 +288,6 @@ def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
             f"bytes short. They are read to their ends, where the next record begins."
         )
         yield RunWarning.of("short_length", source, text, records=num_records)
-
-
-MOST_SPLIT = 0.05
-"""Share of a source's documents that are split above which a run warns. Best fit alone splits none of them."""
 
 
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:

@@ -60,7 +60,6 @@ class ConditionalStore:
             return bytes(found.bytes()), _version(found.meta)
 
     def version(self, path: str) -> Version | None:
-        """The version of an object; None where there is none."""
         with _os_errors(self.root, path):
             try:
                 return _version(self._store.head(path))

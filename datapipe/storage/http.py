@@ -61,7 +61,6 @@ _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "datapipe"}
 
 
 def is_http(url: str) -> bool:
-    """Whether a URL is that of a file on a web server."""
     return url.lower().startswith(("http://", "https://"))
 
 
@@ -194,7 +193,6 @@ class _Answer:
             raise
 
     def read(self, num_bytes: int) -> bytes:
-        """The next bytes, at least one."""
         if not self._chunk:
             with _named_errors(self._url):
                 self._chunk = next(self._chunks, b"")

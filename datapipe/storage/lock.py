@@ -42,6 +42,7 @@ LOCK = "work/lock"
 LEASE = "work/lock.json"
 PENDING_DELETIONS = "work/deleting-"
 PROBE = "work/probe-"
+"""Begins the names of files by which a run reads the clock of a store, or a node shows that it sees OUTPUT."""
 
 LEASE_S = 60.0
 """Seconds without a renewal until another run may take the output."""
@@ -82,7 +83,6 @@ class OutputLock:
         self.release()
 
     def take(self) -> None:
-        """Takes the output. Raises UserError where another run holds it."""
         path = Path(self.root.path(LOCK))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,7 @@ class OutputLock:
         )
 
     def check(self) -> None:
-        """Raises LeaseLostError where this process knows that another run has taken the output. Costs
-        nothing."""
+        """Raises LeaseLostError where this process knows that another run has taken the output. Costs nothing."""
 
     def check_pending_deletions(self, wanted: Iterable[str]) -> None:
         """Raises DatapipeError where a cleaning that was interrupted, or is paused, deletes a file that is to be published."""
@@ -145,13 +144,13 @@ class Lease(OutputLock):
 
     Attributes:
         state: what the run wrote last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the paths
-            of the lists of pending deletions ("condemned", as the first release named them).
+            of the lists of pending deletions.
     """
 
     def __init__(self, root: Root) -> None:
         super().__init__(root)
         self.store = ConditionalStore(root)
-        self.state: dict[str, Any] = {"holder": uuid.uuid4().hex, "process": self._holder, "beat": 0, "condemned": []}
+        self.state: dict[str, Any] = {"holder": uuid.uuid4().hex, "process": self._holder, "beat": 0, "pending_deletions": []}
         self._version: Version | None = None
         self._writing = threading.Lock()
         self._lost = ""
@@ -160,22 +159,21 @@ class Lease(OutputLock):
 
     def take(self) -> None:
         """Takes the lease, and renews it until `release`."""
-        found = self.store.read(LEASE)
-        before = _state(found[0]) if found else {}
-        self._version = found[1] if found else None
+        before, self._version = self._read()
         if before.get("holder"):
-            age_s = self.store.age_s(LEASE, probe(self.state["holder"]))
+            age_s = self.store.age_s(LEASE, PROBE + self.state["holder"])
             if age_s is not None and age_s < LEASE_S:
                 until = f" If it was killed, its lease expires within {LEASE_S:.0f} seconds."
                 raise self._taken(str(before.get("process")), until)
-        self.state |= {"epoch": before.get("epoch", 0) + 1, "condemned": before.get("condemned", [])}
+        pending = before.get("pending_deletions", before.get("condemned", []))  # the name of the first release
+        self.state |= {"epoch": before.get("epoch", 0) + 1, "pending_deletions": pending}
         try:
             self._version = self.store.write(LEASE, _bytes(self.state), self._version)
         except ConflictError as error:
             raise UserError(
                 f"{self.root.url}: another run took this output at the same moment. Run again, or give another --output."
             ) from error
-        self.pending_deletions = frozenset(path for name in self.state["condemned"] for path in self._listed(name))
+        self.pending_deletions = frozenset(path for name in pending for path in self._listed(name))
         self._renewing.start()
 
     def release(self) -> None:
@@ -205,11 +203,20 @@ class Lease(OutputLock):
             self._lost = f"{self.root.url}: other processes write {LEASE} at the same time"
             self.check()
 
+    def _read(self) -> tuple[dict[str, Any], Version | None]:
+        """The state in the lease, empty for a damaged one, and its version; None where there is no lease."""
+        found = self.store.read(LEASE)
+        if found is None:
+            return {}, None
+        with suppress(ValueError):
+            state = json.loads(found[0])
+            return (state if isinstance(state, dict) else {}), found[1]
+        return {}, found[1]
+
     def _version_after_conflict(self) -> Version:
         """The version of our own write whose answer was lost. Raises LeaseLostError for another run."""
-        found = self.store.read(LEASE)
-        state = _state(found[0]) if found else {}
-        if found is None or state.get("holder") != self.state["holder"]:
+        state, version = self._read()
+        if version is None or state.get("holder") != self.state["holder"]:
             holder = state.get("process") or "unknown"
             self._lost = (
                 f"{self.root.url}: this run did not renew its lease for more than {LEASE_S:.0f} seconds, and another run has "
@@ -217,7 +224,7 @@ class Lease(OutputLock):
                 f"committed stays. When the other has ended, run the same command again"
             )
             raise LeaseLostError(self._lost)
-        return found[1]
+        return version
 
     def _keep(self) -> None:
         pause_s = _RENEW_S
@@ -233,11 +240,11 @@ class Lease(OutputLock):
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
         own = f"{PENDING_DELETIONS}{uuid.uuid4().hex}.json"
-        before: list[str] = self.state["condemned"]
+        before: list[str] = self.state["pending_deletions"]
         if paths:
             self.root.write_atomic(own, json.dumps(sorted(paths)).encode())
         try:
-            self.renew(condemned=[*before, own] if paths else before)
+            self.renew(pending_deletions=[*before, own] if paths else before)
         except LeaseLostError:
             self.root.delete(own)  # no lease names it
             raise
@@ -245,7 +252,7 @@ class Lease(OutputLock):
         done = [name for name in before if all(path.startswith(below) for path in self._listed(name))]
         done += [own] if paths else []
         if done:
-            self.renew(condemned=[name for name in self.state["condemned"] if name not in done])
+            self.renew(pending_deletions=[name for name in self.state["pending_deletions"] if name not in done])
         for name in done:
             self.root.delete(name)
 
@@ -272,16 +279,7 @@ def _bytes(state: dict[str, Any]) -> bytes:
     return json.dumps(state | {"renewed": time.time()}).encode()
 
 
-def _state(content: bytes) -> dict[str, Any]:
-    try:
-        state = json.loads(content)
-    except ValueError:
-        return {}
-    return state if isinstance(state, dict) else {}
-
-
 def holder(root: Root) -> str:
-    """The process that holds an output; empty where none does."""
     if root.local is None:
         with suppress(FileNotFoundError, ValueError, KeyError):
             lease = json.loads(root.read_bytes(LEASE))
@@ -297,8 +295,3 @@ def holder(root: Root) -> str:
         return lock.read_text(errors="replace").strip() or "unknown" if held else ""
     except OSError:
         return ""
-
-
-def probe(name: str) -> str:
-    """The file by which the nodes of a cluster show that they see OUTPUT."""
-    return f"{PROBE}{name}"

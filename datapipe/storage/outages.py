@@ -153,8 +153,7 @@ def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeEr
 
 
 def free_bytes(path: str) -> int | None:
-    """Bytes that this user can still write to the disk of a path, which need not exist; None where
-    unknown."""
+    """Bytes that this user can still write to the disk of a path, which need not exist; None where unknown."""
     while True:
         try:
             status = os.statvfs(path)
@@ -185,9 +184,8 @@ def _paths(error: BaseException, url: str) -> Iterator[str]:
 
 
 def _is_of_store(error: BaseException) -> bool:
-    if isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS):
-        return True
-    return _is_of_http(error) and not _is_malformed(error)
+    is_of_filesystem = isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS)
+    return is_of_filesystem or (_is_of_http(error) and not _is_malformed(error))
 
 
 def _is_of_http(error: BaseException) -> bool:

@@ -45,7 +45,6 @@ _REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4
 
 
 def is_remote(url: str) -> bool:
-    """Whether `url` names an object store rather than a local path."""
     return "://" in url and not url.startswith("file://")
 
 
@@ -190,7 +189,6 @@ class Root:
         return Path(self._target[1]) if isinstance(self.filesystem, pafs.LocalFileSystem) else None
 
     def path(self, relative: str = "") -> str:
-        """The path on `filesystem`."""
         return f"{self._target[1]}/{relative}" if relative else self._target[1]
 
     def child_url(self, relative: str) -> str:
@@ -248,7 +246,6 @@ class Root:
             return _all_of(stream)
 
     def write_atomic(self, relative: str, content: bytes) -> None:
-        """Writes `content` under its final name: readers see all of it, or the content before."""
         if self.local is None:
             with self.open_output(relative) as stream:
                 stream.write(content)

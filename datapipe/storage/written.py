@@ -19,7 +19,6 @@ def checksum_of(hasher: xxhash.xxh3_128) -> str:
 
 
 def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
-    """Checksum and size in bytes of content that comes in chunks."""
     hasher, num_bytes = xxhash.xxh3_128(), 0
     for chunk in chunks:
         hasher.update(chunk)

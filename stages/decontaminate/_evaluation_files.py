@@ -2,20 +2,10 @@
 
     patterns  ─▶  files  ─▶  records  ─▶  fields by role  ─▶  items
 
-The roles of fields are those that the mixture names, or are recognised by their names in the first records:
-
-| role | fields, the first that the records have |
-|---|---|
-| question | question, query, problem, prompt, goal, premise, sentence, ctx, input, instruction, context_options, context |
-| context | passage, article, support, story, background, context |
-| answer | answer, continuation, canonical_solution, solution, best_answer, correct_answer, target, output, completion, code |
-| choices | choices, options, endings; or option1, option2 …, choice1 …, sol1 …, ending0 … |
-| gold | gold, label, answerKey, answer_index, correct_option, or an answer that is a number or a letter: the right choice |
-|  | question_stem, text for the question and response, answers for the answer, where there is none of these |
-| id | id, task_id, doc_id, question_id, qid, ind |
-
-A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one
-question for each choice. Of several answers the first one counts.
+The roles of fields are those that the mixture names, or the first names of `_FIELDS` that the first records have; a field has
+one role. Choices may also be option1, option2 …, choice1 …, sol1 …, ending0 …, and gold an answer that is a number or a letter.
+A list under the question, such as `context_options` of WinoGrande, holds one question for each choice. Of several answers the
+first one counts.
 """
 
 from __future__ import annotations
@@ -106,13 +96,8 @@ def _stem(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """An item of an evaluation set.
-
-    Attributes:
-        name: its id, or its row.
-        question: with the passage that it is about before it.
-        answer: the right one; empty where the file has none. `choices` are the others.
-    """
+    """An item of an evaluation set: its id, or its row; the question behind its passage; the right answer, empty where the file has
+    none; the other choices."""
 
     name: str
     question: str

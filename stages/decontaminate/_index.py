@@ -3,22 +3,19 @@
     items  ─▶  texts in up to four spellings  ─▶  windows of n words  ─▶  entries, each with its items
            ─▶  short items  ─▶  tails, questions and answers
 
-A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without
-all punctuation inside of words ("stateoftheart", "1000"; once with and once without underscores),
-because copies have any of these. Documents are searched in one way (`folded_words.py`).
+A text is indexed as it is written, without the apostrophes inside of words ("dont"), and without all punctuation inside of
+words ("stateoftheart", "1000"; with and without underscores). Documents are searched in one way (`folded_words.py`).
 
 **Own n-grams.** An n-gram is an item's own if no item of the same benchmark with another question has it. Templates and
-passages that several questions share prove nothing by themselves, so they count only in documents that have an own n-gram of
-the same item. Items with the same question count as one here.
+passages that several questions share count only in documents that have an own n-gram of the same item.
 
 **Short items.** An item whose question has fewer than n words, or that has no own n-gram, is found as a whole: its question,
 of at least `TAIL_WORDS` words, and behind it, within `REACH` words, its answer; together, as they are written, at least
-`least_words`. A shorter question is found together with its answer, one directly behind the other. Items without an answer need
-a question of `least_words`. All other items without an own n-gram cannot be detected, and are listed.
+`least_words`. A shorter question is found with its answer directly behind it. Items without an answer need a question of
+`least_words`. All other items without an own n-gram cannot be detected, and are listed.
 
-`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items.
-
-An n-gram that more than `MOST_MEMBERS` items have is left out in every profile, which bounds what a document costs.
+`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items. An
+n-gram that more than `MOST_MEMBERS` items have is left out, which bounds what a document costs.
 """
 
 from __future__ import annotations
@@ -54,15 +51,8 @@ _INNER_SIGNS = re.compile(r"[\W_](?<=[^\W_]\S)(?:[^\w\s]|_)*(?=[^\W_])")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wholes:
-    """Short items that are found as a whole, as entries of the table.
-
-    Attributes:
-        first: the entry of the first question.
-        tails: see `search.Tails`.
-        alone_offsets, alone_items: the items of each question that need no answer, (num_questions + 1,) int64 and int64.
-        answers: see `search.Answers`.
-        pair_offsets, pair_items: the items of each pair of question and answer.
-    """
+    """Short items that are found as a whole, as entries of the table from `first` on, that of the first question. Lists of items are
+    offsets (num + 1,) int64 and int64: `alone` of each question that needs no answer, `pair` of each question with its answer."""
 
     first: int
     tails: search.Tails
@@ -75,16 +65,13 @@ class Wholes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """What documents are searched for.
+    """The tables that documents are searched with.
 
     Attributes:
-        sets: the benchmarks.
         set_of: (num_items,) int64, the benchmark of each item; items are counted over all benchmarks.
         table: keys of n-grams, tails and questions.
         postings: the items of each n-gram; of `coverage` the spellings of items.
-        item_of: (num_spellings,) int64, the item of each posting's number.
-        totals: (num_spellings,) int64, the sum of the weights of all n-grams.
-        wholes: the short items.
+        item_of, totals: (num_spellings,) int64, of each posting's number the item, and the sum of all weights.
         undetectable: (num_items,) bool.
     """
 
@@ -169,12 +156,8 @@ class _Texts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Spelled:
-    """Questions, answers and both together, in every spelling, (num_spellings,) each; the first of an item is as written.
-
-    Attributes:
-        items: (num_spellings,) int64.
-        choices: the other choices in every spelling, with the items `choice_items`.
-    """
+    """Questions, answers and both together, in every spelling, (num_spellings,) each; the first of an item is as written. `items`:
+    (num_spellings,) int64. `choices`: the other choices in every spelling, with the items `choice_items`."""
 
     items: np.ndarray
     questions: _Texts

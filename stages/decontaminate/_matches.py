@@ -25,13 +25,8 @@ class Hits(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """Items in documents, by document and item, each pair once.
-
-    Attributes:
-        documents, items: (num_findings,) int64.
-        starts, stops: (num_findings,) int64, from the first to the last hit of the item in the document.
-        values: (num_findings,), hits of the item; of `coverage` its share.
-    """
+    """Items in documents, by document and item, each pair once: (num_findings,) each. Spans reach from the first to the last hit of
+    the item in the document. Values are hits of the item, of `coverage` its share."""
 
     documents: np.ndarray
     items: np.ndarray

@@ -12,14 +12,11 @@
 `gpt3` is the rule of GPT-3 (Brown et al. 2020, appendix C) as lm-evaluation-harness has it: it cuts 200 characters on either
 side of a match and joins the pieces of at least 200 by a blank line. Every n-gram at every position is a match, so a copied
 item of 24 words is 12 matches and drops the document. `coverage` keeps documents that only quote a sentence of an item. With a
-low `min_coverage` it finds long items with an edit in every dozen words, which 13-grams miss; n-grams weigh as in AI2's decon.
+low `min_coverage` it finds long items with an edit in every dozen words; n-grams weigh as in AI2's decon.
 
-Words are compared without case, accents, punctuation and typographic variants, in every script
-(`datapipe/kernels/decontaminate/folded_words.py`). README.md beside this file shows by example what
-is found, with measurements.
-
-The report of the run has a table of contaminated, clean and undetectable items; `datapipe inspect
-OUTPUT --contamination` prints it, and which item was found in which document.
+Words are compared without case, accents, punctuation and typographic variants, in every script. README.md beside this file has
+examples and measurements. `datapipe inspect OUTPUT --contamination` prints contaminated, clean and undetectable items, and
+which item was found in which document.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The tables that `dedup.substring` emits: chunks of documents as passages, and the selected grams
-that bring equal windows together.
+"""The tables that `dedup.substring` emits, under names of columns that indexes on disk have:
 
-    batch  ->  anchors    one row a selected gram: its hash, the hash of its span, and where the span is
-           ->  passages   one row a chunk: its text, for windows that have to be compared
-           ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
-
-The tables, and their columns `piece` (number of the chunk) and `trims` (partial bytes), keep the
-names that indexes on disk have."""
+batch  ->  anchors    one row a selected gram: its hash, the hash of its span, and where the span is
+       ->  passages   one row a chunk (`piece`): its text, for windows that have to be compared
+       ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
+"""
 
 from __future__ import annotations
 
@@ -46,12 +43,7 @@ PASSAGES = full_schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
-    """The sizes of windows, grams and chunks.
-
-    Attributes:
-        by_bytes: whether every byte is a token; else words are.
-        length: tokens of a window.
-    """
+    """The sizes of windows, grams and chunks. `length`: tokens of a window, which are bytes or words."""
 
     by_bytes: bool
     length: int
@@ -104,14 +96,9 @@ def emit_rows(batch: DocumentBatch, windowing: Windowing, keep: str, rank: np.ui
 
 
 def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
-    """The outputs of `substring.select_grams` for all parts of documents.
-
-    Returns:
-        chunks: (num_chunks, 4) int64: document, number of the chunk, start and stop byte.
-        selected: (num_selected, 5) int64: document, number of the chunk, start byte, bytes, partial bytes.
-        halves: (num_selected, 2) uint64: hash of the gram, hash of the span.
-        repeats: (num_repeats, 3) int64: document, start and stop byte.
-    """
+    """Chunks (num_chunks, 4) int64: document, number, start and stop byte. Selected grams (num_selected, 5) int64: document, number of
+    the chunk, start byte, bytes, partial bytes; (num_selected, 2) uint64: hash of the gram, of the span. Self-repeats
+    (num_repeats, 3) int64: document, start and stop byte."""
     parts, (_, data) = batch.parts, batch.buffers
     room = substring.SelectionOut(
         np.empty((_ROOM_CHUNKS, substring.CHUNK_COLUMNS), np.int64),

@@ -1,14 +1,10 @@
 """The tables of `dedup.minhash` and their reductions: candidate pairs from bands, verified by signatures.
 
-A band row is 24 bytes, a pair 40. A signature is exchanged once with its document, and once for
-each pair whose first document it belongs to. A pair that matches in several bands is compared once.
-
-**Which pairs are compared.** In each bucket every document is paired with the document of least key and with the document
-before it: 100,000 copies give 200,000 pairs. On adversarial corpora (families that drift, mixed by a common template) up to 1.4
-% of the documents that all pairs of every bucket would drop are kept; stars alone keep up to 4 %.
-
-Two documents of earlier runs are never joined: a new document that is joined to one of them is
-dropped either way, and the survivor that it names is one that it was compared with.
+A band row is 24 bytes, a pair 40. A signature is exchanged with its document, and for each pair whose first document it belongs
+to. In each bucket every document is paired with the document of least key and with the document before it: 100,000 copies give
+200,000 pairs. On adversarial corpora (families that drift, mixed by a common template) up to 1.4 % of the documents that all
+pairs would drop are kept; stars alone keep up to 4 %. Two reference documents are never joined: a new document that is joined
+to one of them is dropped either way.
 """
 
 from __future__ import annotations

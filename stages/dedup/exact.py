@@ -2,17 +2,12 @@
 
     text or field  ->  128-bit hash of its bytes  ->  rows with equal hashes  ->  all but the first by (rank, key) are dropped
 
-The first 64 bits of the hash partition the documents; all 128 bits decide whether two documents are
-equal. No part of a text is exchanged.
-
-With `by: field` a null or empty value is compared with none. Any other text is, short, digits alone or empty after `normalize`.
+With `by: field` a null or empty value is compared with none.
 
 `normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
 (`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space, and without invisible
-characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors.
-
-`normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no
-`www.`, no tracking parameters.
+characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors. `normalize: url` brings URLs into
+the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking parameters.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     text  ->  units, each with a 128-bit hash of its normal form  ->  rows with equal hashes  ->  all but the first are cut
 
-The first copy is the one with the lowest (key, position in the document), or with `keep: source_order` the one in the
-earliest source. A row holds hash, rank, key and position: 46 bytes a unit, whatever its length. A unit owns the bytes up to
-the next unit of its document, blank lines too, and these bytes are cut with it; all other bytes stay as they are.
+The first copy has the lowest (key, position in the document), or with `keep: source_order` the earliest source. A row takes 46
+bytes a unit, whatever its length. A unit owns the bytes up to the next unit of its document, blank lines too, and these are cut
+with it.
 
 | `unit` | what is compared | source |
 |---|---|---|
@@ -12,11 +12,8 @@ the next unit of its document, blank lines too, and these bytes are cut with it;
 | `paragraph` | consecutive lines up to the next blank line | |
 | `three_sentences` | every three consecutive sentences; a document of fewer has none | C4's paper |
 
-CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text
-occurred before. The program of C4 (Raffel et al. 2020) keeps one page for each line in lower case.
-
-A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose
-first copy is in a dropped document is lost with it.
+CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text occurred before. The program of
+C4 (Raffel et al. 2020) keeps one page for each line in lower case. A line whose first copy is in a dropped document is lost.
 """
 
 from __future__ import annotations

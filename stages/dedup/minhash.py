@@ -10,21 +10,16 @@
 1 - (1 - s^rows)^bands: with 14 bands of 8 rows (FineWeb) 50 % at s = 0.68. **Verification.** A candidate pair counts if the
 share of equal minima in the whole signatures, which estimates the similarity, is at least `min_similarity` (`_banding.py`).
 
-**What the default finds.** Copies, editions, citations and captures of pages; six in ten of the
-updated stories of news wires, nine in ten with `threshold: 0.5`, which takes pages of one site for
-duplicates. No paraphrases. README.md beside this file has the table by kind of text.
+**What the default finds.** Copies, editions, citations and captures of pages; six in ten of the updated stories of news wires,
+nine in ten with `threshold: 0.5`, which takes pages of one site for duplicates. No paraphrases.
 
-**N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
-are not compared ("C++" and "C#" are the word "c"). Nor are case, whether an accented letter is one code point or two (canonical
-caseless matching, Unicode 3.13), and invisible characters in words. In scripts without spaces, such as Chinese, Japanese and
-Thai, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams of prose are more
-alike than word n-grams (SlimPajama uses 13).
+**N-grams.** A word is a run of letters, marks and digits of any script: "C++" and "C#" are the word "c". Case, the code points
+of an accented letter (canonical caseless matching, Unicode 3.13) and invisible characters are not compared. In scripts without
+spaces, such as Chinese, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams
+of prose are more alike than word n-grams (SlimPajama uses 13).
 
-| document | compared with |
-|---|---|
-| fewer words (characters) than one n-gram | documents of the same words |
-| no letter and no digit | none |
-| digits and no letter | all others |
+A document of fewer words than one n-gram is compared with documents of the same words, one without a letter and a digit with
+none.
 """
 
 from __future__ import annotations

@@ -11,16 +11,13 @@ Exactly these tokens are cut, whatever the corpus.
 
 Every window selects a gram inside it (winnowing, `datapipe/kernels/dedup/substring.py`), and equal windows equal ones. A
 selected gram stands for its span: the run of windows that selected it. Where whole spans are equal, all but the first are cut
-at once, which covers most of a copied page. Spans that are equal in part remain, at the ends of copies: the first of each
-distinct span is looked up in the passages, and its windows are compared by 128-bit hashes. No pairs are formed: each step is
-linear, and a task holds one bucket. Hashes of all windows would take 8 bytes a token, so the text is exchanged, compressed.
+at once, which covers most of a copied page. Of spans that are equal in part, at the ends of copies, the first of each distinct
+span is looked up in the passages, and its windows are compared by 128-bit hashes. Each step is linear, and a task holds one
+bucket.
 
-A token owns the bytes up to the next token; with `unit: byte` only whole characters are cut. **A cut point is the end of a
-document**: the text on either side of it, taken separately, holds no repeated window, so a second pass finds nothing. Documents
-carry their cut points to later stages, until a stage changes the text.
-
-For each byte of text (20 MB of web pages, news and novels) 1.7 bytes are exchanged with windows of
-50 tokens, 3.6 of 100 bytes, 6.8 of 50 bytes.
+A token owns the bytes up to the next token; with `unit: byte` only whole characters are cut. A cut point is the end of a
+document, so a second pass finds nothing. For each byte of text (20 MB of web pages, news and novels) 1.7 bytes are exchanged
+with windows of 50 tokens, 3.6 of 100 bytes, 6.8 of 50 bytes.
 """
 
 from __future__ import annotations

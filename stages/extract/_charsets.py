@@ -3,16 +3,13 @@
     byte order mark  ->  HTTP header  ->  meta tag in the first 4 KB, XML declaration  ->  ISO-2022-JP, where its escape
     sequences are in ASCII  ->  UTF-8  ->  the detector's answer
 
-Labels are those of the WHATWG. In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A character that is
-cut off at the end, where crawlers cut long pages, is left out and is no error. An undefined byte of a single-byte charset is
-one: so a page in UTF-8 whose header says ISO-8859-1 is mostly read by its meta tag.
+Labels are those of the WHATWG. In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A character that is cut off at the
+end is left out and is no error. An undefined byte of a single-byte charset is one: so a page in UTF-8 whose header says
+ISO-8859-1 is mostly read by its meta tag.
 
 A page that no charset decodes without an error gets U+FFFD for its bad bytes. It is read as UTF-8 where most of its characters
-are valid UTF-8, which no other charset is by chance, otherwise by the detector's answer. One bad byte, such as half a character
-of a headline that was cut short, makes a detector rule out the charset of a Chinese, Japanese or Korean page. So it is then
-asked again without the bad bytes of each such charset that has few of them.
-
-The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8 are decoded at memory speed.
+are valid UTF-8, otherwise by the detector's answer. One bad byte makes a detector rule out the charset of a Chinese, Japanese
+or Korean page, so it is asked again without the bad bytes of each such charset that has few of them.
 """
 
 from __future__ import annotations
@@ -78,13 +75,8 @@ Detector = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The text of a page.
-
-    Attributes:
-        text: without lone surrogates, NULs and a byte order mark.
-        codec: Python's name of the charset.
-        has_bad_bytes: whether U+FFFD stands for bytes that the charset does not have.
-    """
+    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset. `has_bad_bytes`:
+    whether U+FFFD stands for bytes that the charset does not have."""
 
     text: str
     codec: str
@@ -92,12 +84,7 @@ class Decoded:
 
 
 def decode_page(page: bytes, header: str, detect: Detector) -> Decoded:
-    """The text of a page.
-
-    Args:
-        header: the charset of the HTTP header; "" for none.
-        detect: the detector for pages that no declared charset decodes.
-    """
+    """The text of a page. `header`: the charset of the HTTP header; `detect`: for pages that no declared charset decodes."""
     if page.isascii() and b"\x1b" not in page and codec_of(header) not in UTF_16:  # the same in every other charset
         return Decoded(_clean(page.decode("ascii"), page), UTF_8)
     tried: set[str] = set()

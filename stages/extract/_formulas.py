@@ -7,9 +7,8 @@ r"""Formulas as LaTeX between dollar signs, written into the tree of a page befo
 | `<img class="latex" alt="…">`, WordPress and older Wikipedia | its alternative text |
 | `<span data-mathml="<math>…">`, MathJax's pictures | the MathML, converted |
 
-The text stands where the outermost element stood that shows the formula, so no formula is there twice and none is hidden. Text
-of a formula outside of its tokens, such as the rest of a paragraph behind an `<msup>` that is not closed, stands behind it.
-Comments of TeX are left out, since lines are joined. Most pages have no formula: a search for two words leaves them alone.
+The text stands in place of the outermost element that shows the formula. Text of a formula outside of its tokens, such as the
+rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Comments of TeX are left out, since lines are joined.
 """
 
 from __future__ import annotations

@@ -18,13 +18,12 @@ _PUBLIC_DOMAIN = {"zero": "cc0", "mark": "cc-pdm"}
 
 
 class Marks(NamedTuple):
-    """The columns that come out of a page beside its text; None where it says nothing.
+    """The columns that come out of a page beside its text; None where it has none.
 
     Attributes:
-        title: the title, white space collapsed.
         html_lang: the attribute `lang` of `<html>`, as written.
-        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to. Those of
-            Creative Commons by their SPDX names in lower case, "cc-by-sa-4.0"; others by their address. Several with ", ".
+        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX names
+            in lower case; others by their address. Several with ", ".
         robots: the directives of `<meta name=robots>` in lower case, with ", ": "noindex, noai".
     """
 

@@ -38,14 +38,8 @@ _TIDIED = (
 
 
 class Measures(NamedTuple):
-    """What is known of pages before they are parsed: (num_docs,) int64 each.
-
-    Attributes:
-        num_bytes: size.
-        attributes: the most of one tag.
-        costs: the sum of `tags.cost_of`.
-        depths: of nested elements, as `measure_tags` finds it; the limit, if it is above.
-    """
+    """Measures of pages before they are parsed, (num_docs,) int64 each: size, the most attributes of one tag, the sum of
+    `tags.cost_of`, the depth of nested elements, at most the limit."""
 
     num_bytes: np.ndarray
     attributes: np.ndarray
@@ -54,12 +48,8 @@ class Measures(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a page: its text or the rule that it fails, with the measured value.
-
-    Attributes:
-        share: characters of the main text, divided by those that the page shows; NaN for a page that is read without a parser.
-        counted: counts that the page adds to.
-    """
+    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the page
+    shows, NaN without a parser; the counts that the page adds to."""
 
     text: str = ""
     marks: Marks = Marks()

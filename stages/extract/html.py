@@ -1,8 +1,7 @@
 """The main text of web pages: without menus, advertisements and notices.
 
     bytes  ->  measured: size, nesting, attributes (`kernels/html/tags.py`)  ->  decoded (`_charsets.py`)  ->  parsed
-           ->  its formulas become LaTeX (`_formulas.py`)  ->  main text (`_engines.py`), and what the page says of
-               itself (`_marks.py`)
+           ->  its formulas become LaTeX (`_formulas.py`)  ->  main text (`_engines.py`), title, language … (`_marks.py`)
 
 | rule | drops a page if |
 |---|---|
@@ -15,11 +14,11 @@
 | `no_main_text` | the parser read all of the page, and the engine found no text in it |
 | `little_of_page` | its main text is less than `min_share` of what it shows: the engine has probably missed it |
 
-The four limits bound the time that any page takes without a clock, so what is kept does not depend on the machine. With
-`beyond: plain_text` pages beyond them are read without a parser: all text outside of tags, menus included, and no columns.
+The four limits bound the time of a page without a clock, so the result does not depend on the machine. `beyond: plain_text`
+reads pages beyond them without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page says nothing: those of `Marks`. The column `charset`, where
-the source keeps it, is the one of the HTTP header. A loop over pages in Python is meant: a parser takes one page.
+Columns that come out, null where a page says nothing: those of `Marks`. The column `charset`, where the source keeps it, is the
+one of the HTTP header.
 """
 
 from __future__ import annotations

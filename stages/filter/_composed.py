@@ -3,8 +3,7 @@
     texts  ─▶  spans as they are written        where every character keeps its form
            └▶  a longer slice, in NFC, cut      where one may change: jamo of Hangul, accents behind their letters
 
-A text has the same span in every canonical form. Only documents with such a character are normalized, and of these
-no more than `_PARTS` times the characters that are read, so long documents cost no more.
+Of those no more than `_PARTS` times the characters that are read are normalized.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ _SURPLUS = 32
 
 
 class Spans(NamedTuple):
-    """Spans of some texts.
-
-    Attributes:
-        rows: (num_spans,) int64, the text of each.
-        starts, stops: (num_spans,) int64, in `data`.
-        data: uint8.
-    """
+    """Spans `data[starts[i] : stops[i]]` of the texts `rows`: (num_spans,) int64 each."""
 
     rows: np.ndarray
     starts: np.ndarray

@@ -62,8 +62,7 @@ class Classifier(Filter):
         default=None, description="Share of each source that is kept, of the highest scores behind the bounds: 10%."
     )
     share_of: Literal["documents", "bytes"] = Field(
-        default="documents",
-        description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold.",
+        default="documents", description="With keep_share: a share of the documents, or of the bytes of their text."
     )
     threshold_from: str = Field(
         default="", description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold."

@@ -1,10 +1,5 @@
 """Keeps source files that people wrote, by the heuristics of The Stack, StarCoder and StarCoder2.
 
-    lines      ->  number of lines, mean and greatest length
-    characters ->  shares of letters, and of letters and digits
-    beginning  ->  marks of generated files, an XML declaration
-    all        ->  runs of base64, hexadecimal bytes and escapes: the longest run, and their share of the file
-
 | | `the_stack` | `starcoder` | `starcoder2` |
 |---|---|---|---|
 | source | bigcode-dataset, `basic` filter, `preprocessing/README.md` | bigcode-dataset, `filtering.py` | Lozhkov et al. 2024 |
@@ -14,13 +9,11 @@
 | letters | | at least 25 % | at least 25 % |
 | `<?xml version=` in the first 100 characters | | dropped | |
 | marks of generated files in the first five lines | | | dropped |
-| runs of encoded data | | | at most 1,024 characters, half of the file |
+| runs of base64, hexadecimal bytes and escapes | | | at most 1,024 characters, half of the file |
 
-The originals also decide by programming language and file extension: StarCoder exempts XSLT from
-its XML rule, StarCoder2 allows lines of 100,000 characters in HTML, JSON and Markdown, among
-others. Make such files a source of their own, with suitable limits. Not implemented: the rule that
-HTML has 20 % visible text; limits for data formats (use `filter.length`, `max_lines`); go-enry's
-`is_generated`, which reads file names.
+The originals also decide by programming language and file extension: StarCoder exempts XSLT from its XML rule, StarCoder2
+allows lines of 100,000 characters in HTML, JSON and Markdown. Make such files a source with other limits. Not implemented: 20 %
+visible text in HTML; limits for data formats (use `filter.length`, `max_lines`); go-enry's `is_generated`.
 
 A line ends at a newline and is measured with its white space and carriage return. Letters and digits are those of Unicode.
 Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a least share drops it.

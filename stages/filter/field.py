@@ -5,13 +5,10 @@
                        └─ as number ─▶ min_value, max_value    a value equal to a limit passes  `too_small`, `too_large`
                           or date                              a value of another kind          `not_a_number`, `not_a_date`
 
-Values that are numbers or true and false in the input are compared by their text, 200 or true. Limits are numbers, or dates in
-ISO 8601 for columns of dates, of times and of such text; a date without a time is its midnight, a time without a zone is UTC.
-Text is read as a number or date where limits are given. Regular expressions are those of RE2, which take linear time; they are
-searched anywhere in the value, so `^` and `$` bind them to its ends.
-
-A document without a value, or with an empty one, is in no list and matches no expression: conditions to keep drop it, those to
-drop keep it. `missing` says otherwise. So goes a value of another kind where limits are given, under a reason of its own.
+Numbers, true and false are compared by their text. Limits are numbers, or dates in ISO 8601 for columns of dates, of times and
+of such text; a date without a time is its midnight, a time without a zone is UTC. Regular expressions are those of RE2, and are
+searched anywhere in the value. A document without a value is in no list and matches no expression, unless `missing` says
+otherwise.
 """
 
 from __future__ import annotations

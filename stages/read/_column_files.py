@@ -24,12 +24,7 @@ BROKEN = (pa.ArrowException, ValueError, OSError)
 
 
 class OpenedFile:
-    """A file whose row groups are known.
-
-    Attributes:
-        row_groups: (num_rows, num_bytes) of each.
-        damage: why there may be more row groups than these; empty where there are none.
-    """
+    """A file whose row groups are known, (num_rows, num_bytes) each. `damage`: why there may be more; empty for none."""
 
     row_groups: tuple[tuple[int, int], ...]
     schema: pa.Schema

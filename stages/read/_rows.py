@@ -29,12 +29,8 @@ _IS_ESCAPED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Rows `content[starts[i] : stops[i]]`, with `counts[i]` values: (num_rows,) int64 each.
-
-    Attributes:
-        byte_offset: of the content in the decompressed file.
-        is_unended: whether the file ends with the last row, and without a line end.
-    """
+    """Rows `content[starts[i] : stops[i]]`, with `counts[i]` values: (num_rows,) int64 each. `byte_offset`: of the content in the
+    decompressed file; `is_unended`: whether the file ends with the last row, and without a line end."""
 
     byte_offset: int
     content: bytes
@@ -88,12 +84,8 @@ def too_long(max_row_bytes: int) -> str:
 
 
 class _OpenRow:
-    """The row that goes on into the next chunk.
-
-    Attributes:
-        _chunks: its bytes so far; none of a row that is skipped.
-        _skipped: the reject of the row that is skipped, which waits for its end: at the end of the file it is damage.
-    """
+    """The row that goes on into the next chunk: its bytes so far, or, if it is skipped, its reject, which waits for its end: at the end
+    of the file it is damage."""
 
     def __init__(self, delimited: Delimited, max_row_bytes: int) -> None:
         self._delimited, self._max_row_bytes = delimited, max_row_bytes

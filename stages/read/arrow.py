@@ -1,13 +1,11 @@
-"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version
-2, and the folders that `save_to_disk` of Hugging Face datasets writes.
+"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version 2, and the folders that
+`save_to_disk` of Hugging Face datasets writes.
 
     heads of messages (`_arrow/messages.py`) ─▶ record batches of this split ─▶ the needed columns, validated ─▶ documents
 
 Arrow trusts the buffers of a record batch. So the sizes that a batch declares are compared with `max_batch_bytes` before Arrow
-allocates them, and all offsets are validated before a value is read. Memory is one record batch and its dictionaries.
-
-A damaged record batch loses its rows and nothing else, in splits of any size. A stream whose
-messages cannot be followed any further loses all rows behind, one reject.
+allocates them, and all offsets are validated before a value is read. Memory is one record batch and its dictionaries. A damaged
+record batch loses its rows and nothing else; a stream whose messages cannot be followed loses all rows behind.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
     file ─▶ blocks of whole lines ─▶ `LineParser` (`_json/lines.py`) ─▶ documents and rejected lines ─▶ batches
 
-A position is the byte at which a line begins. In a gzip, zstd or lz4 file it is the offset of the
-member in which the line begins, shifted by 24 bits, plus the byte in the content of this member; in
-the first member it is the byte in the decompressed file. It does not depend on where a file is cut.
-
-Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
+A position is the byte at which a line begins. In a gzip, zstd or lz4 file it is the offset of the member in which the line
+begins, shifted by 24 bits, plus the byte in the content of this member. It does not depend on where a file is cut. Memory is a
+few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
 
 from __future__ import annotations

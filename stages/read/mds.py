@@ -3,10 +3,9 @@
     number of samples, u32 ─▶ offsets of all samples and of the end, u32 ─▶ columns as JSON ─▶ samples
     sample: the sizes of its columns of variable length, u32 each ─▶ the columns, in the order of their names
 
-A shard describes itself. `index.json` beside it lists the sizes and hashes of all: a shard that differs from them counts as
-damaged, and one that it does not list is no part of the data set. The position of a document is its number in the shard. Shards
-are read from the beginning to the end, so memory is one batch, or one sample, and the offsets. The layout is that of
-`format/mds/writer.py` of github.com/mosaicml/streaming 0.13, format version 2.
+`index.json` beside a shard lists sizes and hashes of all: a shard that differs from them is damaged, and one that it does not
+list is no part of the data set. The position of a document is its number in the shard. Memory is one batch, or one sample, and
+the offsets. The layout is that of `format/mds/writer.py` of github.com/mosaicml/streaming 0.13, format version 2.
 """
 
 from __future__ import annotations

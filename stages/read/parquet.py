@@ -1,10 +1,7 @@
 """Parquet: one row, one document, read by row groups.
 
-    footer ─▶ row groups of this split ─▶ the needed columns, batch by batch ─▶ documents (`_parquet_columns.py`)
-
-Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from.
-
-A damaged row group loses the rows from the damage on and nothing else, one reject since their number may be unknown.
+Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from. A damaged row group
+loses the rows from the damage on and nothing else: one reject, since their number may be unknown.
 """
 
 from __future__ import annotations

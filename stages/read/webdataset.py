@@ -1,14 +1,10 @@
 """WebDataset: tar archives in which the members of one base name, one behind the other, are a sample.
 
-    members (`_tar/members.py`) ─▶ samples: `a/0001.txt`, `a/0001.json`, `a/0001.jpg` ─┬─▶ documents     their text and JSON
-                                                                                      ├─▶ passed over   samples without text
-                                                                                      └─▶ rejected      and why
-
-The base name ends at the first dot behind the last slash, or at the last one where an option says so; what follows is the
-ending. A base name that comes again with other endings is a sample whose members do not follow each other, as in archives of
-`tar cf a.tar *.txt *.json`: damage of the file, since samples would have to be held until its end. The position of a document
-is the byte at which the member with its text begins in the decompressed archive. Members that are not needed are passed over
-without being held, so memory is one sample, one batch, and about 100 bytes a sample, of at most `_MOST_NAMES`.
+The base name ends at the first dot behind the last slash, or at the last one where an option says so. A base name that comes
+again with other endings is a sample whose members do not follow each other, as in archives of `tar cf a.tar *.txt *.json`:
+damage of the file, since samples would have to be held until its end. The position of a document is the byte at which the
+member with its text begins in the decompressed archive. Memory is one sample, one batch, and about 100 bytes a sample, of at
+most `_MOST_NAMES`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """What redacting stages have in common: find spans, count them, replace them, and repeat until no span is found.
 
-    texts ─▶ find ─▶ spans ─▶ replace ─▶ texts ─┐   only documents in which a span was found
-               ▲                                │
-               └────────────────────────────────┘   at most three times
-
-A replacement may expose a span that the replaced text hid: the word "version" before an address.
-Reading changed texts again makes the stage idempotent.
+A replacement may expose a span that the replaced text hid: the word "version" before an address. So changed texts are read
+again, at most three times, which makes the stage idempotent.
 """
 
 from __future__ import annotations

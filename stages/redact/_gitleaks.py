@@ -1,11 +1,8 @@
 """A user's file of rules for `redact.secrets`, in the form of gitleaks.
 
-    FILE.toml  ─▶ checked, key by key  ─▶ patterns, the ids of built-in rules that are off, and what has no effect here
-
 Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` and their allowlists, `[allowlist]` and
-`[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. The built-in rules count too, so that
-none is lost by accident: gitleaks asks for `useDefault = true`, and here `useDefault = false` turns them off. All rules of
-gitleaks 8 itself can be read. Paths and commits are those of a repository and have no effect: `datapipe plan` names them.
+`[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. The built-in rules count too, unless
+`useDefault = false`. All rules of gitleaks 8 itself can be read. Paths and commits have no effect: `datapipe plan` names them.
 """
 
 from __future__ import annotations
@@ -23,19 +20,8 @@ _SPEED = (
     "10 MB/s and prose at 40; the built-in rules alone read 100 and 400"
 )
 _TOP = {"title", "description", "minVersion", "extend", "rules", "allowlist", "allowlists"}
-_RULE = {
-    "id",
-    "description",
-    "regex",
-    "secretGroup",
-    "entropy",
-    "keywords",
-    "path",
-    "tags",
-    "allowlist",
-    "allowlists",
-    "skipReport",
-}
+_RULE = {"id", "description", "regex", "secretGroup", "entropy", "keywords", "path", "tags", "skipReport"}
+_RULE |= {"allowlist", "allowlists"}
 _ALLOWLIST = {"id", "description", "condition", "paths", "commits", "regexTarget", "regexes", "stopwords", "targetRules"}
 _EXTEND = {"useDefault", "disabledRules", "path", "url"}
 _TYPES: dict[str, tuple[Any, str]] = {

@@ -32,11 +32,8 @@ _HALF_CHARACTERS = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What is no secret: where one of `patterns` matches the target, or a stop word is in the secret; both with `needs_all`.
-
-    Attributes:
-        target: "secret", "match" or "line".
-    """
+    """No secret: where one of `patterns` matches the target ("secret", "match" or "line"), or a stop word is in the secret; with
+    `needs_all` both."""
 
     patterns: tuple[Any, ...]
     stop_words: tuple[bytes, ...]
@@ -55,14 +52,8 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
-    """A rule of the user.
-
-    Attributes:
-        keywords: in small letters; () to read every text.
-        group: the group that is the secret; 0: the first that took part.
-        entropy: what the secret exceeds, in bits a character by the frequencies of its characters; 0: no limit.
-        exceptions: what is no secret.
-    """
+    """A rule of the user: keywords in small letters, () to read every text; the group that is the secret, 0 for the first that took
+    part; the entropy that the secret exceeds, in bits a character, 0 for no limit; exceptions."""
 
     id: str
     keywords: tuple[str, ...]

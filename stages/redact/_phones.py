@@ -2,10 +2,7 @@
 
 A number behind a `+`, or behind a word such as tel in one of the main regions, must be possible: its country has numbers of
 this length. A number that is known by its shape alone, or of another region, must be valid: its area and range are assigned.
-Where a part of a candidate is valid, that part is the number.
-
-This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, of 7 to about 70 bytes,
-at most four readings, each tried for every configured region. Results are cached, since pages repeat their numbers.
+Where a part of a candidate is valid, that part is the number. A reading takes about 40 µs in Python; results are cached.
 """
 
 from __future__ import annotations
@@ -69,12 +66,8 @@ def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -
 
 @lru_cache(maxsize=1 << 14)
 def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -> int:
-    """The length of the number in a candidate: of the valid one, or else of a possible one; 0: no number.
-
-    Args:
-        regions: those of a national number; None: the number is international.
-        must_be_valid: whether its shape alone makes it a candidate.
-    """
+    """The length of the valid number in a candidate, or else of a possible one; 0: no number. `regions`: None for an international
+    number; `must_be_valid`: whether its shape alone makes it a candidate."""
     if regions is None:
         return _length(written, (), phonenumbers.is_valid_number) or _length(written, (), _is_possible)
     if _DATE.match(written):

@@ -4,12 +4,9 @@
     html_lang  en-IE                             ->  IE; US, GB…  the country of the tag, and the countries of its language
     language   en, eng_Latn                      ->  US, GB…      `languages`: the first, which is the best
 
-The columns are read where documents have them, and only of documents that hold a candidate. Countries of the URL and of tags
-are `main`, without one the first country of the language. The other countries of the language are `others`, whose numbers must
-be valid everywhere. Documents about which nothing is known have the regions `DEFAULT`.
-
-A top-level domain of two letters is its country by ISO 3166, but for those that are sold as
-generic; `rules/regions.txt` has these, and the countries of other domains and of languages.
+Countries of the URL and of tags are `main`, without one the first country of the language. The others of the language are
+`others`, whose numbers must be valid everywhere. A top-level domain of two letters is its country by ISO 3166, but for those
+that are sold as generic; `rules/regions.txt` has these, and the countries of other domains and of languages.
 """
 
 from __future__ import annotations

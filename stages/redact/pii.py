@@ -1,42 +1,21 @@
 """Replaces personal data in the text: addresses, phone numbers, and numbers of cards, accounts and persons.
 
-    text  ->  addresses (`kernels/redact/pii.py`)    ->  spans  ->  the text with each span replaced
-          ->  numbers (`kernels/redact/identifiers.py`, `kernels/redact/phones.py`)  ->  candidates, validated by `phonenumbers`
-
 | kind | what is replaced |
 |---|---|
 | `email` | e-mail addresses in any script, also with `%40` or `＠`; not `git@host.com:team/project.git` or `pkg@2.0.0.rc` |
 | `ip` | public IP addresses of hosts; not versions (`numpy==1.2.3.4`, `gem "rails", "4.2.7.1"`) |
 | `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a word such as tel, or by their shape |
-| `card` | numbers of payment cards |
-| `iban` | numbers of bank accounts |
+| `card`, `iban` | numbers of payment cards, of bank accounts |
 | `ssn` | US social security numbers; taxpayer numbers beside a word such as tax |
 | `url_credentials` | the `user:password@` of a URL |
 
-A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, of some seventy languages
-(`kernels/redact/phone_words.py`), its length is that of its country. A date behind a word is no number.
-
-`phone_regions: auto` takes the countries of a document's URL and languages (`_regions.py`): of `.co.uk` Britain, of English the
-USA, Britain and six more. The report counts the documents with a candidate by what their regions were chosen by.
+A phone number that is known by its shape alone must have an assigned area; behind a `+` or a word, of some seventy languages
+(`kernels/redact/phone_words.py`), the length that its country has. A date behind a word is no number. `phone_regions: auto`
+takes the countries of a document's URL and languages (`_regions.py`). The report counts what the regions were chosen by.
 
 Numbers may be typeset, with no-break spaces, dashes such as U+2011 and U+2013, and fullwidth digits. Four groups of digits that
 nothing around them makes a version are an address: an address that remains harms a person, a version that is replaced harms a
-line of code. Names and streets are not replaced. Where two scans find the same span, it is an address.
-
-Recall by kind on two Presidio sets of 1,500 and 2,109 synthetic sentences, whose "valid" labels are
-valid by their checksum, `phonenumbers` or `ipaddress`. Precision is 1.0 in every row. In 15 MB of
-novels, papers and patents eight example addresses were replaced.
-
-    kind                       all labels          valid labels
-    email                       49/49    58/58
-    ip                          14/14    10/11     14/14    10/10
-    card                       135/136  212/212   135/136  212/212
-    iban                        21/21    28/28
-    ssn                         16/16    44/44
-    phone, auto (= [US] here)   42/92    44/136    17/17    20/24
-    phone, 28 regions           77/92    83/136    68/83    80/128    the rest has neither word nor shape
-
-Phones in 7 MB of British government pages: 63 with `[US]`, 932 with `[GB]`, 933 with `auto` behind `filter.language`.
+line of code. Names and streets are not replaced. stages/README.md has the recall by kind; precision is 1.0 on the same sets.
 
 The replacement of a span is a function of its bytes, the name of the stage and the seed of the run. Redacting the output again
 changes nothing; with `replace: delete`, text that moves together may form a new span.

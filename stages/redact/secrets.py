@@ -13,17 +13,15 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 | `jwt` | JSON web tokens, also without signature or in base64 once more |
 | `assignment` | values behind names such as password, secret, token, api_key and acme_key, in headers and in URLs |
 | `custom` | what the file of `rules` finds |
-| `other` | tokens of issuers without a kind of their own |
+| `other` | tokens of issuers without a kind of their own; the other kinds are the tokens of one issuer each |
 
-The other kinds are the tokens of one issuer each. A value behind a name is found in quotes, to the end of its line (`.env`,
-YAML, INI), in elements of XML, in JSON, in URLs, in tables of Markdown, in netrc and behind "is", whatever its signs, up to
-4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must look drawn by chance:
-`datapipe/kernels/redact/randomness.py` compares how likely it is by lot and as a name. Words, paths, dotted keys, slugs,
-variables, templates, patterns and placeholders remain, and so does a password that reads like words. In prose a value of
-letters alone remains, and of a value without quotes what follows one of "<", ">", "|", a quote or a backslash.
+A value behind a name is found in quotes, to the end of its line (`.env`, YAML, INI), in XML, JSON, URLs, tables of Markdown,
+netrc and behind "is", up to 4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must look
+drawn by chance (`datapipe/kernels/redact/randomness.py`): words, paths, dotted keys, slugs, variables, templates, patterns and
+placeholders remain, and so does a password that reads like words. In prose a value of letters alone remains, and of a value
+without quotes the rest behind one of "<", ">", "|", a quote or a backslash.
 
-**Copies** of a secret in its document are replaced with it, whatever stands around them, if it has 12 characters and does not
-read like a word. The tables of `stages/README.md` say what is found of random values, and how fast.
+**Copies** of a secret in its document are replaced too, if it has 12 characters and does not read like a word.
 """
 
 from __future__ import annotations
@@ -45,41 +43,11 @@ from stages.redact._edit import Redacting
 from stages.redact._patterns import LIBRARY
 from stages.redact._rules import BUILT_IN, compiled_rules, user_rules
 
-Kind = Literal[
-    "aws",
-    "gcp",
-    "azure",
-    "github",
-    "gitlab",
-    "slack",
-    "stripe",
-    "openai",
-    "anthropic",
-    "hugging_face",
-    "npm",
-    "pypi",
-    "jwt",
-    "google_oauth",
-    "private_key",
-    "assignment",
-    "artifactory",
-    "atlassian",
-    "digitalocean",
-    "discord",
-    "facebook",
-    "grafana",
-    "hashicorp",
-    "heroku",
-    "mailchimp",
-    "sendgrid",
-    "sentry",
-    "shopify",
-    "square",
-    "telegram",
-    "twilio",
-    "other",
-    "custom",
-]
+_Platforms = Literal["aws", "gcp", "azure", "github", "gitlab", "slack", "stripe", "openai", "anthropic", "hugging_face"]
+_Forms = Literal["npm", "pypi", "jwt", "google_oauth", "private_key", "assignment"]
+_Issuers = Literal["artifactory", "atlassian", "digitalocean", "discord", "facebook", "grafana", "hashicorp", "heroku"]
+_OtherIssuers = Literal["mailchimp", "sendgrid", "sentry", "shopify", "square", "telegram", "twilio"]
+Kind = Literal[_Platforms, _Forms, _Issuers, _OtherIssuers, "other", "custom"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of secrets, in the order of their numbers."""
 

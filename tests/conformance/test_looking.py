@@ -260,7 +260,7 @@ def _hits(page: Browsed, **options: Any) -> Iterator[dict[str, Any]]:
 def test_search_finds_the_documents_whose_text_holds_the_words(
     rows: list[Row], page: Browsed, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(search, "_PROGRESS_EVERY_S", 0.0)
     for case, fate in product((0, 1), ("", "kept", "dropped")):
         found = list(_hits(page, q=text, case=case, limit=2000, **({"fate": fate} if fate else {})))
         expected = {

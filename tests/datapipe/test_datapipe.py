@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from datapipe.columns import read_only, text_buffers
 from datapipe.config import StageUse, catalogue
-from datapipe.engine.watching.sums import Figures, Pauses
+from datapipe.engine.watching.state import Figures, Pauses
 from datapipe.errors import UserError
 from datapipe.machine import activity
 from datapipe.machine.activity import BLOCK_BYTES, Activity, ActivityBlock

@@ -53,8 +53,6 @@ class Node:
 
 @dataclass(slots=True)
 class Nodes:
-    """All nodes that are alive."""
-
     clock: Callable[[], float] = time.monotonic
     _nodes: dict[str, Node] = field(default_factory=dict)
     _notices: list[str] = field(default_factory=list)
@@ -110,8 +108,7 @@ class Nodes:
 
     @property
     def fit(self) -> list[Node]:
-        """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by
-        mistake."""
+        """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by mistake."""
         now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == []]
         staying = [node for node in able if node.leaves_until <= now]
         return staying or [node for node in able if node.leaves_until < float("inf")]

@@ -70,8 +70,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same
-    versions."""
+    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same versions."""
 
     expectation: Expectation
     task: bytes
@@ -118,7 +117,6 @@ def versions_here() -> Mapping[str, str]:
 
 
 def other_versions(expected: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """The versions that differ, in words that name both."""
     names = [name for name in expected if here.get(name, "none") != expected[name]]
     if names == [_SOURCE]:
         return [f"it has datapipe {here.get('datapipe', 'none')} with other source code than the driver"]

@@ -22,7 +22,7 @@ from datapipe.engine.cluster.on_node import Expectation, versions_here
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.steps.request import Request
-from datapipe.storage.lock import probe as probe_file
+from datapipe.storage.lock import PROBE
 from datapipe.storage.outages import error_line
 from datapipe.storage.root import Root
 
@@ -49,7 +49,7 @@ class RayNodes:
         self.expectation = Expectation(
             versions=versions_here(),
             output=root.url,
-            probe=probe_file(uuid.uuid4().hex),
+            probe=PROBE + uuid.uuid4().hex,
             inputs=tuple(source.groups[0][0].file.url for source in request.sources.values() if source.groups),
         )
         self._kernels = kernels_of_run(request.mixture)
@@ -61,8 +61,7 @@ class RayNodes:
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run
-        tasks."""
+        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run tasks."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         deadline = time.monotonic() + _PROBE_TIMEOUT_S
         self.update(0.0)

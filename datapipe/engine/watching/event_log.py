@@ -3,58 +3,42 @@
 from dataclasses import asdict
 from typing import Any
 
-from datapipe.engine.events import (
-    Adding,
-    Cancelled,
-    Committed,
-    Event,
-    Failed,
-    Planned,
-    Published,
-    Retried,
-    RunEnded,
-    RunStarted,
-    Said,
-    Started,
-    Waiting,
-)
+from datapipe.engine import events
 from datapipe.engine.protocol import Attempt
 from datapipe.machine.json_log import JsonLog
 from datapipe.steps.kind import Plan
 
 
 class EventLog:
-    """An observer that writes into a log."""
-
     def __init__(self, log: JsonLog) -> None:
         self._write = log.write
         self._states: dict[str, str] = {}
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._states = {}
                 self._write("run_started", **asdict(event))
-            case Planned():
+            case events.Planned():
                 self._planned(event.plan)
-            case Started() | Failed() | Cancelled():
+            case events.Started() | events.Failed() | events.Cancelled():
                 self._write(f"task_{type(event).__name__.lower()}", **_facts(event.attempt))
-            case Committed():
+            case events.Committed():
                 for attempt in event.attempts:
                     self._write("task_committed", **_facts(attempt))
-            case Retried():
+            case events.Retried():
                 self._write("task_retried", **_facts(event.attempt) | {"message": event.text})
-            case Said():
+            case events.Said():
                 self._write("said", message=event.line)
-            case RunEnded(problem=None):
+            case events.RunEnded(problem=None):
                 self._write("run_finished", snapshot=event.snapshot or None)
-            case RunEnded(problem=KeyboardInterrupt()):
+            case events.RunEnded(problem=KeyboardInterrupt()):
                 self._write("run_stopped")
-            case RunEnded():
+            case events.RunEnded():
                 self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
-            case Waiting() | Adding():
+            case events.Waiting() | events.Adding():
                 self._write(type(event).__name__.lower(), **asdict(event))
-            case Published():
+            case events.Published():
                 self._write("published", snapshot=event.snapshot, tokens=event.tokens, taken_down=event.taken_down)
             case _:
                 pass

@@ -10,8 +10,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.engine.watching.state import RunState
-from datapipe.engine.watching.sums import BOUNDS, Figures
+from datapipe.engine.watching.state import BOUNDS, Figures, RunState
 from datapipe.machine.http_server import MetricsServer
 
 _COUNTERS = (
@@ -62,7 +61,7 @@ class RunMetrics(Collector):
         for name, text, labels in _HISTOGRAMS:
             yield _histograms(name, text, labels, totals)
         memory = {(str(number),): message.memory_bytes for number, message in enumerate(state.messages)}
-        yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
+        yield _gauges("worker_memory_bytes", "Resident memory of each running worker.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
         yield _gauge("longest_silence_seconds", "Of the running attempts.", {}, silent)
         yield _gauges("waiting", "1 for what attempts wait for.", ["what"], {(what,): 1 for what in state.waiting()})

@@ -26,7 +26,6 @@ Status = Mapping[str, Any]
 
 
 def status_lines(status: Status, output: str) -> Iterator[str]:
-    """How far a run is, in lines."""
     yield _heading(status, output)
     if "following" in status:
         follower = status["following"]
@@ -84,7 +83,6 @@ def _heading(status: Status, output: str) -> str:
 
 
 def left_text(status: Status) -> str:
-    """The time left; empty where unknown."""
     left_s = status["seconds_left"]
     return "" if left_s is None else str(TimeLeft(seconds=left_s, is_least=status["is_least"]))
 

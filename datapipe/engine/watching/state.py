@@ -6,28 +6,107 @@ one after the other: steps, failures and messages are of the last one, and `tota
 """
 
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
-from datapipe.engine.events import (
-    Blocked,
-    Committed,
-    Event,
-    Looked,
-    Planned,
-    Progress,
-    Published,
-    Retried,
-    RunEnded,
-    RunStarted,
-    Said,
-)
+from datapipe.engine import events
 from datapipe.engine.protocol import Message
-from datapipe.engine.watching.sums import Figures, Pauses, Sums
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
+from datapipe.metrics import DocumentCounts
+from datapipe.records.outputs import Record
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
 
 _LAST_LINES = 20
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_WINDOW_S = 60.0
+
+BOUNDS: Mapping[str, Sequence[float]] = {
+    "task_duration_seconds": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0),
+    "driver_lag_seconds": _SECONDS,
+    "commit_seconds": _SECONDS,
+    "commit_records": (1, 3, 10, 30, 100, 300, 1000, 3000),
+}
+"""The histograms."""
+
+
+class Figures(dict[tuple[str, ...], float]):
+    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the last, and
+    "sum"."""
+
+    def __missing__(self, key: tuple[str, ...]) -> float:
+        return 0
+
+    def observe(self, name: str, *labels: str, value: float) -> None:
+        bounds = BOUNDS[name]
+        index = bisect_left(bounds, value)
+        self[name, *labels, str(bounds[index]) if index < len(bounds) else "+Inf"] += 1
+        self[name, *labels, "sum"] += value
+
+    def add(self, others: Mapping[tuple[str, ...], float]) -> Self:
+        for key, value in dict(others).items():
+            self[key] += value
+        return self
+
+
+class Sums(Figures):
+    """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source and fate:
+    read, kept, dropped, quarantined."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        maps = [] if plan is None else plan.of_kind("map")
+        self._first = {step.source: step.id for step in reversed(maps)}
+        self._last = {step.source: step.id for step in maps}
+
+    def count(self, step: Step, records: Iterable[Record]) -> None:
+        for record in records:
+            metrics = record.metrics
+            self["task_seconds", step.id] += metrics.seconds
+            self.observe("task_duration_seconds", step.kind, value=metrics.seconds)
+            self["tokens", step.source] += metrics.of(TokenizeMetrics).tokens if step.work is TokenizeTask else 0
+            if metrics.second_attempt:
+                self["second_attempts", metrics.second_attempt] += 1
+            self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)
+            if step.kind == "map":
+                self._count_documents(step, metrics.document_counts)
+
+    def _count_documents(self, step: Step, counts: DocumentCounts) -> None:
+        source = step.source
+        self["documents", source, "dropped"] += counts.dropped.total()
+        self["documents", source, "quarantined"] += counts.quarantined
+        if step.id == self._first[source]:
+            self["documents", source, "read"] += counts.read
+            self["input_bytes", source] += counts.read_bytes
+        if step.id == self._last[source]:
+            self["documents", source, "kept"] += counts.kept
+
+
+class Pauses:
+    """The longest time between two updates of the driver, of the last one or two minutes. `clock` is monotonic."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.end()
+
+    def update(self) -> None:
+        now = self._clock()
+        if now - self._window >= _WINDOW_S:
+            self._window, self._longest = now, (0.0, self._longest[0])
+        if self._updated is not None:
+            self._longest = max(self._longest[0], now - self._updated), self._longest[1]
+        self._updated = now
+
+    def end(self) -> None:
+        self._window, self._longest = 0.0, (0.0, 0.0)
+        self._updated: float | None = None
+
+    @property
+    def longest_s(self) -> float:
+        updated = self._updated
+        return max(*self._longest, 0.0 if updated is None else self._clock() - updated)
 
 
 class RunState:
@@ -62,31 +141,31 @@ class RunState:
         self.lines: list[str] = []
         self.failed = self._blocked_by = ""
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._start(event.output)
-            case Planned():
+            case events.Planned():
                 self._plan(event)
-            case Committed():
+            case events.Committed():
                 self._commit(event)
-            case Retried():
+            case events.Retried():
                 assert event.attempt.failure is not None
                 self.failures[event.attempt.failure.kind] += 1
                 self._of_process["failures", event.attempt.failure.kind] += 1
                 self.failed = str(event)
-            case Progress():
+            case events.Progress():
                 self._progress(event)
-            case Blocked():
+            case events.Blocked():
                 self._blocked_by = event.by
-            case Said():
+            case events.Said():
                 self.lines = [*self.lines[1 - _LAST_LINES :], event.line]
-            case RunEnded():
-                self._progress(Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
+            case events.RunEnded():
+                self._progress(events.Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
                 self.num_published += event.is_new
-            case Looked():
+            case events.Looked():
                 self.looked_at = time.time()
-            case Published():
+            case events.Published():
                 self.num_published += 1
             case _:
                 pass
@@ -98,7 +177,7 @@ class RunState:
             self._output, self._counts = output, (Figures(ended).add(sums), Sums())
         self._begin()
 
-    def _plan(self, event: Planned) -> None:
+    def _plan(self, event: events.Planned) -> None:
         steps, sums = {}, Sums(event.plan)
         for step in event.plan.steps:
             num_tasks = None if step.tasks is None else len(step.tasks)
@@ -113,7 +192,7 @@ class RunState:
             sums.count(step, records)
         self.steps, self._counts = steps, (self._counts[0], sums)  # as a whole, so that no scrape sees a counter fall
 
-    def _commit(self, event: Committed) -> None:
+    def _commit(self, event: events.Committed) -> None:
         self._blocked_by = ""
         self._of_process.observe("commit_seconds", value=event.seconds)
         self._of_process.observe("commit_records", value=len(event.attempts))
@@ -126,7 +205,7 @@ class RunState:
             state.add(attempt.record)
             self.sums.count(state.step, [attempt.record])
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: events.Progress) -> None:
         now = time.time()
         self.since = {message.attempt: self.since.get(message.attempt, now) for message in event.messages}
         self.messages, self.slots, self.queued = event.messages, event.slots, event.queued
@@ -147,7 +226,6 @@ class RunState:
 
     @property
     def running(self) -> Counter[str]:
-        """Running attempts by step."""
         return Counter(message.step for message in self.messages)
 
     def time_left(self) -> TimeLeft | None:

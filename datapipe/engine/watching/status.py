@@ -29,8 +29,7 @@ _FATES = ("read", "kept", "dropped", "quarantined")
 
 
 class StatusFile:
-    """An observer that writes the file, after `state` has observed. A disk or store that fails never ends the
-    run."""
+    """An observer that writes the file, after `state` has observed. A disk or store that fails never ends the run."""
 
     def __init__(self, root: Root, state: RunState) -> None:
         self._root, self._state, self._outcome, self._exit_status = root, state, "running", None

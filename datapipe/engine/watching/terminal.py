@@ -40,7 +40,10 @@ class Terminal:
     def observe(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._start()
+                self._has_plan = False
+                if self.console.is_terminal:
+                    self._live = Live(console=self.console, get_renderable=self.display, refresh_per_second=4, transient=True)
+                    self._live.start()
             case RunEnded() if self._live is not None:
                 self._live.stop()
                 self._live = None
@@ -57,12 +60,6 @@ class Terminal:
             case _:
                 if line := line_of(event):
                     self._print(line)
-
-    def _start(self) -> None:
-        self._has_plan = False
-        if self.console.is_terminal:
-            self._live = Live(console=self.console, get_renderable=self.display, refresh_per_second=4, transient=True)
-            self._live.start()
 
     def _print_all(self) -> None:
         if self._state.steps:
@@ -88,7 +85,6 @@ class Terminal:
                 yield f"{step.step.title}: {duration(time.monotonic() - step.began)}, {place}"
 
     def display(self) -> Group:
-        """The steps and the workers, each line as wide as the terminal at most."""
         width = self.console.width
         shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
         heading, *steps = (fitting(harmless(line), width) for line in shown)

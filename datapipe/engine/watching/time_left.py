@@ -91,20 +91,29 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
     ahead = [step for step in steps if step.state != "committed"]
     if not ahead:
         return TimeLeft(seconds=0.0)
-    pace = _pace(steps)
-    times = [(step, _task_seconds(step, pace)) for step in ahead]
-    known = [(step, seconds) for step, seconds in times if seconds is not None]
-    if slots < 1 or not any(seconds for _, seconds in known):
+    if slots < 1:
         return None
-    now = [(step, seconds) for step, seconds in known if step.planned is not None and not step.is_alone]
-    together = sum(_left_of(step, seconds) for step, seconds in now) / slots
-    longest = max((_longest(step, seconds, slots) for step, seconds in now), default=0.0)
-    alone = sum(_left_of(step, seconds) for step, seconds in known if step.is_alone)
-    later = sum(seconds for step, seconds in known if step.planned is None and not step.is_alone) / slots
-    fresh = [step for step in ahead if not step.committed]  # no committed task corrects the estimate
-    is_least = any(step.estimate is None or step.estimate.unknown for step in fresh)
-    is_late = any(max(step.running_s, default=0.0) > seconds for step, seconds in known if not step.committed)
-    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=is_least or is_late)
+    pace, is_known, is_least = _pace(steps), False, False
+    now_s = longest_s = alone_s = later_s = 0.0
+    for step in ahead:
+        task_s = _task_seconds(step, pace)
+        if not step.committed:  # no committed task corrects the estimate
+            is_late = task_s is not None and max(step.running_s, default=0.0) > task_s
+            is_least |= is_late or step.estimate is None or bool(step.estimate.unknown)
+        if task_s is None:
+            continue
+        is_known |= task_s > 0
+        num_left = 1 if step.planned is None else step.planned - step.committed
+        left_s = num_left * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
+        if step.is_alone:
+            alone_s += left_s
+        elif step.planned is None:
+            later_s += left_s
+        else:  # its last tasks may be fewer than the slots
+            least_s = math.ceil(num_left / slots) * task_s - min(task_s, min(step.running_s, default=0.0))
+            now_s, longest_s = now_s + left_s, max(longest_s, least_s)
+    seconds = max(now_s / slots, longest_s) + alone_s + later_s / slots
+    return TimeLeft(seconds=seconds, is_least=is_least) if is_known else None
 
 
 def _pace(steps: Iterable[StepState]) -> float:
@@ -122,17 +131,3 @@ def _task_seconds(step: StepState, pace: float) -> float | None:
     if step.committed:
         return step.seconds / step.committed
     return None if step.estimate is None else step.estimate.seconds * pace / (step.planned or 1)
-
-
-def _left_of(step: StepState, task_s: float) -> float:
-    """Remaining seconds of a step on one core."""
-    if step.planned is None:
-        return task_s
-    return (step.planned - step.committed) * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
-
-
-def _longest(step: StepState, task_s: float, slots: int) -> float:
-    """The least seconds that a step takes: the last of its tasks are fewer than the slots."""
-    assert step.planned is not None
-    rounds = math.ceil((step.planned - step.committed) / slots)
-    return rounds * task_s - min(task_s, min(step.running_s, default=0.0))

@@ -1,1 +1,1 @@
-"""Worker processes: the worker's own side, its supervisor's side, and what supervisors on other machines tell the driver."""
+"""Worker processes, their supervisors, and the reports of supervisors on other machines."""

@@ -81,7 +81,7 @@ class WorkerProcess:
         os.close(block)
         self.connection = Connection(ours.detach())
         self.connection.send((sys.path, url))
-        self.task: Task | None = None
+        self.attempt: Attempt | None = None  # at its task
         self.message: Message | None = None
         self.is_ready = False  # it has imported its libraries
         self._oom_kills = 0  # of the machine, when it got its task
@@ -94,7 +94,8 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def give(self, task: Task, attempt: str) -> None:
-        self.task, self._updated_at = task, time.monotonic()
+        self._updated_at = time.monotonic()
+        self.attempt = Attempt(task=task, attempt=attempt, node=_NODE)
         self.message = Message(attempt=attempt, task=task.label, node=_NODE)
         self._oom_kills = _recent_oom_kills(int(self._updated_at))
         try:
@@ -113,24 +114,18 @@ class WorkerProcess:
             record, failure = self.connection.recv()
         except (EOFError, OSError):
             return self._lost()
-        ended = replace(self._attempt(), record=record, failure=failure)
-        self.task = self.message = None
+        assert self.attempt is not None
+        ended = replace(self.attempt, record=record, failure=failure)
+        self.attempt = self.message = None
         return ended
 
-    def _attempt(self) -> Attempt:
-        assert self.task is not None
-        assert self.message is not None
-        return Attempt(task=self.task, attempt=self.message.attempt, node=_NODE)
-
     def next_attempt(self, timeout_s: float) -> Attempt | None:
-        """Waits for the end of its attempt; None if it does not end in time."""
         wait([self.connection], timeout_s)
         # A worker that forked leaves its socket open in the child when it dies, so the process is checked as well.
         return self.receive() if self.connection.poll() or not self.is_alive else None
 
     def _lost(self) -> Attempt | None:
-        message, published = self.message, self._block.read()
-        attempt = None if message is None else self._attempt()
+        attempt, message, published = self.attempt, self.message, self._block.read()
         status = self.stop()
         if attempt is None or message is None:
             return None
@@ -146,7 +141,7 @@ class WorkerProcess:
 
     def watch(self, limits: ExecutionSpec) -> Attempt | None:
         """Updates `message`. Ends an attempt that stalls or takes too much memory, and the process with it."""
-        if self.message is None:
+        if self.attempt is None or self.message is None:
             return None
         now = time.monotonic()
         step_s, self._updated_at = min(now - self._updated_at, LONGEST_STEP_S), now
@@ -154,7 +149,7 @@ class WorkerProcess:
         failure = self._excess(self.message, limits.memory) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
-        attempt = self._attempt()
+        attempt = self.attempt
         self.stop()
         return replace(attempt, failure=replace(failure, details=self._trace_text))
 
@@ -203,7 +198,6 @@ class WorkerProcess:
                 time.sleep(0.01)
 
     def stop(self) -> int:
-        """Ends the process; its exit status."""
         if self.connection.closed:
             return self.process.poll() or 0
         if self.is_alive:  # while the connection is open: the worker ends itself when it is closed, and its children stay
@@ -222,12 +216,11 @@ class WorkerProcess:
         self._trace_text = os.pread(self._trace, _TRACE_BYTES, 0).decode("utf-8", "replace")
         os.close(self._trace)
         self._block.close()
-        self.task = self.message = None
+        self.attempt = self.message = None
         return status
 
 
 def is_stalled(message: Message, stall_s: float) -> bool:
-    """Whether a worker has been silent longer than its work can take."""
     activity = message.activity or Activity()
     if activity.is_waiting and not message.is_stopped:
         return False
@@ -297,8 +290,7 @@ def _process_state(process_id: int) -> tuple[bool, float, int]:
 
 
 def stat_of(process_id: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty where the process is gone, or the system has no
-    /proc."""
+    """The fields of /proc/PID/stat from the state on; empty where the process is gone, or the system has no /proc."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -3,17 +3,16 @@
     "Call me. Ann: a@b.org"   cut "Call me. "  ─▶  [cut "Call me. "] [kept "Ann: a@b.org"]
                               redacted          ─▶  [cut "Call me. "] [kept "Ann: "] [replacement "<EMAIL>", was 7 bytes]
 
-The text of the document is that of its kept parts and replacements; the display is that of all parts. A stage edits the text,
-and `edits` finds what it changed. The redactions run over the display once more at the end, since what was cut was cut before
-it was redacted, and since an address may lie half in a cut: every part that is sent is a piece of that redacted display.
+The text of the document is that of its kept parts and replacements; the display is that of all parts. The redactions run over
+the display once more at the end, since cuts were never redacted, and an address may lie half in a cut: every part that is sent
+is a piece of that redacted display.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import accumulate
 from typing import Literal
 
 from datapipe.explore.differences import common_ends
@@ -31,12 +30,7 @@ _TOKEN = re.compile(r"\S+\s*|\s+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A piece of a document.
-
-    Attributes:
-        stage: that cut or replaced it.
-        was: UTF-8 bytes that a replacement took the place of.
-    """
+    """A piece of a document, the stage that cut or replaced it, and the UTF-8 bytes that a replacement took the place of."""
 
     text: str
     kind: Kind = "kept"
@@ -45,33 +39,26 @@ class Part:
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """The text of the document."""
     return "".join(part.text for part in parts if part.kind != "cut")
 
 
 def display_of(parts: Sequence[Part]) -> str:
-    """The text of all parts."""
     return "".join(part.text for part in parts)
 
 
 def with_cuts(parts: Sequence[Part], spans: Sequence[tuple[int, int]], stage: str) -> list[Part]:
-    """The parts after a stage has cut characters [start, stop) out of the text."""
-    return _edited(parts, [(start, stop, "") for start, stop in spans], _is_text, lambda part, new: _cut(part, new, stage))
+    return _edited(parts, [(start, stop, "") for start, stop in spans], lambda part, new: _cut(part, new, stage))
 
 
 def after_stage(parts: Sequence[Part], text: str, stage: str, *, redacts: bool) -> list[Part]:
-    """The parts after a stage has changed the text: what a redaction took is replaced, and what others took out is cut.
-
-    Args:
-        text: after the stage.
-    """
+    """The parts after a stage has changed the text: what a redaction took is replaced, and what others took out is cut."""
     make = _replacement if redacts else _cut
-    return _edited(parts, edits(text_of(parts), text), _is_text, lambda part, new: make(part, new, stage))
+    return _edited(parts, edits(text_of(parts), text), lambda part, new: make(part, new, stage))
 
 
 def after_redaction(parts: Sequence[Part], display: str) -> list[Part]:
-    """The parts of a redacted display. Joined, they are that display."""
-    return _edited(parts, edits(display_of(parts), display), lambda part: True, lambda part, new: _replacement(part, new, ""))
+    changes = edits(display_of(parts), display)
+    return _edited(parts, changes, lambda part, new: _replacement(part, new, ""), has_cuts=True)
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:
@@ -85,10 +72,6 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         else:
             out.append(part)
     return out
-
-
-def _is_text(part: Part) -> bool:
-    return part.kind != "cut"
 
 
 def _cut(part: Part, new: str, stage: str) -> list[Part]:
@@ -107,14 +90,14 @@ def _replacement(part: Part, new: str, stage: str) -> list[Part]:
 
 
 def _edited(
-    parts: Sequence[Part], changes: Sequence[Edit], counts: Callable[[Part], bool], make: Callable[[Part, str], list[Part]]
+    parts: Sequence[Part], changes: Sequence[Edit], make: Callable[[Part, str], list[Part]], *, has_cuts: bool = False
 ) -> list[Part]:
-    """The parts after edits, whose offsets count the characters of the parts that `counts`. An edit over several parts writes
-    its text in the first."""
+    """The parts after edits, whose offsets count the characters of all parts, or of
+    those that are not cut. An edit over several parts writes its text in the first."""
     out: list[Part] = []
     left, position = list(reversed(changes)), 0
     for part in parts:
-        if not counts(part):
+        if part.kind == "cut" and not has_cuts:
             out.append(part)
             continue
         cursor, end = position, position + len(part.text)
@@ -132,9 +115,6 @@ def _edited(
     for start, stop, new in reversed(left):  # insertions at the end
         out += make(Part(text="", kind="kept"), new) if start == stop else []
     return joined(out)
-
-
-# ---------------------------------------------------------------------------------------------------- differences
 
 
 def edits(before: str, after: str) -> list[Edit]:
@@ -166,9 +146,7 @@ def _differing(first: Sequence[str], second: Sequence[str], most: int) -> Iterat
     if max(len(first), len(second)) > most:
         yield 0, "".join(first), "".join(second)
         return
-    offsets = [0]
-    for piece in first:
-        offsets.append(offsets[-1] + len(piece))
+    offsets = [*accumulate(map(len, first), initial=0)]
     for tag, start, stop, low, high in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag != "equal":
             yield offsets[start], "".join(first[start:stop]), "".join(second[low:high])

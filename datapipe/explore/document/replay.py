@@ -4,12 +4,9 @@
                               │ values, thresholds, the text before and after
     decisions under work/ ────┘ what global stages cut
 
-The run's record decides what became of the document; a stage that decides otherwise now (its code, its files or the machine
-have changed) is told in the note. No stage behind the deciding one gets the document. What raises ends the replay, and is told
-without its message, which may quote the text.
+The run's record decides what became of the document; the notes name a stage that decides otherwise now. No stage behind the
+deciding one gets the document. An error ends the replay; its note lacks the message, which may quote the text.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,20 +32,12 @@ from datapipe.steps.results import checked_filter, checked_map, tags_of
 
 MOST_WAIT_S = 30.0
 
-_WRITES = "write"
-"""The option of a filter that makes it write what it detects, such as the language."""
-
 
 @dataclass(slots=True)
 class Replayed:
-    """What stages did with a document.
-
-    Attributes:
-        batch: the document after them; of a dropped one as the deciding stage got it, with what a filter would have written.
-        parts: of its text; None while it is a page.
-        path: an entry for each stage.
-        notes: sentences about what could not be done again.
-    """
+    """What stages did with a document: the batch after them, of a dropped one as the deciding stage
+    got it, with what a filter would have written; the parts of its text, None while it is a page;
+    an entry of the path for each stage; and notes about what could not be done again."""
 
     batch: DocumentBatch
     parts: list[Part] | None
@@ -56,7 +45,6 @@ class Replayed:
     notes: list[str] = field(default_factory=list)
 
     def add(self, use: StageUse, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Adds what a stage did to the path."""
         self.path.append(entry(use.alias, use.name, outcome, detail, values))
 
 
@@ -69,12 +57,8 @@ class Replayer:
         self._decisions: dict[str, dict[str, KeyedRows]] = {}
 
     def run(self, row: Mapping[str, Any], batch: DocumentBatch) -> Replayed:
-        """Runs the stages of the document's source up to the one that decided about it.
-
-        Args:
-            row: of the document, as `rows.Rows` has it.
-            batch: the document as read.
-        """
+        """Runs the stages of the document's source up to the one that decided about it. `row` is
+        that of `rows.Rows`, `batch` the document as read."""
         parts = [Part(text=batch.texts[0].as_py())] if batch.has_text else None
         replayed = Replayed(batch=batch, parts=parts)
         with self._alone():
@@ -117,22 +101,17 @@ class Replayer:
                 return ""
         return ""
 
-    # ---------------------------------------------------------------------------------------------- stages
-
     def _stage(self, source: str, use: StageUse, writes: bool = False) -> Stage:
-        """A stage, opened.
-
-        Args:
-            writes: whether a filter that may write what it detects does so.
-        """
-        if (source, use.alias, writes) not in self._stages:
+        """A stage, opened; with `writes` a filter that may write what it detects, such as the language, does so."""
+        stage = self._stages.get((source, use.alias, writes))
+        if stage is None:
             stage = catalogue.build_stage(use)
-            if writes and _WRITES in type(stage).model_fields:
-                stage = stage.model_copy(update={_WRITES: True})
+            if writes and "write" in type(stage).model_fields:
+                stage = stage.model_copy(update={"write": True})
             if not isinstance(stage, Global):
                 stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
             self._stages[source, use.alias, writes] = stage
-        return self._stages[source, use.alias, writes]
+        return stage
 
     def _step(self, use: StageUse, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         stage = self._stage(row["source"], use, writes=decided)
@@ -142,8 +121,7 @@ class Replayer:
         elif isinstance(stage, Map):
             new = checked_map(stage, replayed.batch)
             replayed.batch = replayed.batch.with_columns({name: new[name] for name in new if name not in stage.counts})
-            outcome, detail = self._changed(use, row["source"], replayed)
-            replayed.add(use, outcome, detail)
+            self._add_changed(use, row["source"], replayed)
         elif isinstance(stage, Global):
             self._global(use, stage, row, replayed, decided)
 
@@ -166,25 +144,22 @@ class Replayer:
         if not result.keep[0]:
             replayed.notes.append(f"{use.alias} kept this document in the run, and would drop it now.")
         replayed.batch = replayed.batch.extracted(new) if stage.extracts else replayed.batch.with_columns(new)
-        outcome, detail = self._changed(use, row["source"], replayed)
-        replayed.add(use, outcome, detail, values)
+        self._add_changed(use, row["source"], replayed, values)
 
-    def _changed(self, use: StageUse, source: str, replayed: Replayed) -> tuple[str, str]:
-        """Outcome and detail of a stage that may have changed the text, which the parts then follow."""
-        if not replayed.batch.has_text:
-            return "kept", ""
-        text = replayed.batch.texts[0].as_py()
-        if replayed.parts is None:
+    def _add_changed(self, use: StageUse, source: str, replayed: Replayed, values: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Adds a stage that may have changed the text, which the parts then follow."""
+        text = replayed.batch.texts[0].as_py() if replayed.batch.has_text else None
+        before = None if replayed.parts is None else text_of(replayed.parts)
+        if text is None or before == text:
+            replayed.add(use, "kept", "", values)
+        elif replayed.parts is None or before is None:
             replayed.parts = [Part(text=text)]
-            return "changed", f"text of {len(text.encode()):,} bytes"
-        before = text_of(replayed.parts)
-        if before == text:
-            return "kept", ""
-        redacts = self._redactor.is_redaction(source, use)
-        replayed.parts = after_stage(replayed.parts, text, use.alias, redacts=redacts)
-        return ("redacted" if redacts else "changed"), f"{len(before.encode()):,} → {len(text.encode()):,} bytes"
-
-    # ---------------------------------------------------------------------------------------------- global stages
+            replayed.add(use, "changed", f"text of {len(text.encode()):,} bytes", values)
+        else:
+            redacts = self._redactor.is_redaction(source, use)
+            replayed.parts = after_stage(replayed.parts, text, use.alias, redacts=redacts)
+            detail = f"{len(before.encode()):,} → {len(text.encode()):,} bytes"
+            replayed.add(use, "redacted" if redacts else "changed", detail, values)
 
     def _global(self, use: StageUse, stage: Global, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         rows = self._rows_of(use)
@@ -213,10 +188,9 @@ class Replayer:
         if step is None or not (step.records or step.is_committed):
             return None
         if step.id not in self._decisions:
-            names = {name for record in step.records for name in record.outputs}
             self._decisions[step.id] = {
                 name: KeyedRows.open(self._output.root, [file for file in step.outputs(name, ExchangeFile) if file.rows])
-                for name in names
+                for name in {name for record in step.records for name in record.outputs}
             }
         return self._decisions[step.id]
 
@@ -237,18 +211,14 @@ class Replayer:
         return f"{sum(stop - start for start, stop in spans):,} of {len(content):,} bytes cut"
 
 
-# ------------------------------------------------------------------------------------------------ for the terminal
-
-
-def as_judged(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The documents of `Inspector.find`, those that were dropped with the columns that the deciding stage got and found. The
-    text of a page is the extracted one where the stage judged that; other texts stay as they were read. So does what cannot be
-    run again."""
+def with_decided_columns(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The documents of `Inspector.find`, those that were dropped with the columns that the deciding stage got and found, and
+    of a page with the extracted text where the stage got that. What cannot be run again stays."""
     replayer = Replayer(output, Redactor(output))
-    return [_judged(output, replayer, each) if each["outcome"] == "dropped" else each for each in documents]
+    return [_as_decided(output, replayer, each) if each["outcome"] == "dropped" else each for each in documents]
 
 
-def _judged(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> dict[str, Any]:
+def _as_decided(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> dict[str, Any]:
     original = output.locator.read(bytes.fromhex(document["key"])).batch
     if original is None:
         return document
@@ -257,27 +227,25 @@ def _judged(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> 
     if not replayed.path or replayed.path[-1]["step"] != stage_alias(document["reason"]):
         return document
     [row] = replayed.batch.record.to_pylist()
-    if original.has_text or not replayed.batch.has_text:
-        return {**document, "columns": columns_of(row)}
-    return {**document, "columns": columns_of(row), "text": replayed.batch.texts[0].as_py(), "is_as_judged": True}
+    extracted = {"text": row["text"], "is_as_judged": True} if replayed.batch.has_text and not original.has_text else {}
+    return {**document, "columns": columns_of(row), **extracted}
 
 
 def entry(step: str, label: str, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """A step of a path, with what each rule measured."""
     return {"step": step, "label": label, "outcome": outcome, "detail": detail, "values": list(values)}
 
 
 def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
-    """What each rule measured, with its threshold."""
-    rules = stage.rules()
+    rules, failed = stage.rules(), int(result.rule[0])
     if len(result.measured) != len(rules):
         return []
-    values = []
-    for index, (rule, measured) in enumerate(zip(rules, result.measured)):
-        own = result.limit is not None and int(result.rule[0]) == index
-        limit = float(result.limit[0]) if own and result.limit is not None else float(rule.limit)
-        values.append({"rule": rule.name, "value": finite(float(measured[0])), "threshold": finite(limit)})
-    return values
+    limits = [float(rule.limit) for rule in rules]
+    if result.limit is not None and failed >= 0:
+        limits[failed] = float(result.limit[0])
+    return [
+        {"rule": rule.name, "value": finite(float(measured[0])), "threshold": finite(limit)}
+        for rule, measured, limit in zip(rules, result.measured, limits)
+    ]
 
 
 def recorded(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,9 @@
     facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
                                        └─▶ path ─▶ tokenized, packed ─▶ shards
 
-Everything that is sent has passed the redactions of the source. A text that cannot be read again, or not be redacted, is left
-out, and the note says why; what the run stored of a kept document is then shown instead.
+Everything that is sent has passed the redactions of the source. The note says why a text cannot be read again or redacted; then
+the text that the run stored of a kept document is shown instead, or none.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -29,8 +27,6 @@ MOST_ERROR_CHARS = 4_000
 
 
 class DocumentView:
-    """Views of single documents, and their texts."""
-
     def __init__(self, rows: Rows) -> None:
         self.output, self.rows, self.redactor = rows.output, rows, rows.redactor
         self.replayer = Replayer(self.output, self.redactor)
@@ -46,24 +42,24 @@ class DocumentView:
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
-        parts, said = self._parts(row, stored, replayed)
+        parts, more = self._parts(row, stored, replayed)
         truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
-        parts, columns, said = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *said])
+        columns = self._columns(row, stored, replayed)
+        parts, columns, notes = self._redacted(row["source"], parts, columns, [*notes, *more])
         return {
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
             "parts": [asdict(part) for part in parts],
             "truncated": truncated,
-            "note": " ".join(said),
+            "note": " ".join(notes),
             "path": self._path(row, replayed),
             "cluster": self._cluster(facts),
             "shards": self.shards(key) if row["fate"] == "kept" else [],
         }
 
     def text(self, facts: Mapping[str, Any]) -> tuple[str, str]:
-        """The redacted text of a document as the run last had it, and why there is none: for excerpts and comparisons. At most
-        `MOST_COMPARED_CHARS` of it."""
+        """The redacted beginning of a document as the run last had it, for excerpts and comparisons; and why there is none."""
         try:
             if facts["fate"] == "kept":
                 text, note = str(self.output.kept_row(facts)["text"]), ""
@@ -81,8 +77,6 @@ class DocumentView:
         if original.batch.has_text:
             return original.batch.texts[0].as_py(), ""
         return self.replayer.extracted(source, original.batch), "The page has no text that its extraction finds."
-
-    # ---------------------------------------------------------------------------------------------- text and columns
 
     def _parts(
         self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
@@ -103,8 +97,8 @@ class DocumentView:
         return self._excerpt(row, stored)
 
     def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
-        """What the quarantine holds of input that cannot be read. A part of it is not shown where it should be redacted:
-        what is cut off may be half of what a redaction looks for."""
+        """What the quarantine holds of input that cannot be read. A cut one is not shown
+        where it should be redacted: half of what a redaction looks for may be cut off."""
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []
@@ -115,20 +109,20 @@ class DocumentView:
     def _columns(
         self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
     ) -> dict[str, str | float | int | bool | None]:
-        """Columns of the document, as text or numbers."""
         values: Mapping[str, Any] = stored if row["fate"] == "kept" else {}
         if row["fate"] != "kept" and replayed is not None:
             [values] = replayed.batch.record.to_pylist()
-        values = {name: value for name, value in values.items() if name not in OWN_VALUES}
+        columns = {name: plain(value) for name, value in values.items() if name not in OWN_VALUES}
         if row["fate"] == "quarantined":
-            values["error"] = _last_lines(str(stored.get("error") or ""))
-        return {name: plain(value) for name, value in values.items()}
+            error = str(stored.get("error") or "")  # the first line of a cut one may begin inside a secret
+            columns["error"] = error[-MOST_ERROR_CHARS:].partition("\n")[2] if len(error) >= MOST_ERROR_CHARS else error
+        return columns
 
     def _redacted(
-        self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: Sequence[str]
+        self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: list[str]
     ) -> tuple[list[Part], dict[str, Any], list[str]]:
         """Parts and columns after every redaction of the source; without what it fails on."""
-        said, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
+        names = [name for name, value in columns.items() if isinstance(value, str)]
         num_chars = sum(len(part.text) for part in parts)
         parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
@@ -137,28 +131,25 @@ class DocumentView:
             display = self.redactor.one(source, display_of(parts))
             values = {name: self.redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
         except RedactionError as error:
-            return [], {}, [*said, str(error)]
+            return [], {}, [*notes, str(error)]
         after = joined(after_redaction(parts, display))
-        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, said
-
-    # ---------------------------------------------------------------------------------------------- path
+        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, notes
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
         """What each step did, as far as the run has come."""
-        read = entry("read", row["name"], "read")
         if _is_unread(row):
-            return [{**read, "outcome": "quarantined", "detail": "the input could not be read"}]
-        steps = [] if replayed is None else replayed.path
+            return [entry("read", row["name"], "quarantined", "the input could not be read")]
+        steps = [entry("read", row["name"], "read"), *([] if replayed is None else replayed.path)]
+        snapshot = self.output.snapshot
         if row["fate"] != "kept" and (replayed is None or row["stage"] == "tokenize"):
             measured = [recorded(row)] if row["rule"] else []
-            return [read, *steps, entry(row["stage"], row["stage"], row["fate"], row["rule"], measured)]
-        snapshot = self.output.snapshot
-        if row["fate"] != "kept" or snapshot is None:
-            return [read, *steps]
-        if not snapshot.has_tokens:
-            return [read, *steps, entry("write", "write documents", "kept", "written as text")]
-        packed = f"sequences of {snapshot.sequence_length:,} tokens"
-        return [read, *steps, entry("tokenize", "tokenize", "tokenized"), entry("pack", "pack", "packed", packed)]
+            steps.append(entry(row["stage"], row["stage"], row["fate"], row["rule"], measured))
+        elif row["fate"] == "kept" and snapshot is not None and snapshot.has_tokens:
+            packed = f"sequences of {snapshot.sequence_length:,} tokens"
+            steps += [entry("tokenize", "tokenize", "tokenized"), entry("pack", "pack", "packed", packed)]
+        elif row["fate"] == "kept" and snapshot is not None:
+            steps.append(entry("write", "write documents", "kept", "written as text"))
+        return steps
 
     def shards(self, key: bytes) -> list[dict[str, Any]]:
         """The rows of published shards that hold the document, of both splits."""
@@ -167,8 +158,6 @@ class DocumentView:
             'where key = ? order by split, path, "row", start',
             [key],
         )
-
-    # ---------------------------------------------------------------------------------------------- clusters
 
     def _cluster(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
         """The cluster of a document that was dropped for another, or that others were dropped for."""
@@ -188,15 +177,7 @@ def _is_unread(row: Mapping[str, Any]) -> bool:
     return row["fate"] == "quarantined" and row["stage"] == "read"
 
 
-def _last_lines(error: str) -> str:
-    """The end of a traceback. Its first line may begin in the middle of something, and goes."""
-    if len(error) <= MOST_ERROR_CHARS - 1:
-        return error
-    return error[-MOST_ERROR_CHARS:].partition("\n")[2]
-
-
 def _beginning(parts: Sequence[Part], most_chars: int) -> list[Part]:
-    """The parts up to so many characters."""
     left, out = most_chars, list[Part]()
     for part in parts:
         out.append(replace(part, text=part.text[:left]))

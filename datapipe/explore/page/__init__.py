@@ -1,1 +1,1 @@
-"""The page of `datapipe browse`: static files, without a build step. README.md tells how it is made."""
+"""The page of `datapipe browse`: static files, without a build step. README.md describes it."""

@@ -1,17 +1,15 @@
 """The front matter of a card: what the Hugging Face hub reads of README.md.
 
-Keys are those of the hub's specification (hub-docs, `datasetcard.md`). The hub has names of its own for licences: those of SPDX
+Keys are those of the hub's specification (hub-docs, `datasetcard.md`). The hub names licences as SPDX does,
 in lower case, with exceptions. A licence that it does not list is `other`, with its name beside it.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from datapipe.report.card.data_files import Configuration, DataFiles
-from datapipe.report.card.escaping import plain
+from datapipe.report.card.markdown import plain
 from datapipe.report.card.provenance import UNCOUNTED, VARIOUS
 from datapipe.report.report import Report
 from datapipe.report.sections import language_counts
@@ -33,11 +31,7 @@ _RENAMED = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
 
 
 def front_matter(name: str, report: Report, files: DataFiles) -> dict[str, Any]:
-    """The keys and values.
-
-    Args:
-        name: of the mixture.
-    """
+    infos = [_info(each, files) for each in files.configurations]
     return {
         **_license(report.provenance.licenses),
         **_languages(report),
@@ -46,7 +40,7 @@ def front_matter(name: str, report: Report, files: DataFiles) -> dict[str, Any]:
         "task_categories": ["text-generation"],
         "tags": ["datapipe", *(["tokenized"] if files.is_packed else [])],
         "configs": [_configuration(each) for each in files.configurations],
-        **_info(files),
+        **({"dataset_info": infos[0] if len(infos) == 1 else infos} if infos else {}),
     }
 
 
@@ -56,12 +50,8 @@ def size_category(rows: int) -> str:
         return "n<1K"
     if rows >= 10**12:
         return "n>1T"
-    power = len(str(rows)) - 1
-    return f"{_power(power)}<n<{_power(power + 1)}"
-
-
-def _power(power: int) -> str:
-    return f"{10 ** (power % 3)}{' KMBT'[power // 3]}"
+    low, high = (f"{10 ** (power % 3)}{' KMBT'[power // 3]}" for power in (len(str(rows)) - 1, len(str(rows))))
+    return f"{low}<n<{high}"
 
 
 def hub_license(license: str) -> str:
@@ -73,25 +63,22 @@ def hub_license(license: str) -> str:
 
 def _license(licenses: Iterable[str]) -> dict[str, Any]:
     """The licences of all documents; nothing where there are none."""
-    singles: dict[str, None] = {}
-    names: dict[str, None] = {}
+    names: dict[str, str] = {}  # of the hub by licence
     for license in licenses:
         if license in (UNKNOWN, UNCOUNTED):
-            names[UNKNOWN] = None
-            continue
-        for single in [VARIOUS] if license == VARIOUS else single_licenses(named(license)):
-            singles[single] = None
-            names["other" if single == VARIOUS else hub_license(single)] = None
+            names[UNKNOWN] = UNKNOWN
+        else:
+            singles = [license] if license == VARIOUS else single_licenses(named(license))
+            names |= {single: hub_license(single) for single in singles}
     if not names:
         return {}
-    listed = list(names)
-    others = [single for single in singles if single == VARIOUS or hub_license(single) == "other"]
+    listed = list(dict.fromkeys(names.values()))
+    others = [single for single, name in names.items() if name == "other"]
     name = {"license_name": ", ".join(map(plain, others)).lower()} if others else {}
     return {"license": listed[0] if len(listed) == 1 else listed, **name}
 
 
 def _languages(report: Report) -> dict[str, Any]:
-    """The languages of at least `LEAST_LANGUAGE_SHARE` of the documents, the most frequent first."""
     counts = {name: entry.documents for name, entry in language_counts(report).items()}
     least = sum(counts.values()) * LEAST_LANGUAGE_SHARE
     listed = [name for name, count in counts.items() if re.fullmatch(r"[a-z]{2,3}", name) and count >= least]
@@ -106,21 +93,14 @@ def _configuration(configuration: Configuration) -> dict[str, Any]:
     return {"config_name": configuration.name, "data_files": paths}
 
 
-def _info(files: DataFiles) -> dict[str, Any]:
-    """The entry `dataset_info`: one mapping, or a list of them for several configurations."""
-    entries: list[dict[str, Any]] = []
-    for configuration in files.configurations:
-        has_keys = files.is_packed and files.format != "jsonl.zst"  # keys have no type of the hub
-        schema = None if has_keys else configuration.schema
-        features = None if schema is None else hub_features(schema, files.format != "parquet")
-        splits = [{"name": split.split, "num_bytes": split.bytes, "num_examples": split.rows} for split in configuration.splits]
-        entries.append(
-            {
-                "config_name": configuration.name,
-                **({} if features is None else {"features": features}),
-                "splits": splits,
-                "download_size": sum(split.file_bytes for split in configuration.splits),
-                "dataset_size": sum(split.bytes for split in configuration.splits),
-            }
-        )
-    return {"dataset_info": entries[0] if len(entries) == 1 else entries} if entries else {}
+def _info(configuration: Configuration, files: DataFiles) -> dict[str, Any]:
+    has_keys = files.is_packed and files.format != "jsonl.zst"  # keys have no type of the hub
+    schema, splits = None if has_keys else configuration.schema, configuration.splits
+    features = None if schema is None else hub_features(schema, files.format != "parquet")
+    return {
+        "config_name": configuration.name,
+        **({} if features is None else {"features": features}),
+        "splits": [{"name": split.split, "num_bytes": split.bytes, "num_examples": split.rows} for split in splits],
+        "download_size": sum(split.file_bytes for split in splits),
+        "dataset_size": sum(split.bytes for split in splits),
+    }

@@ -2,14 +2,10 @@
 
     OUTPUT ─▶ export, in a folder beside OUTPUT ─▶ files that the hub lacks, in batches ─▶ a commit each ─▶ the card, last
 
-What is on the hub is compared by content, so a second call, also after a kill, uploads only what is missing. A data file of
-an earlier export that this one does not have is deleted with the last commit, since a pattern of the card would take it. Other
-files of the data set stay. The folder with the export is deleted when everything is there.
-
-The token is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. It is never printed.
+Files on the hub are compared by content, so a second call, also after a kill, uploads only what is missing. A data file of an
+earlier export that this one does not have is deleted with the last commit, since a pattern of the card would match it. Other
+files of the data set stay. The token, HF_TOKEN or that of `hf auth login`, is never printed.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -31,7 +27,7 @@ from datapipe.storage.root import Root
 
 _URL = re.compile(r"hf://datasets/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?/?", re.ASCII)
 _DATA = re.compile(r"data/(train|validation)-\d{5}(-of-\d{5})?\.(parquet|jsonl\.zst)")
-"""Data files of exports in the hub's layout, also of earlier versions; `DATA_PATH` has those of shards."""
+"""Data files of exports in the hub's layout; `DATA_PATH` has those of shards."""
 
 MOST_FILES, MOST_BYTES = 50, 5 << 30
 """Of one commit. A commit that fails is repeated whole, and the hub advises at most 100 files."""
@@ -57,7 +53,7 @@ class Uploaded:
 
 
 def hub_target(url: str) -> HubTarget:
-    """The data set that a URL names. Raises UserError for another URL, and where nobody is logged in."""
+    """The data set that a URL names. Raises UserError for another URL, and without a token."""
     found = _URL.fullmatch(url)
     if found is None:
         raise UserError(f"--to {url}: expected hf://datasets/OWNER/NAME, or hf://datasets/OWNER/NAME@BRANCH")
@@ -73,12 +69,8 @@ def hub_target(url: str) -> HubTarget:
 
 @contextmanager
 def staged(root: Root, target: HubTarget, request: Mapping[str, Any], write: Callable[[Root], None]) -> Iterator[Path]:
-    """The folder of an export, written unless a killed call has written it. It is deleted when the block ends well.
-
-    Args:
-        root: of the snapshot; an export of an object store is written below the working directory.
-        request: what identifies the export.
-    """
+    """The folder of an export that `request` identifies, written unless a killed call has written it, and deleted when the
+    block ends well. It is beside the output, and of one in an object store below the working directory."""
     beside = Path(f"{root.local}-upload") if root.local is not None else Path("upload")
     folder = beside / target.name.replace("/", "--")
     done, content = folder / "written.json", json.dumps([request, target.revision], sort_keys=True)
@@ -93,30 +85,22 @@ def staged(root: Root, target: HubTarget, request: Mapping[str, Any], write: Cal
         beside.rmdir()
 
 
-def upload(folder: Path, target: HubTarget, *, is_private: bool, say: Callable[[str], None]) -> Uploaded:
-    """Uploads a folder. Raises UserError where the hub refuses it, and DatapipeError where it fails.
-
-    Args:
-        is_private: whether a data set that this call creates is private; one that exists stays as it is.
-    """
+def upload(folder: Path, target: HubTarget, *, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
+    """Uploads a folder; `is_private` holds for a data set that this call creates.
+    Raises UserError where the hub refuses it, and DatapipeError where it fails."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return _upload(folder, target, is_private, say)
-    except HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", None)
-        text = masked(" ".join(str(error).split()))
-        if status in (401, 403, 404):
-            raise UserError(
-                f"the hub refuses {target.name}: {text}. Check the name, and that the token may write there"
-            ) from error
-        raise DatapipeError(f"upload to {target.name}: {text}. Run the same command again: what is there stays") from error
+        return _upload(folder, target, is_private, emit)
     except (OSError, RuntimeError) as error:  # the library raises RuntimeError for a file that does not get through
         text = masked(" ".join(f"{error} {error.__cause__ or ''}".split()))
+        if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", None) in (401, 403, 404):
+            refused = f"the hub refuses {target.name}: {text}. Check the name, and that the token may write there"
+            raise UserError(refused) from error
         raise DatapipeError(f"upload to {target.name}: {text}. Run the same command again: what is there stays") from error
 
 
-def _upload(folder: Path, target: HubTarget, is_private: bool, say: Callable[[str], None]) -> Uploaded:
+def _upload(folder: Path, target: HubTarget, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.utils import disable_progress_bars
 
@@ -144,7 +128,7 @@ def _upload(folder: Path, target: HubTarget, is_private: bool, say: Callable[[st
         )
         num_sent += len(batch)
         num_bytes += sum((folder / path).stat().st_size for path in batch)
-        say(f"  {counted(num_sent, 'file')} of {len(missing):,} uploaded, {size(num_bytes)}")
+        emit(f"  {counted(num_sent, 'file')} of {len(missing):,} uploaded, {size(num_bytes)}")
     return Uploaded(
         sent=num_sent, bytes=num_bytes, there=len(paths) - len(missing), deleted=len(stale), url=masked(str(created))
     )
@@ -166,7 +150,7 @@ def _batches(folder: Path, paths: list[str]) -> Iterator[list[str]]:
 
 
 def _there(api: Any, target: HubTarget) -> dict[str, tuple[str, str]]:
-    """By path, how a file on the hub is identified: by the SHA-256 of its content, or by git."""
+    """By path, how a file on the hub is identified: by the SHA-256 of its content, or a small one by git."""
     from huggingface_hub.hf_api import RepoFile
 
     entries = api.list_repo_tree(target.name, recursive=True, repo_type="dataset", revision=target.revision)
@@ -175,9 +159,7 @@ def _there(api: Any, target: HubTarget) -> dict[str, tuple[str, str]]:
 
 
 def _is_same(path: Path, kind: str, identity: str) -> bool:
-    """Whether a local file has the content of one on the hub, which `_there` identifies."""
-    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
+    if kind == "git":
+        return hashlib.sha1(f"blob {path.stat().st_size}\0".encode() + path.read_bytes()).hexdigest() == identity
     with path.open("rb") as file:
-        while part := file.read(1 << 22):
-            digest.update(part)
-    return digest.hexdigest() == identity
+        return hashlib.file_digest(file, "sha256").hexdigest() == identity

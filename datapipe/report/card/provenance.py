@@ -5,16 +5,15 @@
                          ────▶ synthetic    the same for text that models wrote, and for the rest
                          ────▶ cost         core-hours by step and source; money where the mixture has prices
 
-Documents, bytes and tokens are those that are kept. Each total over licences is the total of the report: documents with a
-licence of their own are counted by it, and all others by that of their source. Tokens include the end-of-text token of each
-document, as they do elsewhere in the report. Drawn tokens of a source are divided among its licences by their tokens, to whole
-numbers.
+Documents, bytes and tokens are those that are kept, and add up to the totals of the report: a document is counted by its own
+licence, or by that of its source. Tokens include the end-of-text token of each document. Drawn tokens of a source are divided
+among its licences by their tokens, to whole numbers.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
+
+import numpy as np
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import CostSpec
@@ -29,23 +28,21 @@ from datapipe.steps.write import WriteMetrics
 from datapipe.token_counts import CountsByName
 
 VARIOUS = "various"
-"""Documents of a source that gives more licences than are counted apart (`token_counts.MAX_NAMES`)."""
+"""Documents of a source with more licences than are counted apart (`token_counts.MAX_NAMES`)."""
 
 UNCOUNTED = "not counted yet"
 """Documents that a run which did not end has cleaned, and not tokenized or written."""
 
 
 def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float | None = None) -> ReportProvenance:
-    """The entry of a run.
-
-    Args:
-        report: the other entries.
-        node_hours: of the Ray cluster; None for another engine.
-    """
+    """The entry of a run, from the other entries of its report and the `node_hours` of its Ray
+    cluster; None for another engine."""
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report.sources[name]) for name, source in mixture.sources.items()}
     taken = report.taken
-    by_source |= {name: {source.license or UNKNOWN: _taken(report, name)} for name, source in taken.items()}
+    for name, source in taken.items():  # whose manifest does not have the bytes of their text
+        numbers = {"documents": source.documents, "bytes": None, "tokens": source.tokens}
+        by_source[name] = {source.license or UNKNOWN: Kept(**numbers, drawn_tokens=_drawn_of(report, name))}
     written = {name for name, source in {**mixture.sources, **taken}.items() if source.synthetic}
     kept = {
         kind: Kept.total(part for name in names for part in by_source[name].values())
@@ -60,27 +57,16 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
 
 
 def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, Origin]:
-    """Where the sources of a mixture come from, and what their text cost."""
     return {
         name: Origin.of(Provenance(**source.provenance()), cost_usd=costs.get(name)) for name, source in mixture.sources.items()
     }
-
-
-def _taken(report: Report, name: str) -> Kept:
-    """What rows of another snapshot add; its manifest does not know the bytes of their text."""
-    source = report.taken[name]
-    return Kept(documents=source.documents, bytes=None, tokens=source.tokens, drawn_tokens=_drawn_of(report, name))
 
 
 def _drawn_of(report: Report, name: str) -> int | None:
     return report.mixture.sources[name].tokens if report.mixture else None
 
 
-# ------------------------------------------------------------------------------------------------ licences
-
-
 def _by_license(mixture: Mixture, plan: Plan, report: Report, name: str) -> dict[str, Kept]:
-    """What is kept of a source, by licence."""
     source, entry = mixture.sources[name], report.sources[name]
     tokens = None if mixture.tokenizer.is_none else entry.tokens
     drawn = _drawn_of(report, name)
@@ -105,26 +91,22 @@ def _counted(plan: Plan, source: str) -> CountsByName:
 
 
 def _divided(counted: CountsByName, whole: Kept, default: str, around: int) -> dict[str, Kept]:
-    """The numbers of a source by the licences of its documents. Those without one have that of the source.
-
-    Args:
-        around: tokens of a document that begin and end it.
-    """
-    parts: dict[str, list[int]] = {}  # licence -> documents, bytes, tokens with those around documents
+    """The numbers of a source by the licences of its documents, with the `around` tokens
+    that begin and end each of them. Documents without a licence have that of the source."""
+    parts: dict[str, np.ndarray] = {}  # licence -> documents, bytes, tokens with those around documents
     for name, counts in (counted.by_name or {}).items():
-        part = parts.setdefault(default if name == UNKNOWN else name, [0, 0, 0])
-        for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + around * counts.documents)):
-            part[index] += number
-    missing = [number or 0 for number in (whole.documents, whole.bytes, whole.tokens)]
-    missing = [number - sum(part[index] for part in parts.values()) for index, number in enumerate(missing)]
+        numbers = np.array([counts.documents, counts.bytes, counts.tokens + around * counts.documents])
+        license = default if name == UNKNOWN else name
+        parts[license] = parts.get(license, 0) + numbers
+    missing = np.array([whole.documents, whole.bytes, whole.tokens or 0]) - sum(parts.values())
     if missing[0] > 0:
-        parts[UNCOUNTED] = [missing[0], missing[1], max(0, missing[2])]
-    total_drawn = whole.drawn_tokens
-    drawn = [None] * len(parts) if total_drawn is None else shared_out(total_drawn, [part[2] for part in parts.values()])
+        parts[UNCOUNTED] = missing.clip(0)
+    listed, total_drawn = {name: part.tolist() for name, part in parts.items()}, whole.drawn_tokens
+    drawn = [None] * len(parts) if total_drawn is None else shared_out(total_drawn, [part[2] for part in listed.values()])
     has_tokens = whole.tokens is not None
     return {
         name: Kept(documents=documents, bytes=num_bytes, tokens=tokens if has_tokens else None, drawn_tokens=drawn_tokens)
-        for (name, (documents, num_bytes, tokens)), drawn_tokens in zip(parts.items(), drawn)
+        for (name, (documents, num_bytes, tokens)), drawn_tokens in zip(listed.items(), drawn)
     }
 
 
@@ -142,9 +124,6 @@ def _by_name(sources: Iterable[Mapping[str, Kept]]) -> dict[str, Kept]:
     return dict(sorted(totals.items(), key=lambda item: (-(item[1].documents or 0), item[0])))
 
 
-# ------------------------------------------------------------------------------------------------ cost
-
-
 def _usd(cost: CostSpec | None, entry: Entry) -> float | None:
     """What the text of a source cost. Tokens of dropped documents are taken to be as long as those of kept ones."""
     if cost is None or cost.usd is not None:
@@ -156,7 +135,6 @@ def _usd(cost: CostSpec | None, entry: Entry) -> float | None:
 
 
 def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], node_hours: float | None) -> Cost:
-    """Core-hours and money."""
     spec, is_cluster = mixture.execution, node_hours is not None
     by_step = {step.id: _core_s(step, is_cluster) / 3600 for step in plan.steps if step.records}
     of_source = {name: sum(_core_s(step, is_cluster) for step in plan.steps if step.source == name) for name in mixture.sources}
@@ -195,9 +173,6 @@ def _core_s(step: Step, is_cluster: bool) -> float:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 6)
-
-
-# ------------------------------------------------------------------------------------------------ additions
 
 
 def joined_provenance(mixture: Mixture, before: Report, added: Report, report: Report) -> ReportProvenance:

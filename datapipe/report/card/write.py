@@ -3,11 +3,9 @@
     snapshots/<fingerprint>/README.md, croissant.json      written once, as all files of a snapshot
     README.md, croissant.json                              of the newest snapshot
 
-A README.md that somebody edited, or that datapipe did not write, stays as it is. The last line of a card holds a digest of the
-lines above, by which an edit is seen.
+A README.md that was edited, or that datapipe did not write, stays as it is: the last
+line of a card holds a digest of the lines above.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +24,8 @@ from datapipe.quantities import counted
 from datapipe.records.names import CARD, CROISSANT, MIXTURE, REPORT
 from datapipe.report.card.croissant import croissant
 from datapipe.report.card.data_files import DataFiles, data_files
-from datapipe.report.card.escaping import Markdown, code, link, plain, shown
 from datapipe.report.card.front_matter import front_matter
-from datapipe.report.card.markdown import columns_markdown, section_markdown
+from datapipe.report.card.markdown import Markdown, code, columns_markdown, link, plain, section_markdown, shown
 from datapipe.report.card.provenance import joined_provenance
 from datapipe.report.cells import Bytes, share
 from datapipe.report.html.page import write_page
@@ -45,10 +42,9 @@ _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
 
 
 def write_card(root: Root, manifest: Snapshot, report: Report) -> str | None:
-    """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
+    """Writes the card of a snapshot. Returns a sentence where an edited README.md stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
-    mixture = mixture_text(root, manifest)
-    files = signed(card_files(report, manifest, mixture, data_files(root, manifest)))
+    files = signed(card_files(report, manifest, mixture_text(root, manifest), data_files(root, manifest)))
     for name, content in files.items():
         if not root.exists(f"{own}/{name}"):
             root.write_atomic(f"{own}/{name}", content)
@@ -95,13 +91,9 @@ def mixture_text(root: Root, manifest: Snapshot) -> str:
 def card_maker(
     root: Root, manifest: Snapshot, place: str, source: str | None = None
 ) -> Callable[[Snapshot, DataFiles], dict[str, bytes]]:
-    """What makes the card of an export, and the other files about it, from its manifest and data files.
-
-    Args:
-        root: the output that is exported.
-        place: where a reader loads the export from.
-        source: the only one that is exported; None: all.
-    """
+    """A function that makes the card of an export, and the other files about it, from its manifest
+    and data files. `root` is the output, `place` where a reader loads the export from, and `source`
+    the only one that is exported; None: all."""
     report, mixture = report_of(root, manifest), mixture_text(root, manifest)
     report = report if source is None else _of_source(report, source)
 
@@ -115,7 +107,7 @@ def card_maker(
 def _of_source(report: Report, name: str) -> Report:
     """The report of one source alone. What was counted over all sources is left out."""
     if name in report.taken:
-        raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
+        raise UserError(f"--card --source {name}: it has rows of another output, whose card describes them. Leave out --card.")
     entry, tokenizer, origin = report.sources[name], report.tokenizer, report.provenance.sources[name]
     if tokenizer is not None and name in tokenizer.sources:
         own = tokenizer.sources[name]
@@ -137,19 +129,11 @@ def _of_source(report: Report, name: str) -> Report:
 
 
 def card_files(
-    report: Report,
-    manifest: Snapshot,
-    mixture: str,
-    files: DataFiles,
-    place: str | None = None,
+    report: Report, manifest: Snapshot, mixture: str, files: DataFiles, place: str | None = None
 ) -> dict[str, bytes]:
-    """The content of README.md and croissant.json, by name.
-
-    Args:
-        mixture: mixture.yaml of the snapshot; empty where there is none.
-        place: of an export: where a reader loads the files from, the name of a data set on the hub or a path. None for an
-            output, which is where its mixture has it, with report.json beside the card.
-    """
+    """The content of README.md and croissant.json, by name. `place` is the data set on the hub or
+    the path that a reader loads an export from; None for an output, whose mixture.yaml has its
+    path."""
     front = front_matter(manifest.name, report, files)
     options: Mapping[str, Any] = {}
     with suppress(ValueError):
@@ -176,11 +160,7 @@ def card_files(
 
 
 def _pages(origin: Origin, options: Mapping[str, Any]) -> Markdown:
-    """The homepage of a source, and the paths of its files where they are URLs. Paths of one machine tell nobody anything.
-
-    Args:
-        options: of the source in the mixture.
-    """
+    """The homepage of a source with these options in the mixture, and the paths of its files that are URLs."""
     paths = options.get("path") or ()
     remote = [path for path in ([paths] if isinstance(paths, str) else paths) if is_remote(path.removeprefix("@"))]
     return Markdown(", ".join([*([link(origin.homepage)] if origin.homepage else []), *map(code, remote[:3])]))
@@ -224,8 +204,8 @@ def whole_report(
 
 
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:
-    """`write_about` of the newest snapshot and of its additions, after a takedown, and after one that was killed: what is there
-    already stays as it is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
+    """`write_about` of the newest snapshot and of its additions, after a takedown, also a killed
+    one. The report of a run that failed since then stays. Returns what `write_about` does."""
     problem: str | None = None
     for folder in (*published_additions(root, snapshot), ""):
         target = root.within(folder)
@@ -238,7 +218,7 @@ def complete_about(root: Root, snapshot: Snapshot) -> str | None:
 
 
 def write_about(root: Root, snapshot: Snapshot) -> str | None:
-    """Writes report.html and the card of a snapshot by its report. Returns a sentence where a card of somebody's stays."""
+    """Writes report.html and the card of a snapshot by its report. Returns a sentence where an edited card stays."""
     report = report_of(root, snapshot)
     write_page(root, report)
     return write_card(root, snapshot, report) if root.exists(CARD) else None

@@ -2,11 +2,9 @@
 
     Report  ─▶  `sections`, with as many rows and figures as fit  ─▶  templates/report.html  ─▶  at most 1 MB
 
-The file has no script and asks nothing of a network. Where a run has so many sources and rules that the file would be larger,
-the sections show fewer of them and say how many stand only in report.json.
+The file has no script and no links to other files. Where a run has so many sources and rules that
+the file would be larger, the sections show fewer of them and how many are only in report.json.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +33,6 @@ _CHAR_WIDTH = 7.6
 
 
 def report_html(report: Report) -> bytes:
-    """The page of a report."""
     content, found = b"", sections(report)
     for most in _MOST_SHOWN:
         content = _rendered(report, [_limited(section, most) for section in found])
@@ -45,16 +42,16 @@ def report_html(report: Report) -> bytes:
 
 
 def write_page(root: Root, report: Report) -> None:
-    """Writes report.html beside report.json."""
     root.write_atomic(REPORT_PAGE, report_html(report))
 
 
 def _limited(section: Section, most: int) -> Section:
-    """A section with at most so many figures. A table with more columns than that is only in report.json."""
+    """A section with at most so many figures, and without tables of more columns."""
     figures = section.figures[:most]
     tables = [_limited_rows(table, most) for table in section.tables if len(table.headings) <= max(most, 12)]
-    more = len(section.figures) - len(figures)
-    notes = [*section.notes, *([f"{counted(more, f'more {section.noun}')} in report.json."] if more else [])]
+    notes, more = list(section.notes), len(section.figures) - len(figures)
+    if more:
+        notes.append(f"{counted(more, f'more {section.noun}')} in report.json.")
     return replace(section, tables=tables, figures=figures, notes=notes)
 
 
@@ -91,10 +88,9 @@ def bar_unit(table: Table) -> float:
 
 
 def coordinate(number: float) -> str:
-    """A coordinate, to a thousandth."""
     return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def visible(text: str) -> str:
-    """A text whose control characters, of bidirectional text too, are shown as their code points."""
+    """A text with control characters shown as their code points."""
     return HARMFUL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)

@@ -1,12 +1,4 @@
-"""From the stored bytes of an input file to its content, and to blocks of whole lines.
-
-stored.py        stored bytes by their offset
-formats.py       formats by their first bytes
-decompressors.py the libraries that decompress a member, called in one way
-members.py       the members of a file, or of a range of its stored bytes
-content.py       the content of a file; UTF-16 and UTF-32 as UTF-8
-lines.py         blocks of whole lines, of a file or of a range of it
-"""
+"""From the stored bytes of an input file to its content, and to blocks of whole lines."""
 
 from datapipe.stage.decoding.content import ByteStream, as_utf8, decoded
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES, decompressors

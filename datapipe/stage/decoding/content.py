@@ -1,11 +1,8 @@
 """The content of an input file: its stored bytes, decompressed; and content as UTF-8 text.
 
-    file ─▶ members (`members.py`) ─▶ chunks; members in a row are one content
-    chunks that begin with a byte-order mark of UTF-16 or UTF-32 ─▶ UTF-8
-
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
 every time: this module yields all content before the damage and then raises `BrokenStreamError`. It raises the same for a file
-that begins like another format than its name tells. Memory is bounded by a chunk, and what the decompressor takes.
+of another format than its name tells. Memory is bounded by a chunk and the state of the decompressor.
 """
 
 from __future__ import annotations
@@ -111,11 +108,8 @@ def head_of(members: Members) -> bytes:
 
 
 def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
-    """Chunks of UTF-16 or UTF-32 with a byte-order mark as UTF-8 without one. Any other content as it is. The first chunk holds
-    the whole mark, as `decoded` gives it.
-
-    Raises BrokenStreamError for what is wrong UTF-16 or UTF-32, behind all text before it, and for UTF-16 without a mark.
-    """
+    """Chunks of UTF-16 or UTF-32 with a byte-order mark as UTF-8 without one; other content as it is. The first chunk holds the whole
+    mark. Raises BrokenStreamError for wrong UTF-16 or UTF-32, behind all text before it, and for UTF-16 without a mark."""
     first = next(content, b"")
     mark, name, codec = next((wide for wide in _WIDE if first.startswith(wide[0])), (b"", "", ""))
     if not mark:
@@ -143,14 +137,8 @@ def decoded(
 ) -> Iterator[bytes]:
     """The decompressed content in chunks, the first of at least `HEAD_BYTES` or all; nothing for an empty plain file.
 
-    Args:
-        max_window_bytes: the largest window of a Zstandard frame, which is held in memory.
-
-    Raises:
-        OSError: the storage failed.
-        BrokenStreamError: the archive is truncated or damaged, or the file is of another format. All content before the damage
-            has been yielded.
-    """
+    Raises OSError where the storage failed, and BrokenStreamError for a damaged archive or another format, behind all content before
+    the damage. `max_window_bytes`: the largest window of a Zstandard frame, which is held in memory."""
     with open_input(url) as stream:
         yield from _with_whole_head(_content(opened_members(stream, compression, max_window_bytes=max_window_bytes)))
 

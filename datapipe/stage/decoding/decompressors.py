@@ -1,8 +1,7 @@
 """The decompressors of one member: gzip by ISA-L, frames of Zstandard and LZ4, streams of bzip2 and xz.
 
-All of them are called as those of the standard library, but for Zstandard, which knows no limit of content. Memory is what the
-format asks for: a window of at most `max_window_bytes` for Zstandard, a block of 4 MiB for LZ4, 8 MB for bzip2, and at most
-`_MOST_XZ_MEMORY` for xz.
+All are called as those of the standard library, but Zstandard's knows no limit of content. Memory is the window of Zstandard, a
+block of 4 MiB of LZ4, 8 MB of bzip2, and at most `_MOST_XZ_MEMORY` of xz.
 
 A Zstandard file may begin with a dictionary, in a frame without content (iipc warc-specifications, "WARC and Zstandard").
 """
@@ -28,9 +27,8 @@ _MOST_HEADER_BYTES = 18
 
 
 def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) -> Callable[[], Any]:
-    """What makes the decompressors of a file, of which one is used at a time.
-
-    Once `eof` is true, `unused_data` are the bytes behind the member. Damage raises an error of the library."""
+    """Makes the decompressors of a file, of which one is used at a time. Once `eof` is true, `unused_data` are the bytes behind the
+    member. Damage raises an error of the library."""
     if compression == "gzip":
         from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor
 

@@ -42,15 +42,12 @@ def check_format(beginning: bytes, compression: str | None) -> None:
     if pointer := lfs_pointer(head):
         raise BrokenStreamError(pointer)
     found = next((name for name, beginnings in _BEGINNINGS.items() if head.startswith(beginnings)), None)
-    if compression is None and found is not None:
-        raise BrokenStreamError(f"the file is a {found} archive, and its name is that of a plain file. {_expected(found)}")
-    may_go_on = compression is not None and any(beginning.startswith(head) for beginning in _BEGINNINGS[compression])
-    if compression is not None and found is None and not may_go_on and is_text(head):
-        raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
-    if None not in (compression, found) and found != compression:
-        raise BrokenStreamError(
-            f"the file is a {found} archive, and its name is that of a {compression} archive. {_expected(found or '')}"
-        )
+    if found is None and compression is not None and is_text(head):
+        if not any(beginning.startswith(head) for beginning in _BEGINNINGS[compression]):
+            raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
+    elif found not in (None, compression):
+        named = "a plain file" if compression is None else f"a {compression} archive"
+        raise BrokenStreamError(f"the file is a {found} archive, and its name is that of {named}. {_expected(found or '')}")
 
 
 def lfs_pointer(beginning: bytes) -> str:

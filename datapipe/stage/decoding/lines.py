@@ -1,9 +1,5 @@
 """The content of an input file as blocks of whole lines.
 
-    plain file ─▶ a byte range of it ─────────────▶ chunks ─▶ blocks that end at a newline
-    gzip, zstd, lz4 ─▶ `members.py`, a range of it ─▶ chunks ─▶ …
-    bzip2, xz ─▶ `content.py` ────────────────────▶ chunks ─▶ …
-
 A line of a plain file belongs to the range that contains its first byte. A range of members cannot know whether a line ends
 where it begins. So it reads the lines behind its first newline, and goes on behind its end to the next newline:
 
@@ -13,14 +9,9 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                    ┤────────────────────▶           range 1 reads d e f
                                         ───▶        range 2 reads g
 
-A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, has no lines that a range could
-find. It is read whole, and positions are those in its UTF-8 text. The range at the beginning of it raises
-`UnsplittableInputError`.
-
-After a damaged member, reading goes on behind the first newline of the next one; what is skipped counts as the rest of a line.
-Damage within a line is told by the range that reads the line.
-
-Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being held.
+A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, is read whole, and positions are those in its UTF-8
+text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first newline
+of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being held.
 """
 
 from __future__ import annotations
@@ -50,12 +41,8 @@ _BLOCK_MEMBERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file.
-
-    Attributes:
-        byte_offset: position of its first byte.
-        members: (offset in the content, position) of the first byte of each member that begins behind it.
-    """
+    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member that
+    begins behind it."""
 
     byte_offset: int
     content: bytes
@@ -77,14 +64,11 @@ class Block:
 def line_blocks(
     split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES
 ) -> Iterator[Block | Rejected]:
-    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too
-    long to hold, and for damage, with the rest of the line before it.
+    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too long to
+    hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to no line. A block
+    may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length again.
 
-    A byte-order mark at the start of a file belongs to no line. A block may contain a line longer than `max_line_bytes` if it
-    was read at once; the reader checks the length again.
-
-    Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split.
-    """
+    Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split."""
     lines, compression = _Lines(), split.file.compression
     try:
         if compression in HAVE_MEMBERS:
@@ -162,14 +146,10 @@ class _Lines:
     """Chunks that are collected into blocks.
 
     Attributes:
-        byte_offset: position at which the next block begins.
-        next_position: behind the last chunk.
-        members: (offset from the next block's begin, position) of chunks that do not go on where the one before ends, as far as
-            lines begin in them.
+        byte_offset, next_position: where the next block begins, and behind the last chunk.
+        members: (offset from the next block's begin, position) of chunks that begin members and in which lines begin.
         member: the same of the last such chunk, while no line has begun in it.
-        whole: chunks of complete lines.
-        tail: chunks of the incomplete line after them.
-        whole_bytes, tail_bytes: their sizes.
+        whole, tail: chunks of complete lines, and of the incomplete line after them, of `whole_bytes` and `tail_bytes`.
         skipping: whether the current line was rejected and its rest is skipped.
     """
 
@@ -255,8 +235,7 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
 
 
 def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for the beginning of
-    a file of UTF-16 or UTF-32, which is read whole."""
+    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for UTF-16 and UTF-32."""
     file = split.file
     if file.compression is None:
         found = _range(split, open_input)
@@ -303,8 +282,7 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
-    """Whether a file with the name of a plain one is an archive. The range at its beginning raises BrokenStreamError, so that
-    it is told once. For another range the beginning is read only if the range does not begin with text."""
+    """Whether a plain file is an archive. The range at its beginning raises BrokenStreamError, so that the damage is reported once."""
     if offset == 0:
         check_format(content, None)
         return False
@@ -328,12 +306,8 @@ def is_json_text(beginning: bytes) -> bool:
 
 
 def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterator[tuple[int, bytes]]:
-    """The content, in chunks with their offsets, as JSON lines.
-
-    Raises:
-        UnsplittableInputError: the split is the beginning of a file that must be read whole.
-        BrokenStreamError: the file ends within an array or an object. All content has been yielded.
-    """
+    """The content, in chunks with their offsets, as JSON lines. Raises UnsplittableInputError for the beginning of a file that must be
+    read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
     flat: FlatValues | None = None
     for number, (offset, chunk) in enumerate(content):
         if number == 0 and split.start == 0 and is_json_text(chunk):

@@ -1,11 +1,8 @@
 """The members of a file, from one to the next: gzip members, Zstandard and LZ4 frames, bzip2 and xz streams.
 
-    stored bytes ─▶ member at 0 ─▶ its content, its end ─▶ member there ─▶ … ─▶ damage ─▶ search ─▶ the next member ─▶ …
-
 The decompressor of a member says where it ends and the next one begins. A search for magic bytes would find those of an archive
 inside an archive, so only damage is followed by one: it finds magic bytes behind which the member can be decompressed and
-begins as the reader expects (`Beginning`), with any content or with a record. All content before damage is there, down to the
-stored byte.
+begins as the reader expects (`Beginning`). All content before damage is there, down to the stored byte.
 
 A file of `HAVE_MEMBERS` is read in ranges by several tasks:
 
@@ -15,14 +12,12 @@ A file of `HAVE_MEMBERS` is read in ranges by several tasks:
                                 ─────────────────▶            reads the members from D on, which a search finds
                                  a search of [stop, D) finds no member: the ranges meet
 
-A member belongs to the range that holds its first byte. A range ends at a member at or behind `stop` that a search would find,
-so it owns every damaged or odd member before. If a search finds another one before it, the range raises
-`UnsplittableInputError`: bytes like a member stand inside of a member, and the next range would begin there. If no range
-raises, then the ranges read the members that one reading of the whole file has, by induction over the ranges: whether a search
-finds a member depends on the stored bytes from its first one on alone. A search never leaves the bytes that its range reads
-anyway.
+A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a search
+finds another one before it, bytes like a member stand inside of a member, and the range raises `UnsplittableInputError`. If no
+range raises, the ranges read the members that one reading of the file has, by induction: whether a search finds a member depends
+on the stored bytes from its first one on alone. A search never leaves the bytes that its range reads anyway.
 
-A member is decompressed as it is read. Memory is a block of stored bytes, a chunk of content, and what the decompressor takes.
+Memory is a block of stored bytes, a chunk of content, and the state of the decompressor.
 """
 
 from __future__ import annotations
@@ -66,12 +61,7 @@ _PROBED_PART, _PROBED_LEAST_BYTES, _PROBED_MOST_BYTES = 64, 256 << 10, 256 << 20
 
 
 class Beginning(NamedTuple):
-    """How a member begins, for a search.
-
-    Attributes:
-        fits: whether content begins in this way.
-        num_bytes: how many bytes it looks at.
-    """
+    """How a member begins, for a search: whether content of `num_bytes` begins in this way."""
 
     fits: Callable[[bytes], bool]
     num_bytes: int
@@ -89,13 +79,9 @@ def opened_members(
     beginning: Beginning = ANY_CONTENT,
     max_window_bytes: int = MOST_WINDOW_BYTES,
 ) -> Members:
-    """The members of a file. A file without compression is one member.
+    """The members in the stored bytes [start, stop) of a file. A file without compression is one member.
 
-    Args:
-        start, stop: the stored bytes that will be read.
-
-    Raises BrokenStreamError for a file of another format, an empty one, and one that ends within its dictionary.
-    """
+    Raises BrokenStreamError for a file of another format, an empty one, and one that ends within its dictionary."""
     stored = StoredBytes(stream, stop)
     if compression is not None and not stored.num_bytes:
         raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
@@ -119,8 +105,8 @@ class Member:
 
     Attributes:
         offset: of its first byte in the stored file.
-        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise,
-            as a stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4 bytes.
+        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise, as a
+            stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4 bytes.
         is_behind: whether it belongs to the next range.
         chunks: the content. It is read once.
         damage: what is wrong behind the content that can be read, once that is read; empty for nothing.
@@ -204,13 +190,8 @@ def _problem(error: Exception) -> str:
 
 
 class Members:
-    """The members of a file, of which one is read at a time.
-
-    Attributes:
-        first: offset of the first frame that has content. What is before it belongs to it.
-        make: makes the decompressor of a member.
-        feed_bytes, content_bytes: how many stored bytes it gets at a time, and how much content it gives; -1 for all.
-    """
+    """The members of a file, of which one is read at a time. `first`: offset of the first frame that has content; bytes before it
+    belong to it."""
 
     def __init__(self, stored: StoredBytes, compression: str | None, beginning: Beginning, max_window_bytes: int) -> None:
         self.stored, self.compression = stored, compression
@@ -294,9 +275,8 @@ class Members:
         return self._beginning.fits(content)
 
     def _behind_padding(self, offset: int) -> int:
-        """The offset behind the frames without content, and the zeros that are padding, which stand behind a member. Zeros are
-        padding at the end of the file, up to a whole block, as tapes and block devices have them, and in groups of four behind
-        xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a hole in the file."""
+        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape or device, to the end
+        of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a hole in the file."""
         offset = end = self._behind_skippable(offset)
         if not offset or self.compression is None or self.stored.header(offset, 1) != b"\0":
             return offset

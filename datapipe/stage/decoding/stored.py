@@ -14,11 +14,7 @@ _BLOCK_BYTES_BEHIND = 256 << 10
 
 
 class StoredBytes:
-    """The stored bytes of a file. One block is in memory.
-
-    Args:
-        stop: where the range ends that is read; few bytes behind it are. None for the end of the file.
-    """
+    """The stored bytes of a file. One block is in memory. `stop`: where the range ends; None for the end of the file."""
 
     def __init__(self, stream: pa.NativeFile, stop: int | None = None) -> None:
         self.num_bytes = stream.size()

@@ -1,8 +1,4 @@
-"""A trained classifier of any kind, as stages and commands use it.
-
-open_classifier(path)  ->  Classifier    by the first bytes of the file, whatever its name
-scores(texts)          ->  per text, a probability for each label, or one number where the model predicts a number
-"""
+"""A trained classifier of any kind: `open_classifier(path)` by the first bytes of the file, and its `scores(texts)`."""
 
 from __future__ import annotations
 

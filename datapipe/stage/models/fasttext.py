@@ -1,11 +1,8 @@
 """The labels and scores of many texts by a fastText model.
 
-    open_model  ->  CompiledModel    the file as arrays for the kernels `fasttext.py` and `fasttext_labels.py`
-
 Labels of `best(starts, stops, data, k)` are those of fastText, and scores are equal to 4 digits; the order of equal scores is
-undefined there. `scores` gives all labels in float32, from the kernels `fasttext_labels.py` (losses ns and ova without the 512
-steps of fastText's sigmoids). The word `</s>`, fastText's end mark, is skipped, and a newline is white space, so that nothing
-hides the rest of a text.
+undefined there. `scores` gives all labels in float32 (losses ns and ova without the 512 steps of fastText's sigmoids). The word
+`</s>`, fastText's end mark, is skipped, and a newline is white space, so that nothing hides the rest of a text.
 
 A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most `MAX_DENSE_BYTES`; otherwise its rows
 are decoded during prediction.
@@ -24,7 +21,7 @@ from datapipe.errors import UserError
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.learned import fasttext as features
 from datapipe.kernels.learned import fasttext_labels as kernels
-from datapipe.kernels.learned.fasttext_labels import flat_scores, tree_scores
+from datapipe.kernels.learned.fasttext_scores import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
 from datapipe.stage.models.fasttext_file import (
     NO_COUNT,

@@ -1,12 +1,8 @@
-"""Reads and checks the model files of fastText 0.9.
-
-    .ftz, .bin  ->  read_model   options, dictionary, matrices: views of the mapped file
-                ->  read_labels  the labels alone
+"""Reads and checks the model files of fastText 0.9, `.ftz` and `.bin`.
 
 A file holds, in this order: magic and version; the options of training; the dictionary (words, then labels, each with its
-count) and what pruning left of its buckets; the input matrix; the output matrix. A matrix is dense or product-quantised.
-A dense one stays in the mapped file, so the workers of a machine share its pages. This module refuses inconsistent files, so
-that the kernels can trust the numbers.
+count) and the buckets that pruning left; the input matrix; the output matrix. A dense matrix stays in the mapped file, so the
+workers of a machine share its pages. Inconsistent files are refused, so that the kernels can trust the numbers.
 """
 
 from __future__ import annotations
@@ -74,10 +70,9 @@ class Dictionary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """Rows of float32. A quantised matrix has the rows `centroids[codes]` times `norms`.
+    """Rows of float32: dense (num_rows, dim), or `centroids[codes]` times `norms`, and dense is (0, dim).
 
     Attributes:
-        dense: (num_rows, dim) float32; (0, dim) if the matrix is quantised.
         codes: (num_rows, parts) uint8.
         centroids: (parts, 256, dim of a part) float32.
         norms: (num_rows,) float32.
@@ -102,14 +97,8 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
-    """The content of a model file.
-
-    Attributes:
-        data: (num_bytes,) uint8, the mapped file. The dictionary holds offsets into it.
-        labels: without fastText's prefix, in the order of the file.
-        matrix: the rows of words, then of buckets.
-        output: the rows of labels, or of the inner nodes of their tree.
-    """
+    """The content of a model file: `data` is the mapped file, uint8, into which the dictionary holds offsets; labels are without
+    fastText's prefix; rows of `matrix` are those of words, then of buckets, of `output` those of labels, or of inner nodes."""
 
     path: Path
     data: np.ndarray

@@ -2,8 +2,7 @@
 
     texts  ─ slices ─▶  without case (`case_folding.py`)  ─▶  sums (`linear_scores.py`)  ─▶  probabilities, or a number
 
-Memory: a few times a slice, or the longest text, and a byte and a half a slot. A file is small and is read whole. It is Arrow
-IPC, one record batch, with a checksum:
+Memory: a few times a slice, or the longest text, and a byte and a half a slot. A file is Arrow IPC, one record batch:
 
     schema metadata "datapipe.linear"   JSON: version, kind, labels, word_bits, character_bits, scales, biases, checksum
     column "0", "1", …                  int32, entries of `kernels/learned/linear_scores.py`, a row a slot
@@ -45,7 +44,6 @@ class LinearFile:
     """The content of a model file.
 
     Attributes:
-        kind: "classes" or "number".
         labels: of the classes; one name where a number is predicted.
         word_bits, character_bits: 2^bits slots, 0 for none.
         entries: (num_slots, num_columns) int32: one column for two classes or a number, else one for each class.
@@ -159,12 +157,7 @@ def _refusal(path: Path, why: str) -> UserError:
 
 
 def folded_slices(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Texts in the form that features are counted in, in slices: their numbers, offsets (num_docs + 1,) int64, and bytes.
-
-    Args:
-        starts, stops: (num_docs,) int64, where each text lies in `data`.
-        data: UTF-8 bytes, uint8.
-    """
+    """Texts in the form that features are counted in, in slices: their numbers, offsets (num_docs + 1,) int64, and bytes."""
     ends, first = np.cumsum(stops - starts), 0
     while first < len(starts):
         before = int(ends[first - 1]) if first else 0
@@ -200,15 +193,8 @@ class LinearModel:
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts, one column for each label: (num_docs, num_labels) float32.
-
-        A text without any feature that the model knows has a score as well, the same for all such texts. Scores follow from the
-        text and the model alone: they do not depend on other texts of the call, nor on the number of threads.
-
-        Args:
-            starts, stops: (num_docs,) int64, where each text lies in `data`.
-            data: UTF-8 bytes, uint8.
-        """
+        """The scores of texts, one column for each label: (num_docs, num_labels) float32. A text without a known feature has a score too.
+        Scores follow from the text and the model alone. `starts, stops`: (num_docs,) int64, where each text lies in `data`."""
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

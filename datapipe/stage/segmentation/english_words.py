@@ -10,5 +10,4 @@ from datapipe.stage.segmentation.words import words
 
 @shared(selected)
 def english_words(batch: DocumentBatch) -> Words:
-    """The English words of each document; see `kernels/text/english_words.py`."""
     return find_english_words(words(batch), batch.buffers[1])

@@ -8,5 +8,4 @@ from datapipe.stage.documents import DocumentBatch, shared
 
 @shared(selected)
 def lines(batch: DocumentBatch) -> Lines:
-    """The lines of each document that are not blank; see `kernels/text/words.py`."""
     return find_lines(*batch.buffers)

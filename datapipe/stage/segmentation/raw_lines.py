@@ -9,5 +9,4 @@ from datapipe.stage.segmentation.lines import lines
 
 @shared()
 def raw_lines(batch: DocumentBatch) -> RawLines:
-    """The raw lines of each document; see `kernels/text/raw_lines.py`. They are cheap to compute from the lines."""
     return find_raw_lines(*batch.buffers, lines(batch))

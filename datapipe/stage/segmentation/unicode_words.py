@@ -9,5 +9,4 @@ from datapipe.stage.documents import DocumentBatch, shared
 
 @shared(selected)
 def unicode_words(batch: DocumentBatch) -> Words:
-    """The words of each document; see `kernels/text/unicode_words.py`."""
     return find_unicode_words(*batch.buffers)

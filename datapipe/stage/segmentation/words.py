@@ -8,5 +8,4 @@ from datapipe.stage.documents import DocumentBatch, shared
 
 @shared(selected)
 def words(batch: DocumentBatch) -> Words:
-    """The words of each document; see `kernels/text/words.py`."""
     return find_words(*batch.buffers)

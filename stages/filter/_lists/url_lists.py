@@ -29,13 +29,7 @@ _MOST_WORD_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entries:
-    """The entries of one list from one file, or from the mixture.
-
-    Attributes:
-        origin: the option or file, for error messages.
-        starts, stops: (num_entries,) int64, in `data`.
-        data: uint8.
-    """
+    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture; `origin` is that, for error messages."""
 
     origin: str
     starts: np.ndarray

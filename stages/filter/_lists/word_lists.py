@@ -20,12 +20,8 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lists:
-    """Lists that are ready to be searched for.
-
-    Attributes:
-        names: of the lists; list i has bit i in the table.
-        notes: how many entries each has, and those that cannot be found.
-    """
+    """Lists that are ready to be searched for; list i has bit i in the table. `notes`: how many entries each has, and which cannot be
+    found."""
 
     names: tuple[str, ...]
     table: WordLists

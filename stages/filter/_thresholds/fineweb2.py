@@ -11,18 +11,12 @@ files at commit d0defb2; a label without a file has 0.3, English that of FineWeb
 
 The published pipeline (`fineweb-2-pipeline.py`) adds rules that are the same for every language: two stop words, at most 0.1 of
 the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none on characters
-in duplicate lines. A limit of 0 for lines that end in punctuation switches that rule off.
+in duplicate lines. A limit of 0 for lines that end in punctuation switches that rule off. FineWeb-2's names of the options:
+`dup_line_frac`, `top_n_grams`, `dup_n_grams`, `line_punct_thr`, `new_line_ratio`, `min_avg_word_length`, `max_avg_word_length`,
+and `max_non_alpha_words_ratio`, which is the opposite of its name: `min_letter_words`.
 
-| option | FineWeb-2's name |
-|---|---|
-| `max_duplicate_lines`, `max_top_…`, `max_duplicate_…` | `dup_line_frac`, `top_n_grams`, `dup_n_grams` |
-| `min_ended_lines`, `max_newlines_per_word` | `line_punct_thr`, `new_line_ratio` |
-| `min_mean_word_length`, `max_mean_word_length` | `min_avg_word_length`, `max_avg_word_length` |
-| `min_letter_words` | `max_non_alpha_words_ratio`, a name for the opposite |
-
-The limits on words were measured with a word segmenter for each language. Words separated by white
-space are a good replacement for most languages, but not for cmn, jpn and tha, which write no
-spaces, and less so for kor, whose stop words are endings inside words.
+The limits on words were measured with a word segmenter for each language. Words separated by white space replace it in most
+languages, but not in cmn, jpn and tha, which write no spaces, and less so in kor, whose stop words are endings inside words.
 """
 
 from __future__ import annotations

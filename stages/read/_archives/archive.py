@@ -1,13 +1,10 @@
-"""What the readers of web archives have in common: a file's records become batches of documents, and the others are counted.
+"""The readers of web archives share: records become batches of documents, and the others are counted.
 
     split ─▶ records (`warc_records.py`, `arc.py`) ─┬─▶ documents     `document()` of the reader
                                                     ├─▶ passed over   by kind: requests, metadata, other media types
                                                     └─▶ rejected      what cannot be read, and why
 
-    response ─▶ HTTP head ─▶ status? media type? ─▶ body without its encodings ─▶ page
-    resource ───────────────▶ media type? ─────────────────────────────────────▶ page
-
-Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the decompressors hold.
+Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and the state of the decompressors.
 """
 
 from __future__ import annotations

@@ -115,12 +115,9 @@ def charset(content_type: str | None) -> str | None:
 
 
 def decoded_body(response: Response, max_bytes: int, is_cut_off: bool = False) -> bytes:
-    """The body without transfer and content encodings. Raises BodyError for one that is larger than
-    `max_bytes`, encoded or not, that breaks off, or whose encoding is damaged.
-
-    Args:
-        is_cut_off: whether the crawler has cut the response off, so that what can be decoded is the body.
-    """
+    """The body without transfer and content encodings. Raises BodyError for one that is larger than `max_bytes`, encoded or not, that
+    breaks off, or whose encoding is damaged. `is_cut_off`: whether the crawler has cut the response off, so that the decoded part
+    is the body."""
     headers, body = response.headers, response.body
     codings, transfer_codings = _listed(headers.get("content-encoding")), _listed(headers.get("transfer-encoding"))
     if len(codings) + len(transfer_codings) > _MOST_CODINGS:

@@ -20,13 +20,8 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record.
-
-    Attributes:
-        kind: as WARC names it: "response", "resource", "conversion", "warcinfo"; "unknown" for any other.
-        body: all bytes of its block.
-        has_short_length: whether its head declares fewer bytes.
-    """
+    """A record of a kind as WARC names it: "response", "conversion"; "unknown" for any other. `body`: all bytes of its block.
+    `has_short_length`: whether its head declares fewer bytes."""
 
     position: int
     kind: str

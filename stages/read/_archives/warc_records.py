@@ -1,18 +1,13 @@
-"""The records of web archives in the WARC format, each with its position, as writers of all kinds have made them.
+"""The records of web archives in the WARC format, each with its position.
 
-    members ─▶ regular records, by their bytes ──────────────────┬─▶ records, and what is damaged
+    members ─▶ regular records, by their bytes ──────────────────┬─▶ records, and damage
              └▶ any other content, and large members: one by one ┘
 
-    WARC/1.0↵                   lines end with CRLF, or with LF alone, as in ClueWeb09
-    CONTENT-LENGTH : 12↵        names in any case, blanks before the colon
-    WARC-Target-URI: http://↵
-     e.org/↵                    a value that goes on in a line that begins with a blank
-    ↵
-    12 bytes ↵ ↵                a length that is a few bytes short is the distance to the next record
-
-Everything else is damage, behind which the next record is searched. A member that does not begin with a record goes on with the
-last record of the one before. A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file
-the offset of its first byte. Memory is `WHOLE_BYTES`, or a body that is taken.
+Lines may end with LF alone, as in ClueWeb09; names may have any case, and blanks before the colon; a value may go on in a line
+that begins with a blank; a length may be a few bytes short of the next record. Everything else is damage, behind which the next
+record is searched. A member that does not begin with a record goes on with the last record of the one before. A record's
+position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte. Memory is
+`WHOLE_BYTES`, or a body that is taken.
 """
 
 from __future__ import annotations
@@ -53,12 +48,8 @@ _EXPECTED = "expected a record that begins with WARC/1"
 
 
 def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
-    """The records of a file in their order, and `Rejected` in place of what cannot be read, or has more than `max_bytes`.
-    Raises UnsplittableInputError where the next range would begin within a record of this one.
-
-    Args:
-        start, stop: the records of this byte range, whose member, or in a plain file whose first byte, is in it.
-    """
+    """The records of a file, or of the byte range that holds their members, in a plain file their first bytes; `Rejected` in place of
+    unreadable ones and those of more than `max_bytes`. Raises UnsplittableInputError where the next range would begin within one."""
     if members.compression is not None:
         return _of_members(members.of_range(start, stop), max_bytes)
     if stop is None:

@@ -4,9 +4,8 @@
     stream   schema ─▶ dictionaries and record batches ─▶ end marker
     message  [FF FF FF FF] [length of head] [head, a FlatBuffer] [body]; before version 0.15 without the four FF
 
-The messages of a file are those that its footer names. Where the footer is damaged, they are found one after the other, as in a
-stream, and the damage is reported. One read of a few kilobytes finds a message. See "Serialization and Interprocess
-Communication (IPC)" of the specification of Arrow's columnar format, and Message.fbs, File.fbs beside it.
+One read of a few kilobytes finds a message. See "Serialization and Interprocess Communication (IPC)" of the specification of
+Arrow's columnar format, and Message.fbs, File.fbs beside it.
 """
 
 from __future__ import annotations
@@ -30,11 +29,9 @@ _SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message of a file.
+    """A message of a file: where it is, with its body at its end.
 
     Attributes:
-        offset, num_bytes: of the whole message, in the file.
-        body_bytes: of its body, at its end.
         num_rows: of a record batch.
         buffers: (offset in the body, bytes) of each buffer of a record batch or dictionary.
         is_compressed: whether each buffer begins with its size once decompressed.
@@ -51,13 +48,8 @@ class Message:
 
 @dataclass(kw_only=True, slots=True)
 class Layout:
-    """The messages of a file.
-
-    Attributes:
-        batches: record batches in order; None for one whose head is damaged.
-        dictionaries: dictionary batches in order, with the number of the record batch that each stands before.
-        damage: why there may be more record batches than these; empty where there are none.
-    """
+    """The messages of a file: record batches in order, None for one whose head is damaged; dictionary batches in order, with the number
+    of the record batch that each stands before. `damage`: why there may be more record batches; empty for none."""
 
     schema: Message
     batches: list[Message | None] = field(default_factory=list)
@@ -77,21 +69,15 @@ def layout_of(stream: pa.NativeFile) -> Layout:
     if beginning.startswith(_FEATHER_1):
         raise ValueError("a file of Feather version 1, expected Arrow IPC: write it again with pyarrow.feather.write_feather")
     if not beginning.startswith(MAGIC):
-        return _of_stream(stream, 0, num_bytes)
-    try:
-        return _of_footer(stream, num_bytes)
-    except ValueError as error:
-        found = _of_stream(stream, _FIRST_MESSAGE, num_bytes)
-        lost = f"the footer is damaged or cut off: {error}"
-        found.damage = f"{lost}; {found.damage}" if found.damage else lost
-        return found
+        return _of_stream(stream, num_bytes)
+    return _of_footer(stream, num_bytes)
 
 
 def _of_footer(stream: pa.NativeFile, num_bytes: int) -> Layout:
     tail_bytes = len(MAGIC) + 4
     tail = stream.read_at(tail_bytes, max(_FIRST_MESSAGE, num_bytes - tail_bytes))
     if len(tail) < tail_bytes or not tail.endswith(MAGIC):
-        raise ValueError("the file does not end with ARROW1")
+        raise ValueError("its footer is damaged or cut off: the file does not end with ARROW1")
     footer_bytes, stop = int.from_bytes(tail[:4], "little"), num_bytes - tail_bytes
     if not 0 < footer_bytes <= stop - _FIRST_MESSAGE:
         raise ValueError(f"a footer of {footer_bytes} bytes in a file of {num_bytes}")
@@ -119,10 +105,9 @@ def _message_of(stream: pa.NativeFile, block: tuple[int, ...], stop: int, kind: 
     return message if message.num_bytes == head_bytes + body_bytes else None
 
 
-def _of_stream(stream: pa.NativeFile, start: int, stop: int) -> Layout:
-    """The messages from a byte on, one after the other. Behind the end marker of a file its footer may follow."""
-    layout = Layout(schema=_schema_at(stream, start, stop))
-    offset = start + layout.schema.num_bytes
+def _of_stream(stream: pa.NativeFile, stop: int) -> Layout:
+    layout = Layout(schema=_schema_at(stream, 0, stop))
+    offset = layout.schema.num_bytes
     while not layout.damage and offset < stop:
         try:
             message = _message_at(stream, offset, stop)
@@ -131,7 +116,7 @@ def _of_stream(stream: pa.NativeFile, start: int, stop: int) -> Layout:
             break
         if message is None:
             end = offset + (8 if stream.read_at(4, offset) == _CONTINUED else 4)
-            if start == 0 and end < stop:
+            if end < stop:
                 layout.damage = f"{stop - end} bytes follow the end of the stream; expected the end of the file"
             break
         if message.kind == _RECORD_BATCH:

@@ -3,10 +3,9 @@
     block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ id, kept fields
                                                      └─▶ a block that is refused is parsed in parts, down to the line at fault
 
-The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
-line is framed by braces, and there are as many rows as lines: then every line alone would be accepted and give the same row.
-Ids and kept fields are taken as they are written in the line, so no type is inferred from other lines of the block: the source
-has one type for each field (`_json/values.py`).
+The result for a line never depends on its neighbours: a block is accepted only if it is valid UTF-8 without NUL bytes, each
+line is framed by braces, and there are as many rows as lines. Ids and kept fields are taken as they are written, so no type is
+inferred from other lines: the source has one type for each field (`_json/values.py`).
 """
 
 from __future__ import annotations

@@ -63,10 +63,11 @@ class _Case:
 
     def ends(self, task: Any, attempt: str, seconds: float = 1.0) -> bool:
         self.record = Record(step=task.step, fingerprint=task.fingerprint, outputs={}, metrics=TaskMetrics(seconds=seconds))
-        return self.attempts.ends_task(Attempt(task=task, attempt=attempt, record=self.record))
+        return self.attempts.ended(Attempt(task=task, attempt=attempt, record=self.record)) is not None
 
     def fails(self, task: Any, attempt: str, kind: str) -> bool:
-        return self.attempts.ends_task(Attempt(task=task, attempt=attempt, failure=Failure(kind=kind, message="")))
+        failure = Failure(kind=kind, message="")
+        return self.attempts.ended(Attempt(task=task, attempt=attempt, failure=failure)) is not None
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **
         **{"vocab_size": 400, "pattern": "cl100k", "eos": "<|endoftext|>"} | options,
         sample_bytes=sample_bytes,
         text_field=text_field,
-        say=lambda line: None,
+        emit=lambda line: None,
     )
 
 

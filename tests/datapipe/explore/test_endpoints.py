@@ -67,7 +67,7 @@ def test_a_sweep_over_tags_counts_exactly_what_each_threshold_keeps(finished: Br
 
 
 def test_a_search_stops_at_its_limit_and_tells_how_far_it_is(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(search, "_PROGRESS_EVERY_S", 0.0)
     lines = finished.get("search", q="the", limit=3)["lines"]
     assert lines[-1]["done"]["stopped"]
     assert sum("hit" in line for line in lines) == 3

@@ -53,9 +53,7 @@ def _reader_for(path: str) -> Reader:
 
 
 def _files(*patterns: str, fingerprint: str = "stat", exclude: tuple[str, ...] = ()) -> list[InputFile]:
-    return [
-        file for file, _ in discover("web", patterns, _reader_for, fingerprint, "mixture.yaml:7: sources.web.path", exclude)
-    ]
+    return [file for file, _ in discover(patterns, _reader_for, fingerprint, "mixture.yaml:7: sources.web.path", exclude)]
 
 
 def _paths(*patterns: str, **options: Any) -> list[str]:
@@ -229,7 +227,7 @@ def test_discover_folder_of_the_ending_that_a_pattern_asks_for_is_an_error(tree:
     (tree / "web/part.jsonl/part-0.jsonl").write_bytes(b"")
     for pattern in ("web/*.jsonl", "*/part*.jsonl", "web/p?rt.jsonl"):
         with pytest.raises(UserError, match=rf"here: .*{tree}/web/part\.jsonl is a folder"):
-            discover("web", [f"{tree}/{pattern}"], _reader_for, "stat", "here")
+            discover([f"{tree}/{pattern}"], _reader_for, "stat", "here")
     assert "part.jsonl/part-0.jsonl" in _paths(f"{tree}/web/**/*.jsonl")
     assert "part.jsonl" not in _paths(f"{tree}/web/*")
     assert _paths(f"{tree}/web/*.jsonl", exclude=("**/part.jsonl",)) == _paths(f"{tree}/web/[!p]*.jsonl")
@@ -251,7 +249,7 @@ def test_discover_broken_links_and_closed_folders_do_not_stop_it(tree: Path) -> 
     assert "link.jsonl" in _paths(f"{tree}/web/**")
     assert not {"gone.jsonl", "loop.jsonl"} & set(_paths(f"{tree}/web/**"))
     notes = Notes()
-    discover("web", [f"{tree}/web/**"], _reader_for, "stat", "here", (f"{tree}/web/l*",), notes=notes)
+    discover([f"{tree}/web/**"], _reader_for, "stat", "here", (f"{tree}/web/l*",), notes=notes)
     assert notes.passed_over == [f"{tree}/web/gone.jsonl"]
 
 
@@ -293,7 +291,7 @@ def _tree(folder: Path, *files: str) -> None:
 
 def _listed(pattern: str, exclude: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
     notes = Notes()
-    found = discover("web", [pattern], lambda path: Text(), "stat", "here", exclude, notes=notes)
+    found = discover([pattern], lambda path: Text(), "stat", "here", exclude, notes=notes)
     return [file.path for file, _ in found], notes.linked_again
 
 

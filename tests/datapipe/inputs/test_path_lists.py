@@ -32,7 +32,7 @@ def _discover(
     *patterns: str, prefix: str | None = None, exclude: tuple[str, ...] = (), twice: list[str] | None = None
 ) -> list[InputFile]:
     notes = Notes(named_twice=[] if twice is None else twice)
-    found = discover("web", patterns, lambda path: Text(), "stat", WHERE, exclude, prefix=prefix, notes=notes)
+    found = discover(patterns, lambda path: Text(), "stat", WHERE, exclude, prefix=prefix, notes=notes)
     return [file for file, _ in found]
 
 

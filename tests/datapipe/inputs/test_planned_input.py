@@ -152,7 +152,7 @@ def test_run_after_a_change_that_leaves_size_and_time_mixes_no_contents(
 
 
 def _planned(pattern: str) -> InputFile:
-    ((file, _),) = discover("web", [pattern], lambda path: Jsonl(), "stat", "here")
+    ((file, _),) = discover([pattern], lambda path: Jsonl(), "stat", "here")
     return file
 
 

@@ -353,12 +353,16 @@ def test_pins_and_files_of_lengths_of_the_version_before_stay_until_nothing_need
     root.write_atomic(f"length-32/{of_length}/pin.json", b'{"pinned_at": 1.0, "why": "old"}')
     assert [(pin.fingerprint, pin.why) for pin in pins(root)] == [(snapshot.fingerprint, "old")]
     assert clean(root, 1).is_empty
-    newer = snapshot.model_copy(update={"name": "newer"}).sealed()
+    old, newer = Loader(root.url + "/length-32", batch_size=4), snapshot.model_copy(update={"name": "newer"}).sealed()
     note_publication(root, newer.fingerprint)
     with exclusive(root) as lock:
         publish_files(lock, newer, {}, {})
     with closing(Loader(root.url + "/length-32", batch_size=4)) as loader:  # its own manifest, which is out of date, is gone
         assert (loader.snapshot.fingerprint, loader.snapshot.sequence_length) == (newer.fingerprint, 32)
+    with closing(old):
+        assert old.advance() == newer.fingerprint
+        with closing(pickle.loads(pickle.dumps(old))) as copy:
+            assert np.array_equal(copy.batch(0)["input_ids"], old.batch(0)["input_ids"])
     assert clean(root, 1).is_empty
     assert unpin_snapshot(root, snapshot.fingerprint) == snapshot.fingerprint
     assert [each.fingerprint for each in clean(root, 1).dropped] == [snapshot.fingerprint]

@@ -269,7 +269,7 @@ def test_http_run_by_a_list_writes_what_a_local_run_writes(
 def test_http_pattern_is_refused_with_the_way_out(server: WebServer) -> None:
     for pattern in ("/web/*.jsonl", "/web/part-[0-9].jsonl", "/**"):
         with pytest.raises(UserError, match=r"@files\.txt"):
-            discover("web", [server.url(pattern)], lambda path: Jsonl(), "stat", "here")
+            discover([server.url(pattern)], lambda path: Jsonl(), "stat", "here")
 
 
 def test_http_output_is_refused(tmp_path: Path, server: WebServer) -> None:
@@ -279,7 +279,7 @@ def test_http_output_is_refused(tmp_path: Path, server: WebServer) -> None:
 
 
 def _planned(server: WebServer, path: str) -> InputFile:
-    [(file, _)] = discover("web", [server.url(path)], lambda path: Jsonl(), "stat", "here")
+    [(file, _)] = discover([server.url(path)], lambda path: Jsonl(), "stat", "here")
     return file
 
 

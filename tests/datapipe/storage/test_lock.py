@@ -128,7 +128,7 @@ def test_run_that_is_paused_while_it_sweeps_takes_nothing_from_the_next(root: Ro
     again = _record(root, f"{'a' * 16}-again")
     ledger.commit([again])
     assert ledger.delete_orphans(second) == 0
-    assert second.state["condemned"] == []
+    assert second.state["pending_deletions"] == []
     assert [path for path, _ in root.list_files("work") if "deleting" in path] == []
     later = Ledger(root)
     later.load()
@@ -144,10 +144,10 @@ def test_cleaning_that_did_not_end_keeps_its_files_from_being_published(root: Ro
         second.check_pending_deletions(["shards/web/part-1.arrow", "shards/web/part-0.arrow"])
     with second.deleting([], ATTEMPTS):
         pass
-    assert len(second.state["condemned"]) == 1  # a sweep does not settle it
+    assert len(second.state["pending_deletions"]) == 1  # a sweep does not settle it
     with second.deleting([]):
         pass
-    assert second.state["condemned"] == []
+    assert second.state["pending_deletions"] == []
 
 
 def test_renewal_whose_answer_is_lost_is_no_loss_and_silence_is_none_either(root: Root, paused, monkeypatch) -> None:

@@ -52,7 +52,7 @@ def test_local_files_of_many_folders_are_all_there_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folder", "expected"), [("", [("a", 1)]), ("not there", []), ("a", [])])
 def test_local_files_directly_in_a_folder(tmp_path: Path, folder: str, expected: list[tuple[str, int]]) -> None:
     _write(tmp_path, "a", "below/b")
-    assert local_files(tmp_path / folder, "", recursive=False) == expected
+    assert list(local_files(tmp_path / folder, "", recursive=False)) == expected
 
 
 def test_list_files_leaves_out_what_is_no_file_and_sorts_by_path(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_s3_anonymous_requests_are_not_signed(
     with open_input(url) as stream:
         assert stream.read() == b"a.txt" * 1000
     assert current_state(url).num_bytes == 5000
-    found = discover("web", [f"s3://anonymous@public/*.txt{public.query}"], lambda path: Text(), "stat", "here")
+    found = discover([f"s3://anonymous@public/*.txt{public.query}"], lambda path: Text(), "stat", "here")
     assert [(file.path, file.url) for file, _ in found] == [
         (name, f"s3://anonymous@public/{name}{public.query}") for name in ("a.txt", "b.txt")
     ]

@@ -63,7 +63,7 @@ class _Log:
         failure = Failure(kind=kind, message="it failed") if kind else None
         record = None if kind else RECORD
         ended = Attempt(task=TASK, attempt=attempt, node=node, record=record, failure=failure)
-        self.attempts.ends_task(self.attempts.with_node(ended))
+        self.attempts.ended(ended)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -111,6 +111,8 @@ def test_of_several_attempts_at_a_task_those_that_are_ended_are_logged_as_cancel
     log.end(b, "n2")
     assert log.events[3:] == [
         {"event": "task_failed", "kind": "infrastructure", "message": "it failed"} | _where(a, "n1"),
+        {"event": "task_retried", "kind": "infrastructure", "message": f"it failed; another attempt at {TASK.label} goes on"}
+        | _where(a, "n1"),
         {"event": "task_cancelled"} | _where(c, "n3"),
     ]
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from datapipe.report.card.data_files import DataFiles
-from datapipe.report.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.report.card.front_matter import size_category
+from datapipe.report.card.markdown import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.report.card.write import card_files, is_unedited, signed, write_card
 from datapipe.report.origins import Kept
 from datapipe.report.report import Report

@@ -1,8 +1,6 @@
-"""`datapipe bench`: the time of each kind of work on one core, a table for each source, and the bottleneck."""
+"""`datapipe bench`: the time of each kind of work on one core and the bottleneck, by source; the diagnosis of a loader."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -29,18 +27,17 @@ def print_bench(bench: Mapping[str, Any], console: Console) -> None:
             print_text(line, console, style)
         console.print()
     if len(bench["sources"]) > 1:
-        total = bench["total"]
-        print_text(f"all sources, weighted by size: {_whole(total, bench['cores'])}", console, "bold")
+        print_text(f"all sources, weighted by size: {_whole(bench['total'], bench['cores'])}", console, "bold")
     print_text(f"peak memory {size(bench['peak_bytes'])}; temporary files {size(bench['scratch_bytes'])}, removed", console)
 
 
 def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
     sample = "the whole source" if source["is_whole"] else "a sample"
     title = f"{name}: {size(source['text_bytes'])} of text in {counted(source['documents'], 'document')}, {sample}"
-    text_mb = source["text_bytes"] / 1e6
+    slowest = f"▶ {source['bottleneck']}"
     rows: list[list[Cell]] = [
         [
-            f"▶ {row['name']}" if row["name"] == source["bottleneck"] else row["name"],
+            slowest if row["name"] == source["bottleneck"] else row["name"],
             row["seconds"],
             "once" if row["share"] is None else Share(row["share"]),
             row["mb_per_s"],
@@ -50,31 +47,26 @@ def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
         ]
         for row in source["rows"]
     ]
-    rows.append(["whole chain", source["seconds"], Share(1), source["mb_per_s"], None, None, text_mb])
+    rows.append(["whole chain", source["seconds"], Share(1), source["mb_per_s"], None, None, source["text_bytes"] / 1e6])
     headings = ["", "seconds", "share", "MB/s", "docs in", "out", "MB in"]
-    table = Table(title=title, headings=headings, rows=rows, strong=[f"▶ {source['bottleneck']}", "whole chain"])
-    return number_table(table)
+    return number_table(Table(title=title, headings=headings, rows=rows, strong=[slowest, "whole chain"]))
 
 
-def _findings(source: Mapping[str, Any], cores: int) -> list[tuple[str, str]]:
+def _findings(source: Mapping[str, Any], cores: int) -> Iterator[tuple[str, str]]:
     """Lines below the table, each with its style."""
     slowest = next(row for row in source["rows"] if row["name"] == source["bottleneck"])
-    passes = (
-        f"median of {source['passes']} passes" if source["passes"] > 1 else "one pass; raise --seconds for a median of several"
-    )
-    lines = [
-        (f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"),
-        (f"{_whole(source, cores)} ({passes})", ""),
-    ]
+    yield f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"
+    several = f"median of {source['passes']} passes"
+    passes = several if source["passes"] > 1 else "one pass; raise --seconds for a median of several"
+    yield f"{_whole(source, cores)} ({passes})", ""
     if source["quarantined"]:
         hint = "To see them, run `datapipe run --limit` and then `datapipe inspect --quarantined`."
-        lines.append((f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}", ""))
+        yield f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}", ""
     if source["text_bytes"] < _SMALL_BYTES and not source["is_whole"]:
-        lines.append(("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample", ""))
+        yield "small sample: the fixed cost of a task is a larger share here than in a run; raise --sample", ""
     if source["cpu_share"] < _BUSY:
         share = f"{source['cpu_share']:.0%} of its core"
-        lines.append((f"this process had {share}: it waited for other processes or the disk, so the rates are too low", "red"))
-    return lines
+        yield f"this process had {share}: it waited for other processes or the disk, so the rates are too low", "red"
 
 
 def _whole(figures: Mapping[str, Any], cores: int) -> str:
@@ -94,15 +86,14 @@ def _duration(hours: float) -> str:
 
 def print_loader_bench(bench: Mapping[str, Any], console: Console) -> None:
     """Prints the diagnosis, and the figures of `bench.loader.bench_loader` behind it."""
-    taken = f"{bench['tokens_per_s']:,.0f} tokens/s, {bench['bytes_per_s'] / 1e6:,.1f} MB/s"
     rate, batch_mb = bench["pipeline_rate"], bench["batch_bytes"] / 1e6
-    stall = f"{bench['wait_per_step_s'] * 1e3:.3f} ms a step, {bench['lost_share']:.3%} of the time"
+    taken = f"{bench['tokens_per_s']:,.0f} tokens/s, {bench['bytes_per_s'] / 1e6:,.1f} MB/s"
     spread = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in bench["wait_percentiles_s"].items())
     print_text(f"{bench['diagnosis']}: {bench['reason']}", console, "bold")
     for name, value in (
         ("trainer", f"{counted(bench['steps'], 'step')} of {bench['step_s'] * 1e3:g} ms; it took {taken}"),
         ("loader", f"{rate:,.1f} batches/s: {bench['batch_tokens'] * rate:,.0f} tokens/s, {batch_mb * rate:,.1f} MB/s"),
-        ("stall", stall),
+        ("stall", f"{bench['wait_per_step_s'] * 1e3:.3f} ms a step, {bench['lost_share']:.3%} of the time"),
         ("stall spread", f"{spread} ms" if spread else "one step only"),
         ("first batch", f"{bench['first_batch_s']:.3f} s after opening, which took {bench['open_s']:.3f} s"),
         ("buffer", f"{bench['buffer_mean']:.1f} batches ready on average when one was asked for"),

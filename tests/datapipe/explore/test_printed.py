@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from datapipe.explore.differences import ALIGNED_WORDS, COMPARED_CHARS
-from datapipe.explore.printed.clusters import print_clusters
+from datapipe.explore.printed import print_clusters
 
 _SHARED = " ".join(f"word{number}" for number in range(40))
 

@@ -1,1 +1,0 @@
-"""What `datapipe inspect` and `datapipe report A B` print."""

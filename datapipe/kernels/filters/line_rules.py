@@ -316,7 +316,7 @@ COUNTED = (
 )
 """Nouns of counters: "1,234 likes"."""
 
-_UNDERSCORE, _COMMA, _DOT = (ord(sign) for sign in "_,.")
+_UNDERSCORE, _COMMA = (ord(sign) for sign in "_,")
 _COUNTED_BYTES = np.frombuffer("".join(f"{word}\0" for word in COUNTED).encode(), np.uint8)
 
 

@@ -287,9 +287,6 @@ def measure_tags(
         depths[document], attributes[document], costs[document] = min(deepest, len(stack)), widest, cost
 
 
-_LT, _SLASH, _NEWLINE, _SPACE = 0x3C, 0x2F, 0x0A, 0x20
-
-
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset
@@ -310,7 +307,7 @@ def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8
                 at = skip_attributes(data, at, stop)[0]
                 kind = kind_of(name)
                 if not kind & IN_LINE:
-                    out[written] = _SPACE if kind & CELL else _NEWLINE
+                    out[written] = 0x20 if kind & CELL else 0x0A
                     written += 1
                 if not is_end and kind & RAW and not kind & SHOWN:
                     at = skip_raw_text(data, at, stop, name)

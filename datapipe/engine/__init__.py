@@ -1,1 +1,1 @@
-"""Running a plan: finding inputs, the driver, the local and the Ray engine, and publishing what came out."""
+"""A run: preparation, the driver, the local and the Ray engine, retries and progress."""

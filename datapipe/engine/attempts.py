@@ -25,7 +25,7 @@ SILENCE_S = 45.0
 """Silence of an attempt that the user is warned of, and after which a second attempt may start."""
 
 SLOW = 2.0
-"""An attempt is slow once it has run so many times as long as others of its step took for as much input."""
+"""An attempt is slow once it has run so many times as long as others did for as much input."""
 
 LEAST_S = 15.0
 """No attempt is slow before: to start a process and to wait for a kernel may take as long."""
@@ -34,7 +34,7 @@ LARGE = 2.0
 """Tasks of more than so many times the usual input go first. One that started last would keep one core busy alone."""
 
 LONGEST_WAIT_S = 0.1
-"""Time that a finished task waits for its commit. A killed run loses the tasks that finished in that time."""
+"""Time that a finished task waits for its commit. A killed run loses these tasks."""
 
 _MOST_SAMPLES = 255
 _FINAL = frozenset({"user", "stage", "damage"})
@@ -135,7 +135,7 @@ class Attempts:
         return f"{task.label} {text}: a second attempt starts, and the first that ends counts"
 
     def _late(self, message: Message) -> tuple[float, str, str] | None:
-        """By how many seconds an attempt is late, its name, and the reason in words; None where it is not."""
+        """Seconds that an attempt is late, its name, and the reason; None where it is not."""
         attempt = self._open.get(message.attempt)
         if attempt is None or attempt.task.fingerprint in self._with_second:
             return None
@@ -154,7 +154,7 @@ class Attempts:
 
 @dataclass(slots=True)
 class Pending:
-    """Attempts whose records wait for their commit, and how many there are of each step. `clock` is monotonic."""
+    """Attempts whose records wait for their commit, and their number by step."""
 
     clock: Callable[[], float] = time.monotonic
     attempts: list[Attempt] = field(default_factory=list)
@@ -188,7 +188,7 @@ class Pending:
 
 
 def largest_first(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks in their order, behind those of more than `LARGE` times the usual input, the largest first."""
+    """The tasks in their order, behind those of `LARGE` times the usual input, the largest first."""
     if not tasks:
         return []
     limit = LARGE * median(map(input_bytes, tasks))
@@ -197,5 +197,5 @@ def largest_first(tasks: Sequence[Task]) -> list[Task]:
 
 
 def input_bytes(task: Task) -> float:
-    """About how many bytes a task reads; at least 1. For comparisons with tasks of the same step."""
+    """About how many bytes a task reads, at least 1, for comparisons within its step."""
     return max(1.0, task.input_bytes)

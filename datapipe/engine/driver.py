@@ -67,7 +67,7 @@ class Driver:
 
     @without_collection()
     def compile(self) -> Plan:
-        """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
+        """Compiles the plan from the records, emits it, and checks the limits of the mixture."""
         self.plan = plan = self._retry_io(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
         self.emit(Planned(plan=plan, costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
@@ -85,7 +85,7 @@ class Driver:
         return plan
 
     def run(self, engine: Engine) -> Plan:
-        """Runs every task that has no record. Raises UserError or DatapipeError; committed records stay."""
+        """Runs every task without a record. Raises UserError or DatapipeError; records stay."""
         try:
             return self._run(engine)
         finally:
@@ -141,7 +141,7 @@ class Driver:
             self.emit(Said(line))
 
     def _report_silent(self, message: Message) -> float:
-        """Reports a silent attempt, again each time that its silence has doubled; the seconds reported last."""
+        """Reports a silent attempt whenever its silence has doubled; the seconds reported last."""
         reported_s = self._reported_s.get(message.attempt, 0.0)
         if message.silent_s < 2 * reported_s:
             return reported_s
@@ -193,7 +193,7 @@ class Driver:
         return f"The traceback is in {root.child_url(FAILURE)}"
 
     def _retry_io(self, action: Callable[[], T]) -> T:
-        """The result of reading or writing the ledger, retried while the run waits for an outage."""
+        """Reads or writes the ledger, retried while the run waits for an outage."""
         return retry_io(action, self._pause_after, time.sleep)
 
     def _pause_after(self, error: OSError, number: int) -> float:

@@ -83,7 +83,7 @@ class Retried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """A commit of the ledger, which took `seconds`. `lags_s` are the times from the end of each attempt to it."""
+    """A commit, which took `seconds`. `lags_s` are the times from the end of each attempt to it."""
 
     attempts: Sequence[Attempt]
     lags_s: Sequence[float]
@@ -109,7 +109,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocked:
-    """All tasks wait for a disk or a store, until the next commit. `by` names it and its failure."""
+    """All tasks wait for a disk or a store, which `by` names, until the next commit."""
 
     by: str
 

@@ -136,7 +136,7 @@ def _without_url(mixture: Mixture, name: str, files: Files, stages: Sequence[Bou
 
 
 def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:
-    """Raises UserError where a stage, or the end, needs the text of pages, or where texts are extracted."""
+    """Raises UserError where the text of pages is needed, or texts are extracted."""
     where, by_kind = mixture.where("sources", name), {reader.gives: file.path for file, reader in reversed(files)}
     if len(by_kind) > 1:
         raise UserError(
@@ -275,7 +275,7 @@ def _preview(files: Files, fields: FieldNames) -> _Seen:
 
 
 def lacking_fields(files: Files, fields: FieldNames) -> list[str]:
-    """A sentence for each field that no previewed record has, with the nearest name and the existing ones."""
+    """A sentence for each field that no previewed record has, with the existing ones."""
     seen = _preview(files, fields)
     return [seen.lack(name) for name in (fields.text, *fields.keep) if seen.num_records and name not in seen.found]
 

@@ -89,7 +89,7 @@ def _last(root: Root) -> dict[str, Any]:
 
 
 def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
-    """By source and field, the types of kept fields in the last run of an output; empty where unknown."""
+    """By source and field, the types of kept fields in the last run; empty where unknown."""
     types = _last(root).get("types", {})
     return {name: {field: FoundType.from_json(kind) for field, kind in of.items()} for name, of in types.items()}
 
@@ -219,7 +219,7 @@ def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
 
 
 def node_hours(root: Root) -> float:
-    """Hours that nodes of clusters were used by all runs into an output; 0 where work/ has been deleted."""
+    """Hours of nodes of clusters in all runs into an output; 0 where work/ is deleted."""
     try:
         return float(json.loads(root.read_bytes(CLUSTER))["node_hours"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):

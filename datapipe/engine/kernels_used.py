@@ -45,7 +45,7 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
 
 
 def kernels_of_stage(stage: Stage) -> Iterator[str]:
-    """The kernels that a stage may call, without those of the word rules that its option excludes."""
+    """The kernels that a stage may call, without those of the word rules that it excludes."""
     rule = getattr(stage, "words", None)
     others = {"english", "unicode"} - {rule} if rule in ("whitespace", "english", "unicode") else set[str]()
     modules = {f"datapipe.kernels.text.{other}_words" for other in others}

@@ -69,7 +69,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """An attempt at a task, and once it has ended, a record to commit or a failure. `node` is for display."""
+    """An attempt at a task, and once it has ended, a record or a failure. `node` is for display."""
 
     task: Task
     attempt: str
@@ -126,7 +126,7 @@ def failure_of(error: BaseException) -> Failure:
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """A context that raises StageError in place of `sys.exit`, which only the code of a stage may have called."""
+    """Raises StageError in place of `sys.exit`, which only the code of a stage may have called."""
     try:
         yield
     except SystemExit as error:

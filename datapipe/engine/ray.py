@@ -126,7 +126,7 @@ class RayEngine(Engine):
         return None
 
     def _excluded(self, task: Task) -> list[str]:
-        """The nodes that get no tasks, and those of other attempts at the task, if others remain."""
+        """The nodes without tasks, and those of other attempts at the task, if others remain."""
         excluded, name = self._nodes.known.excluded, task.fingerprint
         busy = {other.node_id for other in self._running.values() if other.task.fingerprint == name} - {""}
         remain = any(node.node_id not in busy for node in self._nodes.known.fit)
@@ -183,7 +183,7 @@ class RayEngine(Engine):
         return [running.message for running in self._running.values() if running.message is not None]
 
     def _read_reports(self) -> None:
-        """Takes the reports of supervisors, without waiting, and kills those that report nothing."""
+        """Takes the reports of supervisors without waiting, and kills silent ones."""
         if self._asked is None:
             if time.monotonic() >= self._ask_at:
                 self._ask_at = time.monotonic() + _REPORTS_EVERY_S
@@ -321,7 +321,7 @@ def _attempt_that_travels() -> Callable[..., Any]:
 
 
 def _kill_on_node(running: RemoteAttempt) -> None:
-    """Kills a supervisor that reports nothing: it is stopped, or its machine hangs. Ray then reports the loss."""
+    """Kills a silent supervisor: it is stopped, or its machine hangs. Ray reports the loss."""
     assert running.report is not None
     running.report_age_s = 0.0
     on_node(ray.remote(num_cpus=0, max_retries=0)(kill_supervisor), running.node_id, "kill").remote(running.report)

@@ -50,7 +50,7 @@ LEAST_LIMIT_BYTES = 8 << 20
 """Rows of a global stage are never cut below: fewer take longer and hardly less memory."""
 
 _CHANGE_BYTES = 1 << 20
-"""Growth of free space that counts as a change: other processes write and delete small files all the time."""
+"""Growth of free space that counts as a change: small files come and go."""
 
 _RESUME = "Committed tasks are kept. Then run the same command again"
 
@@ -229,7 +229,7 @@ def _advice(activity: Activity) -> str:
 
 @dataclass(slots=True)
 class OutageWait:
-    """The outage that a run is waiting for, for `most_attempts` without any change. `clock` is monotonic."""
+    """The outage that a run waits for, at most `most_attempts` without any change."""
 
     most_attempts: int
     clock: Callable[[], float] = time.monotonic

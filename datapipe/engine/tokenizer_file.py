@@ -33,7 +33,7 @@ def _listed(tokens: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsersTokenizer:
-    """A tokenizer.json with notes for the plan and warnings of the run. Empty where the run trains one."""
+    """A tokenizer.json with notes and warnings. Empty where the run trains one."""
 
     content: bytes = b""
     notes: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
 
 
 def _differences(encoder: Encoder, spec: TokenizerSpec, hints: _Hints) -> Iterator[str]:
-    """Differences between the special tokens of the tokenizer or its folder, and those of the run."""
+    """Differences between the special tokens of the tokenizer and those of the run."""
     before, behind = encoder.adds.before, encoder.adds.behind
     begin = "their text" if encoder.bos_token is None else repr(encoder.bos_token)
     if before and before != (encoder.bos_token,):

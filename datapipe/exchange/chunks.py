@@ -3,11 +3,12 @@
     tables + a hash range ─▶ whole hashes, as many as fit ─▶ slices ─▶ … a hash whose rows do not fit:
                                                               its largest table in chunks, each with all rows of the others
 
-Of an exchange that is a join (`Exchange.old_beside`), rows of this run are read first, and then the reference rows with their
-hashes: most rows of a large index are never held.
+Of an exchange that is a join (`Exchange.old_beside`), rows of this run are read first, and then the
+reference rows with their hashes: most rows of a large index are never held.
 
-All tables together hold `limit_bytes`, shared in proportion to their sizes. A stage gets a slice of that at once: it needs
-several times as much. Where a group of rows spans several chunks, each of them begins with the group's first row."""
+All tables together hold `limit_bytes`, shared in proportion to their sizes. A stage gets a slice of
+that at once: it needs several times as much. Where a group of rows spans several chunks, each of
+them begins with the group's first row."""
 
 from __future__ import annotations
 

@@ -7,13 +7,14 @@
     footer   the schema, then of each block its first and last row, offset, bytes, checksum
     tail     where the footer is, and its checksum
 
-Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to right. A bucket is a hash
-range that the reader chooses, so there are never maps × buckets files. The writer holds one run, and a column of it twice while
-it sorts; the reader holds one block of a file at a time.
+Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to
+right. A bucket is a hash range that the reader chooses, so there are never maps × buckets files.
+The writer holds one run, and a column of it twice while it sorts; the reader holds one block of a
+file at a time.
 
-Every byte is under a checksum, which is compared before the byte is interpreted: Arrow may end the process over a damaged
-schema. Files are not mapped: the pages of a map count as memory of the task, and a mapped file that is cut short ends the
-process."""
+Every byte is under a checksum, which is compared before the byte is interpreted: Arrow may end the
+process over a damaged schema. Files are not mapped: the pages of a map count as memory of the task,
+and a mapped file that is cut short ends the process."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
     files + a range ─▶ parts: the rows of each block in the range ─▶ spans: of each part up to a bound ─▶ one slice, sorted
 
-Every block is read once. Its rows are sorted already, so a slice is one span of every part, and only one slice at a time is
-copied and sorted. The bounds between slices are quantiles of a sample of the parts. Memory is that of the parts, which are
-released as they are used up, and of one slice. Neither bounds nor the order of the files change the rows or their order."""
+Every block is read once. Its rows are sorted already, so a slice is one span of every part, and
+only one slice at a time is copied and sorted. The bounds between slices are quantiles of a sample
+of the parts. Memory is that of the parts, which are released as they are used up, and of one slice.
+Neither bounds nor the order of the files change the rows or their order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tables of a task, in one file each: documents for the next step, and what a run knows of each document.
 
-Documents are compressed streams of Arrow record batches. Facts are Parquet files, which `datapipe.explore` queries by SQL:
+Documents are compressed streams of Arrow record batches. Facts are Parquet files, which
+`datapipe.explore` queries by SQL:
 
 | kind | a row for each |
 |---|---|
@@ -10,9 +11,10 @@ Documents are compressed streams of Arrow record batches. Facts are Parquet file
 | findings | item of an evaluation set in a document |
 | packed | part of a document in a row of a shard |
 
-Every row of facts carries its source, and where documents are counted its fate, so that one query reads the files of all tasks.
-The rows of `kept` stand in the order of those of `documents`, which has the texts. A writer holds at most `GROUP_ROWS` rows or
-about `GROUP_BYTES` of facts, or one batch of documents.
+Every row of facts carries its source, and where documents are counted its fate, so that one query
+reads the files of all tasks. The rows of `kept` stand in the order of those of `documents`, which
+has the texts. A writer holds at most `GROUP_ROWS` rows or about `GROUP_BYTES` of facts, or one
+batch of documents.
 """
 
 from __future__ import annotations

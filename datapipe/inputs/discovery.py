@@ -2,11 +2,13 @@
 
     patterns, lists ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
-A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
-`*` and `?` stay within a folder, `**` crosses folders. A part of a path with `[` that exists as it is written is no pattern.
-Hidden files and `__pycache__` match only by name. Links are followed (`local_folders.py`). A folder that cannot be listed and a
-file that may not be read are errors. A pattern with an ending such as `*.parquet` refuses broken links and folders with this
-ending, as Spark writes them; other patterns pass over folders, and report broken links.
+A file's path is relative to the fixed part of its pattern, so a corpus may move without its
+documents changing their keys. `*` and `?` stay within a folder, `**` crosses folders. A part of a
+path with `[` that exists as it is written is no pattern. Hidden files and `__pycache__` match only
+by name. Links are followed (`local_folders.py`). A folder that cannot be listed and a file that may
+not be read are errors. A pattern with an ending such as `*.parquet` refuses broken links and
+folders with this ending, as Spark writes them; other patterns pass over folders, and report broken
+links.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Files at paths and URLs, without reading them: size and times, other things in their places, files that are read twice."""
+"""Files at paths and URLs, without reading them: size and times, other things in their places,
+files that are read twice."""
 
 from __future__ import annotations
 

@@ -7,12 +7,14 @@
 
     list ─▶ lines ─▶ absolute paths and URLs ─▶ size and time of each, `_THREADS` at a time ─▶ InputFile, in their order
 
-A file's path, which the keys of its documents are made of, is its line, without scheme and leading slash. So a list may move,
-and documents keep their keys. A list that has grown plans the tasks of the new files alone.
+A file's path, which the keys of its documents are made of, is its line, without scheme and leading
+slash. So a list may move, and documents keep their keys. A list that has grown plans the tasks of
+the new files alone.
 
-A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it exists: such a line counts
-once it is whole and its file exists. A cut or damaged archive is an error, since files would be missing in silence. A list from
-a store or web server cannot name files of this machine. 100,000 lines take 60 MB of memory.
+A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it
+exists: such a line counts once it is whole and its file exists. A cut or damaged archive is an
+error, since files would be missing in silence. A list from a store or web server cannot name files
+of this machine. 100,000 lines take 60 MB of memory.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from time import sleep
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Entry, Notes, entry_at
+from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.quantities import counted
 from datapipe.stage.decoding import BOM, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.reader import InputFile
@@ -40,8 +43,8 @@ _STORES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
 """Schemes that a list which is read from a store may name: others, as file:// and fsspec+local://, reach this machine."""
 
 _THREADS = 16
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Between attempts to ask an object store. Each has attempts of its own (`storage/s3.py`); those of web servers are enough."""
+_RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
+"""Of requests to an object store. The clients of stores also retry (`storage/s3.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +109,13 @@ def listed_files(
 
 def _entry(line: ListedPath, where: str) -> Entry | None:
     """The entry at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            return entry_at(line.url, line.query, line.folder)
-        except OSError as error:
-            if pause_s is None or is_http(line.url) or outage_of(error, line.url) is None:
-                raise input_error(error, where, "cannot read", masked(line.url)) from error
-            sleep(pause_s)
-    raise AssertionError("the last attempt returns or raises")
+
+    def pause_after(error: OSError, number: int) -> float:
+        if number >= _RETRIES.most_attempts or is_http(line.url) or outage_of(error, line.url) is None:
+            raise input_error(error, where, "cannot read", masked(line.url)) from error
+        return _RETRIES.pause_s(number)
+
+    return retry_io(lambda: entry_at(line.url, line.query, line.folder), pause_after, sleep)
 
 
 def _content(location: str, compression: str | None, where: str, shown: str) -> bytes:

@@ -7,13 +7,15 @@
 | with the plan        | size, mtime, ctime        | size, time of modification in seconds, else the ETag |
 | first open with last | also device and inode     | also the ETag                                        |
 
-No program can set ctime back, so a file that is overwritten or replaced with its size and time restored is found. The facts are
-those of this run's plan and enter no fingerprint: a file that was copied with its time between two runs is the same. An output
-of a task whose input changed is not committed.
+No program can set ctime back, so a file that is overwritten or replaced with its size and time
+restored is found. The facts are those of this run's plan and enter no fingerprint: a file that was
+copied with its time between two runs is the same. An output of a task whose input changed is not
+committed.
 
-Not found: an object that is replaced by one of its size within the second of its modification, between two tasks that read
-parts of it; changes that a network file system has not shown this machine yet; and a file that was overwritten between two runs
-with size and time restored: `fingerprint: content` finds it."""
+Not found: an object that is replaced by one of its size within the second of its modification,
+between two tasks that read parts of it; changes that a network file system has not shown this
+machine yet; and a file that was overwritten between two runs with size and time restored:
+`fingerprint: content` finds it."""
 
 from __future__ import annotations
 

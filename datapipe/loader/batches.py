@@ -3,8 +3,6 @@
     steps  ->  samples of this rank  ->  addresses  ->  rows  ->  the requested fields, cut into batches
 
 Several steps can be built together: one pass of arithmetic and one gather, and each batch is a set of views of the result.
-
-`field_table.py` lists the fields. `share.py` decides which rows of the global batch, and which of their tokens, a rank gets.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ import numpy as np
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.chunk import Chunk, count_targets, tokens_of_rows
 from datapipe.loader.context_slices import check_context, check_num_runs
-from datapipe.loader.field_table import FIELDS, PIECES
+from datapipe.loader.field_table import FIELDS, PIECES, Chunk, count_targets, tokens_of_rows
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
@@ -38,7 +35,6 @@ class BatchBuilder:
     """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
 
     Attributes:
-        options: those that decide what of its rows a batch holds, and in which form.
         damaged_shards: paths of shards whose damaged rows were replaced.
     """
 
@@ -65,14 +61,10 @@ class BatchBuilder:
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
 
     def build(self, step: int) -> Batch:
-        """The batch of this rank at `step`, by field."""
         return self.build_many([step])[0]
 
     def build_many(self, steps: Sequence[int]) -> list[Batch]:
-        """The batches of this rank at `steps`, built together so that the work in Python is done once.
-
-        The batches are disjoint views of the same arrays, so each keeps the memory of all.
-        """
+        """The batches of this rank at `steps`: disjoint views of the same arrays, so each keeps the memory of all."""
         samples, borders = self._samples_of(steps)
         addresses, read = self._read(samples, self._columns)
         hidden = self._hide(steps, borders, read)
@@ -96,11 +88,9 @@ class BatchBuilder:
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
     def samples(self, step: int) -> np.ndarray:
-        """The samples of this rank at `step`: (B,) int64, ascending."""
         return self._samples_of([step])[0]
 
     def _samples_of(self, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:
-        """The samples of this rank at `steps`, end to end, and where each step begins and ends in them."""
         return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
@@ -137,7 +127,7 @@ class BatchBuilder:
         return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
     def _readable_address(self, sample: int, address: int) -> int:
-        """`address`, or if its row is damaged, that of the first undamaged replacement: the same one on every rank."""
+        """`address`, or if its row is damaged, that of the first undamaged replacement."""
         for attempt in range(1, MAX_REPLACEMENTS + 1):
             try:
                 self._rows(np.array([address]), self._columns)
@@ -153,7 +143,7 @@ class BatchBuilder:
         raise AssertionError(sample)
 
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
-        """The labels that count in each global batch. The arguments are the rows of this rank, which suffice if it is alone."""
+        """The labels that count in each global batch. `read` are the rows of this rank, which suffice if it is alone."""
         if self.mesh.data_size > 1:
             samples = [self.batch_order.samples(step) for step in steps]
             borders = (0, *accumulate(map(len, samples)))
@@ -181,11 +171,7 @@ class BatchBuilder:
         return np.stack([rows, starts, stops], axis=1).astype(np.int64)
 
     def left_out(self, step: int, keys: np.ndarray) -> np.ndarray:
-        """Which documents are padding at a step, because the run leaves them out or they were taken down: (n,) bool.
-
-        Args:
-            keys: (n, 16) uint8.
-        """
+        """Which documents are padding at a step, because the run leaves them out or they were taken down: (n,) bool."""
         left_out = self._removed.at(step).holds(keys)
         if skipped := self.batch_order.left_out_documents(step):
             left_out |= np.array([key.tobytes() in skipped for key in keys], np.bool_)

@@ -1,12 +1,8 @@
 """Memory for batches, reused when no batch refers to it: fresh pages from the system cost more than filling them.
 
-    empty((256, 2048), int64)  ->  an array over a buffer that no other array refers to, from a multiple of 64 bytes on
-
-Libraries take memory over without a copy only if it is aligned, JAX to 64 bytes. Batches are views of the arrays of a chunk, so
-they are aligned if their rows are multiples of 64 bytes, as those of a multiple of 16 tokens are.
-
-Every array over a buffer, and every object made from one without a copy (a tensor, a memory view), holds a reference to the
-buffer. A buffer is free when the pool holds the last reference, so a batch that the trainer keeps is never overwritten.
+Arrays begin at a multiple of 64 bytes, since JAX copies other memory. Every array over a buffer, and every object made from one
+without a copy (a tensor, a memory view), holds a reference to the buffer. A buffer is free when the pool holds the last
+reference, so a batch that the trainer keeps is never overwritten.
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
 
 
 def _buffer(num_bytes: int) -> tuple[np.ndarray, int]:
-    """Memory, and the offset at which an aligned array of `num_bytes` begins in it."""
     buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     return buffer, -buffer.ctypes.data % _ALIGNMENT
 
@@ -63,7 +58,6 @@ class BufferPool:
         self._buffers: list[tuple[np.ndarray, int]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
-        """An uninitialised array, like `np.empty`."""
         wanted = np.dtype(dtype)
         num_bytes = prod(shape) * wanted.itemsize
         if num_bytes < _LEAST_BYTES:
@@ -78,7 +72,6 @@ class BufferPool:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all buffers in the pool."""
         return sum(buffer.nbytes - _ALIGNMENT for buffer, _ in self._buffers)
 
     def _reuse(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray | None:

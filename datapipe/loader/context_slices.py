@@ -7,10 +7,8 @@
 
 A run is padded at its end, so with a causal mask no token of a document sees the padding; its labels are -100. Every rank has
 equally many tokens of each run, so `cu_seqlens` is the same on all; times context_size, it is that of all ranks together.
-This is the layout of packed sequences ("THD") in Megatron-LM and TransformerEngine, `document_zigzag`; and with one part for
-each rank, `document_contiguous`.
-
-With `num_runs` every batch of as many rows has as many tokens and as many borders: runs that only fill stand at the end.
+`document_zigzag` is the layout of packed sequences ("THD") in Megatron-LM and TransformerEngine. With `num_runs`, all batches
+have as many tokens and borders: runs that only fill stand at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class ContextSlice:
 
     Attributes:
         token_indices: (T,) int64, of each token in the B * S tokens of the batch; 0 for padding of a run.
-        positions: (T,) int64, the position of each token in its run.
+        positions: (T,) int64, of each token in its run.
         filled: the indices of padding, ascending.
         cu_seqlens: (num_runs + 1,) int32, borders of this rank's parts of runs.
     """
@@ -50,7 +48,6 @@ class ContextSlice:
 
 
 def check_context(mesh: Mesh, fields: Collection[str], labels: str) -> None:
-    """Raises UserError for fields that a rank's part of the tokens cannot have."""
     if labels == "unshifted" and (mesh.context_size > 1 or mesh.splits_documents):
         raise UserError(
             f"labels='unshifted' with layout='{mesh.layout}' over {mesh.context_size} context ranks: the token that follows a "
@@ -82,12 +79,7 @@ def check_num_runs(mesh: Mesh, fields: Collection[str], num_runs: int, num_rows:
 
 
 def slice_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_runs: int | None) -> ContextSlice:
-    """The part of a rank of one batch.
-
-    Args:
-        borders: (n + 1,) int32, borders of the runs of the whole batch.
-        num_runs: the runs of a batch that there is room for; None for as many as there are.
-    """
+    """The part of a rank of one batch, whose runs have these borders, (n + 1,) int32."""
     starts, lengths = borders[:-1].astype(np.int64), np.diff(borders).astype(np.int64)
     # padded: (n,) tokens of each run over all ranks
     padded = -(-lengths // mesh.num_parts) * mesh.num_parts

@@ -3,14 +3,10 @@
     source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a second stream ─▶ queue of `depth` ─▶ the trainer's stream
                                                           an event after it             oldest first      waits for the event
 
-    batches = prefetch_to_device(Loader("runs/x", batch_size=8), "cuda")
-    for batch in batches:                 the same batches in the same order, as tensors on the device
-        …
-        batches.state_dict()              counts the batches handed out here, not those taken from the source
-
-No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that at most `depth` copies are
-pending, beside the batch that the trainer holds. An error of the source is raised in the position of the batch that failed.
-Without CUDA it is a plain copy, with the same order and the same states.
+No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that
+at most `depth` copies are pending, beside the batch that the trainer holds. An error of the source
+is raised in the position of the batch that failed. Without CUDA it is a plain copy, with the same
+order and the same states, which count the batches handed out here.
 """
 
 from __future__ import annotations
@@ -33,16 +29,14 @@ try:
 except ImportError as error:
     raise ImportError("datapipe.loader.device needs torch: pip install datapipe[torch]") from error
 
+from datapipe.loader.prefetch import Turns
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
-from datapipe.loader.turns import Turns, interrupted
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:
     """Batches as tensors on `device`, copied while the trainer computes.
 
     Args:
-        batches: dicts of NumPy arrays or tensors; other values pass unchanged.
-        device: "cuda", "cuda:1", "cpu", …
         depth: pending copies beside the batch handed out, in pinned memory and on the device.
     """
     if depth < 1:
@@ -56,8 +50,8 @@ class DevicePrefetcher(Iterator[Batch]):
     def __init__(self, source: Iterable[Mapping[str, Any]], device: torch.device, depth: int) -> None:
         self._source = source
         self._depth = depth
-        self._states: Any = _stateful(source)
-        self._state: int | dict[str, Any] | None = None  # after the batch handed out last
+        self._states = _stateful(source)
+        self._step: int | None = None  # of the source, after the batch handed out last
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._device = device
         self._iterator: Iterator[Mapping[str, Any]] | None = None
@@ -66,10 +60,7 @@ class DevicePrefetcher(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         with self._turns.lock:
-            try:
-                return self._take()
-            except KeyboardInterrupt as stop:
-                raise interrupted(stop) from None
+            return self._take()
 
     def _take(self) -> Batch:
         if not self._pending:
@@ -79,78 +70,61 @@ class DevicePrefetcher(Iterator[Batch]):
             self._iterator = None  # the next call begins a new pass over the source
             raise oldest
         self._start_copies(self._depth)
-        self._state = oldest.state
+        self._step = oldest.step
         return self._hand_over(oldest)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state of the source after the batch handed out last.
-
-        Args:
-            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
-        """
+        """The state of the source after the batch handed out last."""
         if self._states is None:
             raise UserError(
                 f"{type(self._source).__name__} has no state that counts batches. Count the steps of the run and save "
-                f"dataset.state_dict(steps_done); or give prefetch_to_device a Loader or a StatefulDataLoader."
+                f"dataset.state_dict(steps_done); or give prefetch_to_device a Loader, or a loader of datapipe.loader.torch."
             )
+        if step is not None and self._step is not None and step > self._step:
+            raise UserError(f"state_dict(step={step}): the step after the batches handed out is {self._step}.")
         if step is not None:
-            return self._state_of(step)
-        if self._state is None:
-            return dict(self._states.state_dict())
-        return sealed({**self._states.state_dict(), "step": self._state}) if isinstance(self._state, int) else self._state
-
-    def _state_of(self, step: int) -> dict[str, Any]:
-        if not isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
-            kind = type(self._source).__name__
-            raise UserError(f"{kind} counts no steps: state_dict() is its state after the batch handed out last.")
-        if isinstance(self._state, int) and step > self._state:
-            raise UserError(f"state_dict(step={step}): the step after the batches handed out is {self._state}.")
-        return dict(self._states.state_dict(step))
+            return self._states.state_dict(step)
+        state = self._states.state_dict()
+        return state if self._step is None else sealed({**state, "step": self._step})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Drops pending copies; the source continues after the batches that `state` counts."""
         self.state_dict()  # raises for a source without a state
         self._drop()
-        self._states.load_state_dict(state)
+        if self._states is not None:
+            self._states.load_state_dict(state)
 
     def close(self) -> None:
         """Drops pending copies, ends the iteration of the source, and moves it back to the batch handed out last."""
-        state = None if self._state is None else self.state_dict()
+        state = None if self._step is None else self.state_dict()
         self._drop()
-        if state is not None:
+        if state is not None and self._states is not None:
             self._states.load_state_dict(state)
-
-    def _state_now(self) -> int | dict[str, Any] | None:
-        """The state of the source; its step alone if nothing else changes from batch to batch."""
-        if isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
-            return self._states.step
-        return None if self._states is None else dict(self._states.state_dict())
 
     def _drop(self) -> None:
         self._pending.clear()
         if self._iterator is not None and hasattr(self._iterator, "close"):
             self._iterator.close()  # type: ignore[attr-defined]
-        self._iterator, self._state = None, None
+        self._iterator, self._step = None, None
 
     def _start_copies(self, count: int) -> None:
-        """Starts copies until `count` are pending, or the source ends."""
         while len(self._pending) < count and not (self._pending and isinstance(self._pending[-1], BaseException)):
             try:
                 if self._iterator is None:
                     self._iterator = iter(self._source)
                 batch = next(self._iterator)
-                self._pending.append(self._start_copy(batch, self._state_now()))
+                self._pending.append(self._start_copy(batch, None if self._states is None else self._states.step))
             except Exception as error:  # raised by __next__ when its turn comes
                 self._pending.append(error)
 
-    def _start_copy(self, batch: Mapping[str, Any], state: int | dict[str, Any] | None) -> _Copy:
+    def _start_copy(self, batch: Mapping[str, Any], step: int | None) -> _Copy:
         tensors = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
         if self._stream is None:
-            return _Copy({name: self._to_device(value) for name, value in tensors.items()}, state, None)
+            return _Copy({name: self._to_device(value) for name, value in tensors.items()}, step, None)
         pinned = {name: value.pin_memory() if torch.is_tensor(value) else value for name, value in tensors.items()}
         with torch.cuda.stream(self._stream):
             copied = {name: self._to_device(value) for name, value in pinned.items()}
-            return _Copy(copied, state, self._stream.record_event())
+            return _Copy(copied, step, self._stream.record_event())
 
     def _to_device(self, value: Any) -> Any:
         if not torch.is_tensor(value):
@@ -175,17 +149,13 @@ class DevicePrefetcher(Iterator[Batch]):
 
 
 class _Copy(NamedTuple):
-    """A pending batch, the state of the source after it, and the event after its last copy."""
-
     batch: Batch
-    state: int | dict[str, Any] | None
+    step: int | None
     event: torch.Event | None
 
 
-def _stateful(source: Any) -> Any:
+def _stateful(source: Any) -> Loader | StreamingDataset | StreamingDataLoader | None:
     """The object that counts the batches of `source` in this process: `source`, or its dataset if it has no workers."""
-    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+    if isinstance(source, Loader | StreamingDataset | StreamingDataLoader):
         return source
-    if isinstance(source, DataLoader) and source.num_workers == 0:
-        return _stateful(source.dataset)
-    return None
+    return _stateful(source.dataset) if isinstance(source, DataLoader) and source.num_workers == 0 else None

@@ -8,10 +8,9 @@ A *piece* is the part of one document that lies in one row; a document that was 
     position_ids     (B, S)           from 0 in each piece
     segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
     cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
-                                      a run of its own, so that every token lies in a run; its labels are ignored
-    max_seqlen       int              the longest run between two borders, as variable-length attention expects it. With
-                                      `pad_cu_seqlens`, `cu_seqlens` has a fixed length, its last entries repeat the end, and
-                                      `max_seqlen` is the longest run that there can be
+                                      a separate run, so that every token lies in a run; its labels are ignored
+    max_seqlen       int              the longest run between two borders. With `pad_cu_seqlens`, `cu_seqlens` has a fixed
+                                      length, its last entries repeat the end, and `max_seqlen` is the longest run possible
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
     piece_lengths    (P,) int32       tokens of each piece
     piece_starts     (P,) int64       token at which the piece starts in its document
@@ -32,18 +31,163 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
+from datapipe.errors import UserError
 from datapipe.kernels.tokens import batch as kernels
-from datapipe.loader.chunk import Chunk
-from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
+from datapipe.loader.buffers import BufferPool
+from datapipe.loader.context_slices import ContextSlice, num_borders, slice_documents
+from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.share import Mesh
+from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
+
+Labels = Literal["shifted", "unshifted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """The rows of several batches end to end, from which their fields are made.
+
+    Attributes:
+        borders: batch b has the rows borders[b] to borders[b + 1].
+        read: the columns of the rows that the fields need; tokens in the requested dtype.
+        addresses: (num_rows,) int64.
+        hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
+        columns: the tokens of each row that it gets; None for all.
+        num_runs: the runs of a batch that `cu_seqlens` has room for; None for as many as there are.
+        global_targets: labels that count in the global batch of each step; empty where no field needs them.
+    """
+
+    steps: Sequence[int]
+    borders: tuple[int, ...]
+    read: SequenceRows
+    addresses: np.ndarray
+    batch_order: BatchOrder
+    hidden: np.ndarray
+    mesh: Mesh
+    columns: np.ndarray | None
+    num_runs: int | None
+    sequence_length: int
+    dtype: np.dtype
+    pool: BufferPool
+    labels: Labels
+    global_targets: Sequence[int]
+
+    def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
+        """This rank's tokens of `values` (num_rows, S), cut into batches.
+
+        Args:
+            filler: of the padding of documents that are split.
+        """
+        if hidden is not None:
+            for row, start, stop in self.hidden.tolist():
+                values[row, start:stop] = hidden
+        if self.mesh.splits_documents and self.mesh.num_parts == 1:
+            return [rows.reshape(1, -1) for rows in self.per_row(values)]
+        if self.mesh.splits_documents:
+            return [
+                context.take(rows, filler, self.pool.empty((1, len(context.token_indices)), values.dtype))
+                for context, rows in zip(self.context_slices, self.per_row(values))
+            ]
+        if self.columns is not None:
+            part = self.pool.empty((len(values), len(self.columns)), values.dtype)
+            values = np.take(values, self.columns, axis=1, out=part, mode="clip")  # without a mode, `out` is written twice
+        return self.per_row(values)
+
+    def per_row(self, values: np.ndarray) -> list[Any]:
+        return [values[start:stop] for start, stop in zip(self.borders, self.borders[1:])]
+
+    def per_piece(self, values: np.ndarray) -> list[Any]:
+        offsets = self.read.piece_offsets
+        return [values[offsets[start] : offsets[stop]] for start, stop in zip(self.borders, self.borders[1:])]
+
+    def per_token(self) -> np.ndarray:
+        return self.pool.empty((self.borders[-1], self.sequence_length), self.dtype)
+
+    @cached_property
+    def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Borders of the runs of all batches, the index of each batch's first border, and the longest run of each batch."""
+        num_batches, lengths = len(self.steps), self.read.piece_lengths
+        out = np.empty(num_batches + self.borders[-1] + len(lengths), np.int32)
+        offsets, longest = np.empty(num_batches + 1, np.int64), np.empty(num_batches, np.int64)
+        batch_rows = np.array(self.borders, np.int64)
+        kernels.borders(self.read.piece_offsets, lengths, batch_rows, self.sequence_length, out, offsets, longest)
+        return out, offsets, longest
+
+    @cached_property
+    def context_slices(self) -> list[ContextSlice]:
+        return [slice_documents(borders, self.mesh, self.sequence_length, self.num_runs) for borders in self._borders]
+
+    @property
+    def cu_seqlens(self) -> list[np.ndarray]:
+        borders = [context.cu_seqlens for context in self.context_slices] if self.mesh.splits_documents else self._borders
+        return borders if self.num_runs is None else [self._padded(each, self.num_runs) for each in borders]
+
+    @property
+    def max_seqlens(self) -> list[int]:
+        """The longest run in this rank's tokens of each batch; with `num_runs`, the longest that there can be."""
+        if self.num_runs is not None:
+            return [self.sequence_length // self.mesh.context_size for _ in self.steps]
+        if self.mesh.splits_documents:
+            return [int(np.diff(context.cu_seqlens).max(initial=0)) for context in self.context_slices]
+        return self.runs[2].tolist()
+
+    @cached_property
+    def _borders(self) -> list[np.ndarray]:
+        out, offsets, _ = self.runs
+        borders = [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
+        for step, each in zip(self.steps, borders):
+            if self.num_runs is not None and len(each) - 1 > self.num_runs:
+                raise UserError(
+                    f"step {step}: this rank's batch has {len(each) - 1} runs (documents, and the padding of rows), and "
+                    f"pad_cu_seqlens={self.num_runs} has no room for them. Open the loader with a larger one, and load the "
+                    f"same state: pad_cu_seqlens is not part of it. Loader.most_runs(num_steps) counts ahead what steps need."
+                )
+        return borders
+
+    def _padded(self, borders: np.ndarray, num_runs: int) -> np.ndarray:
+        """`borders` with the last one repeated up to the fixed length: runs of no token."""
+        out = np.empty(num_borders(self.mesh, self.sequence_length, num_runs), np.int32)
+        out[: len(borders)], out[len(borders) :] = borders, borders[-1]
+        return out
+
+
+def count_targets(read: SequenceRows, hidden: np.ndarray, borders: Sequence[int], labels: Labels) -> list[int]:
+    """The labels of each batch that a loss counts: not -100, and for "unshifted" not the first of a row.
+
+    A model that shifts labels itself has no token that predicts the first of a row. A row of pieces of 4 and 3 tokens has 3 + 2
+    targets with shifted labels, and 6 with unshifted ones, where the last token of a piece predicts the first of the next.
+
+    Args:
+        hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
+    """
+    # used, untaught: (num_rows,) tokens of documents, and those of them that no token predicts
+    used = tokens_of_rows(read)
+    untaught = np.diff(read.piece_offsets) if labels == "shifted" else (used > 0).astype(np.int64)
+    targets = used - untaught
+    rows, starts, stops = hidden.T
+    np.subtract.at(targets, rows, stops - starts - ((starts == 0) | (labels == "shifted")))
+    totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(targets)])
+    return np.diff(totals[np.array(borders)]).tolist()
+
+
+def tokens_of_rows(read: SequenceRows) -> np.ndarray:
+    """The tokens of documents in each row: (num_rows,) int64."""
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(read.piece_lengths, dtype=np.int64)])
+    return sums[read.piece_offsets[1:]] - sums[read.piece_offsets[:-1]]
+
 
 PIECES = frozenset({OFFSETS, LENGTHS})
 """The columns with the borders of a row's pieces."""
 
 _LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
+
+
+def _input_ids(chunk: Chunk) -> list[Any]:
+    return chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.batch_order.inventory.snapshot.tokenizer.eos_id)
 
 
 def _labels(chunk: Chunk) -> list[Any]:
@@ -80,8 +224,7 @@ class Field:
 
     Attributes:
         make: a chunk -> the value of the field for each of its batches.
-        columns: the columns of the rows that `make` needs.
-        counts_targets: whether `make` needs `Chunk.global_targets`, for which every rank reads the lengths of all rows.
+        counts_targets: whether `make` needs `Chunk.global_targets`.
     """
 
     make: Callable[[Chunk], Sequence[Any]]
@@ -90,9 +233,7 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {
-    "input_ids": Field(
-        make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.eos_id), columns=frozenset({TOKENS})
-    ),
+    "input_ids": Field(make=_input_ids, columns=frozenset({TOKENS})),
     "labels": Field(make=_labels, columns=PIECES | {TOKENS}),
     "position_ids": Field(make=_position_ids, columns=PIECES),
     "segment_ids": Field(make=_segment_ids, columns=PIECES),

@@ -4,9 +4,8 @@
     P("data"), 2 devices each       rows 0 and 1 of 4        rows 2 and 3       0 of 2, 1 of 2
     P("data"), "model" over both    rows 0 and 1 of 2        rows 0 and 1       0 of 1, 0 of 1: the same rows
 
-The trap is the second line. Where an axis that does not split the batch goes over processes, they must read the same rows, and
-`rank=jax.process_index(), world_size=jax.process_count()` gives them different ones: arrays whose replicas differ, without an
-error. `make_array_from_process_local_data` needs `global_shape` for the same reason. JAX is not imported here.
+Where an axis that does not split the batch goes over processes, they must read the same rows:
+`rank=jax.process_index(), world_size=jax.process_count()` would give arrays whose replicas differ, without an error.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from typing import Any
 from datapipe.errors import UserError
 from datapipe.loader.share import Mesh
 
-NamedSharding = Any
-"""`jax.sharding.NamedSharding`."""
+NamedSharding = Any  # of jax.sharding, which is not imported here
 
 
 def mesh_of(sharding: NamedSharding) -> Mesh:
     """The rows that this process reads of batches (B, S) with a sharding, and its part of each row where that is split, too.
 
-        mesh = jax.make_mesh((4, 2), ("data", "model"))
-        sharding = NamedSharding(mesh, PartitionSpec("data"))
-        loader = Loader("runs/x", global_batch_size=64, mesh=mesh_of(sharding), dtype="int32")
-        jax.make_array_from_process_local_data(sharding, batch["input_ids"], global_shape=(64, sequence_length))
+        mesh = jax.make_mesh((4, 2), ("data", "model")) sharding = NamedSharding(mesh,
+        PartitionSpec("data")) loader = Loader("runs/x", global_batch_size=64,
+        mesh=mesh_of(sharding), dtype="int32") jax.make_array_from_process_local_data(sharding,
+        batch["input_ids"], global_shape=(64, sequence_length))
 
     Raises UserError where the rows of a process are no slice of the batch, or slices of processes differ in size.
     """
@@ -73,12 +71,7 @@ def _num_parts(sharding: NamedSharding, axis: int) -> int:
 
 
 def _share(own: int, numbers: Mapping[int, set[int]], what: str) -> tuple[int, int]:
-    """The number of a process's slice of an axis, and the number of slices.
-
-    Args:
-        own: the process.
-        numbers: of the parts of each process.
-    """
+    """The number of the slice of process `own` of an axis, and the number of slices."""
     size, num_parts = len(numbers[own]), len(set().union(*numbers.values()))
     for process, each in numbers.items():
         first = min(each)

@@ -1,13 +1,7 @@
 """The loader of one rank: an iterator over batches whose only state is its next step.
 
-    Loader("runs/x", global_batch_size=32, rank=0, world_size=4)
-        __iter__          batch(step), batch(step + 1), … from the next step on, built ahead by threads
-        __next__          one batch, for loops without `for`; both move the same position
-        batch(step)       any batch, at any time, in constant time
-        state_dict()      the next step and the history of the run; counts the batches handed out, or those before a step
-
-Opening a loader reads snapshot.json and nothing else. A shard is opened when its first row is read, and threads start at the
-first batch, so a loader may be opened before a fork.
+Opening a loader reads the manifest. A shard is opened when its first row is read, and threads start
+at the first batch, so a loader may be opened before a fork.
 """
 
 from __future__ import annotations
@@ -15,10 +9,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapipe.credentials import masked
 from datapipe.errors import DroppedRowsWarning, EndlessError, SnapshotError, UserError
@@ -28,35 +21,35 @@ from datapipe.loader.options import LoaderOptions, checked_options, taking
 from datapipe.loader.order.batch_order import RunSteps, check_step_number
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.state import LoaderState, read_state, state_at
-from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.prefetch import Prefetcher, SharedIterator, Turns
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import warn_of_ragged_ranks
-from datapipe.loader.source import BatchSource, FileSource
+from datapipe.loader.source import FileSource
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.loader.turns import SharedIterator, Turns, interrupted
 from datapipe.shards.manifest import Snapshot
+
+if TYPE_CHECKING:
+    from datapipe.loader.remote.source import ServiceSource
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
 
 
 class Loader:
-    """Streams the batches of one rank; see `field_table.py` for the fields.
+    """Streams the batches of one rank; see `field_table.py` for the fields, and `datapipe/loader/README.md` for states.
 
-    A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
-    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
-    pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
-    whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
-    of the same history, and opens its own files. Several threads may take batches: each batch is handed out once.
+    A loader keeps its position: every `for` over it continues where the last one stopped, after a
+    break or an exception too, and so does `next(loader)`. A training loader stays at its end. A
+    validation loader starts over with each `for`, unless a state or `seek` has just set its
+    position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same run, and
+    opens its own files. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
-    accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
-    is refused unless `migrate` is set. `datapipe/loader/README.md` explains states and changes.
+    accepted, and the change is written into the lineage of the states that follow.
 
     Args:
         output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
             servers build the batches (`datapipe serve`).
-        options: see `datapipe.loader.options.LoaderOptions`.
     """
 
     @taking(LoaderOptions)
@@ -69,7 +62,12 @@ class Loader:
     def _start(self, output: str, options: LoaderOptions) -> None:
         self.options, self.mesh = options, options.own_mesh
         self.turns = Turns()
-        self._source = _open_source(output, options)
+        if is_service(output):
+            from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import
+
+            self._source: FileSource | ServiceSource = open_service(output, options)
+        else:
+            self._source = FileSource(output, options)
         per_token = [field for field in options.fields if field in PER_TOKEN]
         num_tokens = self.mesh.num_rows(options.num_rows) * self.snapshot.sequence_length
         batch_bytes = num_tokens * options.itemsize * len(per_token)
@@ -98,7 +96,6 @@ class Loader:
 
     @property
     def split(self) -> Split:
-        """The split that the loader reads."""
         return self.options.split
 
     @property
@@ -109,9 +106,8 @@ class Loader:
     def num_steps(self) -> int | None:
         """Number of steps, skipped ones included; None for an endless loader.
 
-        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
-        first batch in which a source would pass its `max_epochs`, whichever comes first. With `drop_last=False` a smaller batch
-        of the rows before that end follows.
+        Training ends after the whole batches of `tokens` of the mixture, or before the first batch in which a source would pass
+        its `max_epochs`. With `drop_last=False` a smaller batch of the rows before that end follows.
         """
         return self._source.run.num_steps
 
@@ -126,12 +122,10 @@ class Loader:
         return num_batches
 
     def __bool__(self) -> bool:
-        """True: a loader is not a container, which would be false when empty."""
-        return True
+        return True  # a loader is no container, which would be false when empty
 
     @property
     def step(self) -> int:
-        """The next step to hand out."""
         return self._step
 
     def batch(self, step: int) -> Batch:
@@ -160,10 +154,6 @@ class Loader:
                 self._ahead = self._prefetcher(stride=1)
             try:
                 return self._take(self._ahead, 1, None, stacklevel=4)
-            except KeyboardInterrupt as stop:
-                with suppress(KeyboardInterrupt):  # a second one, while threads end
-                    self._end_next()
-                raise interrupted(stop) from None
             except BaseException:
                 self._end_next()
                 raise
@@ -199,7 +189,6 @@ class Loader:
         return batch
 
     def _end_next(self) -> None:
-        """Drops the batches that were built ahead for `next`, and ends its threads."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -217,7 +206,6 @@ class Loader:
             )
 
     def _prefetcher(self, stride: int) -> Prefetcher:
-        """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
         ahead = self._source.prefetcher(self._prefetch, stride)
         ahead.counts = self.clock.counts
         self.clock.start(ahead)
@@ -252,7 +240,7 @@ class Loader:
 
         Args:
             step: the next step to train, for a trainer that has taken batches ahead: `batch["step"] + 1` of the last batch that
-                it trained on (with "step" among the fields). The state then counts the batches before it.
+                it trained on. The state then counts the batches before it.
         """
         return self._state(step).as_dict()
 
@@ -270,8 +258,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError, with the reason, for a state of another seed, split, window or tokenizer; for one past the end
-        of the run; and, unless the loader was opened with `migrate`, for a state of other data or another mixture.
+        Raises SnapshotError for a state of another order and, without `migrate`, for one of other data or another mixture.
         """
         saved, lineage = read_state(state)
         with self.turns.lock:
@@ -283,30 +270,20 @@ class Loader:
             self.seek(saved.step)
 
     def _with_way_out(self, error: SnapshotError, fingerprint: str) -> SnapshotError:
-        """`error` about a state, with the call that opens the snapshot which the state was saved with."""
         if fingerprint == self.snapshot.fingerprint:
             return error
-        if self._source.holds(fingerprint):
-            shown = json.dumps(masked(self._source.output), ensure_ascii=False)
-            return SnapshotError(
-                f"{error} The output still has the snapshot of the state, and continues with it: "
-                f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
-            )
+        shown = json.dumps(masked(self._source.output), ensure_ascii=False)
         return SnapshotError(
-            f"the output has no snapshot {fingerprint[:12]}, which the state was saved with: the state is of another output, "
-            f"or the snapshot was deleted. Open the output of the state; `datapipe snapshots` lists what an output has. The "
-            f"first difference: {error}"
+            f"{error} The snapshot of the state is another one, and continues with it: "
+            f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before. If `datapipe snapshots` '
+            f"does not list it, the state is of another output, or the snapshot was deleted."
         )
 
     def advance(self, snapshot: str | None = None) -> str:
-        """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.
+        """Moves to a later snapshot of the output, by default the newest, at the next step; returns its fingerprint.
 
-        Sources may have grown, and weights have changed. What was handed out before stays as it was; the state holds the move.
         All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
         Raises SnapshotError, and does not move, if rows that were drawn are gone.
-
-        Args:
-            snapshot: as for the loader; None for the newest.
         """
         with self.turns.lock:
             before = self._source
@@ -342,11 +319,3 @@ class Loader:
                 self._start(output, options)
         self._source.resume(saved, lineage, is_exact=True)
         self._step, self._is_positioned = saved.step, True
-
-
-def _open_source(output: str, options: LoaderOptions) -> BatchSource:
-    if not is_service(output):
-        return FileSource(output, options)
-    from datapipe.loader.remote.source import open_service  # gRPC takes 50 ms to import
-
-    return open_service(output, options)

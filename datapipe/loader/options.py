@@ -1,7 +1,4 @@
-"""The arguments of a loader, written once: for `Loader`, a dataset of torch, and the requests of a client to a service.
-
-A mistake is a UserError that names the argument.
-"""
+"""The arguments of a loader, for `Loader`, a dataset of torch, and the requests of a client to a service."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, ValidationError, model_validator
 
 from datapipe.errors import UserError, suggest
-from datapipe.loader.chunk import Labels
-from datapipe.loader.field_table import FIELDS
+from datapipe.loader.field_table import FIELDS, Labels
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.steps import merged
@@ -30,7 +26,6 @@ MOST_FIELDS = 32
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Several names, or one."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(name, str) for name in names):
         raise ValueError("expected texts")
@@ -92,17 +87,14 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
         sequence_length: tokens of a row, of an output with several lengths; by default the first of the mixture.
         global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
         batch_size: rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in all.
-        rank: number of this trainer, from 0.
-        world_size: number of trainers that share each global batch. By default both are those of `torch.distributed` where it
-            has begun, else RANK and WORLD_SIZE of the environment, as torchrun sets them, else 0 and 1. See `world.py`.
+        rank, world_size: number of this trainer, from 0, and of the trainers that share each global batch. By default those of
+            `torch.distributed` where it has begun, else RANK and WORLD_SIZE of the environment, else 0 and 1. See `world.py`.
         mesh: instead of rank and world size, where several ranks read the same rows, or parts of them.
         split: "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch.
-        fields: fields of each batch.
         labels: "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do.
         dtype: int64 or int32, of the fields with one number per token.
         seed: of the permutations, from -2^63 to 2^64 - 1; the snapshot's by default.
-        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
-            `order/source_order.py`.
+        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default.
         shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
         group_rows: rows that come one after another from one source. 1: sources are mixed row by row. The global batch size:
             every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/mixing.py`.
@@ -110,24 +102,19 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
         skip_documents: documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
-        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source. A path without
-            the digest of the content names the shard, too.
-        migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
-            drawn so far.
+        skip_shards: paths of shards, with or without the digest in the name, whose rows are replaced by others of their source.
+        migrate: accept states of another mixture, or of other sources. Each source continues after the samples drawn so far.
         restart: with `migrate`, sources that hold other rows than before and start over.
         on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
-            with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
-            not part of the state; `skip_shards` leaves a shard out for good and is.
+            with a warning that names the shard. The replacement is not part of the state, as `skip_shards` is.
         pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
             length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
-        drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
-            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
-            validation always keeps them, and refuses True.
+        drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, of which a
+            rank may have no row. True: left out. By default: left out with a warning. A validation always keeps them.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space. A service has its own cache.
         cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
-        prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
-            thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
+        prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32.
     """
 
     snapshot: str | None = None
@@ -183,7 +170,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def own_mesh(self) -> Mesh:
-        """The mesh, or that of rank and world size, by default from the environment."""
         if self.mesh is None:
             rank, world_size = rank_and_world_size(self.rank, self.world_size)
             return Mesh(data_rank=rank, data_size=world_size)
@@ -196,7 +182,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def num_rows(self) -> int:
-        """Rows of a global batch."""
         given = (self.global_batch_size, self.batch_size)
         if (given[0] is None) == (given[1] is None):
             raise UserError(
@@ -207,7 +192,6 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number of the fields with one number per token."""
         return np.dtype(self.dtype).itemsize
 
 
@@ -226,7 +210,6 @@ _WORDS = {
 
 
 def checked_options(given: Mapping[str, Any]) -> LoaderOptions:
-    """The options of a program. Raises UserError for the first that is wrong."""
     try:
         return LoaderOptions(**given)
     except ValidationError as error:

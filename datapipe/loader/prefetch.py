@@ -4,12 +4,12 @@
                   second chunk, two steps      ◀── build_many([…, …])     `depth` steps in all; one thread builds a chunk,
                   third chunk, four steps           …                     several threads build several chunks
 
-The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES` or half of the depth, so that
-one is used while the next is built. A chunk is handed over by one lock, so that taking a batch that is ready costs little: 3 us
-a batch, and 30 us a chunk where both threads take turns on one core.
+The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES`
+or half of the depth, so that one is used while the next is built. A chunk is handed over by one
+lock: 3 us a batch that is ready, and 30 us a chunk where both threads take turns on one core.
 
-Threads refer to the work queue and not to the owner. An owner without references is collected, which stops the threads; so does
-the end of the interpreter. Batches that were built and not taken are dropped: they can be built again from their step.
+Threads refer to the work queue and not to the owner. An owner without references is collected,
+which stops the threads; so does the end of the interpreter.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -45,8 +46,6 @@ class PrefetchCounts:
     """Counts of the batches that were taken.
 
     Attributes:
-        batches: batches handed out.
-        bytes: of the arrays in them.
         build_s: seconds of building, over the chunks from which batches were taken.
         ready_sum: batches that were ready when a batch was asked for, summed over all batches.
     """
@@ -76,11 +75,9 @@ class Prefetcher:
     """Builds up to `depth` steps ahead of the step taken last. Depth 0 builds in the caller.
 
     Args:
-        build_many: builds the batches of some steps.
         depth: the most batches that are requested and not taken.
         successor: the step after a step; None at the end.
-        num_threads: 1 where building is computation, for which threads would compete; up to `depth` where building waits for an
-            object store.
+        num_threads: 1 where building is computation; up to `depth` where building waits for an object store.
         interrupt: called with True before threads are stopped, so that a building that waits ends, and with False afterwards.
     """
 
@@ -109,12 +106,10 @@ class Prefetcher:
 
     @property
     def num_ready(self) -> int:
-        """Batches that are built and not taken; any thread may ask."""
         return max(0, sum(len(chunk.batches) for chunk in list(self._chunks) if chunk.is_built) - self._next_index)
 
     @property
     def chunk_steps(self) -> int:
-        """The most steps of a chunk."""
         return min(self._most_steps, max(1, self._depth))
 
     def take(self, step: int) -> Any:
@@ -163,11 +158,10 @@ class Prefetcher:
         batch = self._build_many([step])[0]
         counts.build_s += perf_counter() - started
         counts.batches += 1
-        counts.bytes += _bytes_of(batch)
+        counts.bytes += bytes_of(batch)
         return batch
 
     def _restart(self, step: int) -> None:
-        """Drops all requests, and requests `step` and the steps after it."""
         if self._finalizer is None:
             self._start_threads()
         self._drop()
@@ -243,10 +237,10 @@ def _build(chunk: _Chunk, build_many: BuildMany) -> None:
             except BaseException as error:
                 chunk.error = error
                 break
-    chunk.batches, chunk.batch_bytes = batches, [_bytes_of(batch) for batch in batches]
+    chunk.batches, chunk.batch_bytes = batches, [bytes_of(batch) for batch in batches]
 
 
-def _bytes_of(batch: Any) -> int:
+def bytes_of(batch: Any) -> int:
     return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray)) if isinstance(batch, dict) else 0
 
 
@@ -261,3 +255,37 @@ def _stop_threads(work: _Work, threads: list[threading.Thread], interrupt: Calla
         if thread is not threading.current_thread():  # the collector may run in one of them
             thread.join()
     interrupt(False)
+
+
+class Turns:
+    """The lock of a loader's position, so that each batch is handed out once. It is free in a forked child."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        _ALL.add(self)
+
+
+class SharedIterator(Iterator[Any]):
+    """The items of a generator, from which several threads may take."""
+
+    def __init__(self, items: Generator[Any, None, None], turns: Turns) -> None:
+        self._items, self._turns = items, turns
+
+    def __next__(self) -> Any:
+        with self._turns.lock:
+            return next(self._items)
+
+    def close(self) -> None:
+        with self._turns.lock:
+            self._items.close()
+
+
+_ALL: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+def _free_all() -> None:
+    for turns in list(_ALL):
+        turns.lock = RLock()
+
+
+os.register_at_fork(after_in_child=_free_all)

@@ -3,15 +3,13 @@
     with serve_metrics([loader], port=9400):
         for batch in loader: …
 
-    datapipe_loader_steps_total{rank, split} and the others of `_COUNTERS`; datapipe_loader_buffer_batches and `_GAUGES`
-
-The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over, say, [5m].
+The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over [5m].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -39,16 +37,10 @@ _GAUGES: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
 )
 
 
-class HasStats(Protocol):
-    """A Loader, or a StreamingDataset iterated in this process."""
-
-    def stats(self) -> LoaderStats: ...
-
-
 class LoaderMetrics(Collector):
     """A collector for any registry: `registry.register(LoaderMetrics([loader, validation]))`."""
 
-    def __init__(self, loaders: Sequence[HasStats]) -> None:
+    def __init__(self, loaders: Sequence[Any]) -> None:
         self._loaders = tuple(loaders)
 
     def collect(self) -> Iterator[Metric]:
@@ -61,10 +53,10 @@ class LoaderMetrics(Collector):
                 yield family
 
 
-def serve_metrics(loaders: Sequence[HasStats], port: int, address: str = "127.0.0.1") -> MetricsServer:
+def serve_metrics(loaders: Sequence[Any], port: int, address: str = "127.0.0.1") -> MetricsServer:
     """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine another port.
 
     Args:
-        loaders: of different ranks or splits, which label their figures.
+        loaders: with a method `stats`, of different ranks or splits, which label their figures.
     """
     return MetricsServer(address, port, f"port={port}", LoaderMetrics(loaders)).start()

@@ -3,9 +3,9 @@
     addresses ── find_rows ──▶ rows of known blocks ────────────────────────────────────┬── gather ──▶ SequenceRows
                         └────▶ other rows: shard opened, block checked, or rows copied ─┘
 
-A mapped shard has a table of its blocks, which the kernels read. Python runs only when a shard is opened or a block is read for
-the first time, so a batch costs the same whether its rows come from one shard or from many. Blocks of Parquet files and of
-object stores are read one after another, and only the wanted rows of each are kept.
+A mapped shard has a table of its blocks, which the kernels read. Python runs only when a shard is
+opened or a block is read for the first time. Blocks of Parquet files and of object stores are read
+one after another, and only the wanted rows of each are kept.
 
 A call holds the shards that were open when it began, so none is unmapped during the call: opening a shard adds to the dict of
 open shards, closing one replaces the dict. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.
@@ -91,9 +91,7 @@ class RowReader:
         """The rows at `addresses` (n,) int64, in that order; an address may come up twice.
 
         Args:
-            wanted: columns to read, of `shards.blocks.EVERY_COLUMN`.
             dtype: of the tokens: int32, int64, or None for the stored type.
-            allocate: creates the array of the tokens.
         """
         addresses = np.ascontiguousarray(addresses, np.int64)
         shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))
@@ -127,7 +125,6 @@ class RowReader:
 
     @cached_property
     def removed(self) -> Removed:
-        """The documents that were taken down from the snapshot."""
         return read_removed(self._root, self.snapshot)
 
     def forget(self, shard: int) -> None:
@@ -136,7 +133,6 @@ class RowReader:
             self._replace({number: opened for number, opened in self._open.items() if number != shard})
 
     def close(self) -> None:
-        """Closes every shard. The next read opens the shards it needs."""
         with self._lock:
             self._replace({})
 
@@ -246,7 +242,6 @@ class RowReader:
         self._replace({number: opened for number, opened in self._open.items() if number not in closed})
 
     def _replace(self, shards: dict[int, _OpenShard]) -> None:
-        """Makes `shards`, a part of the open shards, all of them. The caller holds the lock."""
         for number in self._open.keys() - shards.keys():
             self._tables[number] = 0
         self._num_mapped = sum(opened.table is not None for opened in shards.values())

@@ -1,12 +1,10 @@
 """The rows of a global batch that a process reads, and the tokens of each row.
 
     global batch of G rows      | rank 0 | rank 1  | rank 2 | …      contiguous: rows r*G//W to (r+1)*G//W for rank r of W
-    a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row, or of each
-                                                                     document in it
+    a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row
 
 Where W does not divide G, slices differ by one row, and a rank may have none: `warn_of_ragged_ranks`. Every prefix of a batch
-follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel
-group) get identical rows.
+follows the mixture, so every contiguous slice does too.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class Mesh:
         context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their number.
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
             and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
-            same for each document instead of each row, so that every rank has a part of every document: see
-            `context_slices.py`. The batch is then flat, (1, T).
+            same for each document instead of each row (`context_slices.py`). The batch is then flat, (1, T).
     """
 
     data_rank: int
@@ -46,7 +43,6 @@ class Mesh:
     layout: ContextLayout = "contiguous"
 
     def __post_init__(self) -> None:
-        """Raises UserError for coordinates outside the mesh, and for a layout that does not exist."""
         for name, rank, size in (
             ("rank", self.data_rank, self.data_size),
             ("context rank", self.context_rank, self.context_size),
@@ -59,7 +55,6 @@ class Mesh:
             raise UserError(f"layout='{self.layout}': expected {', '.join(get_args(ContextLayout))}.")
 
     def check(self, sequence_length: int) -> None:
-        """Raises UserError for rows that the layout cannot cut evenly."""
         if sequence_length % self.num_parts:
             raise UserError(
                 f"rows of {sequence_length} tokens cannot be cut into {self.num_parts} equal parts ({self.layout} layout). "
@@ -67,7 +62,7 @@ class Mesh:
             )
 
     def num_rows(self, size: int) -> int:
-        """How many rows of a global batch of `size` rows it gets."""
+        """The rows that it gets of a global batch of `size` rows."""
         start, stop = self.share(0, size)
         return stop - start
 
@@ -78,12 +73,10 @@ class Mesh:
 
     @property
     def splits_documents(self) -> bool:
-        """Whether each document is split over the context ranks, instead of each row."""
         return self.layout.startswith("document_")
 
     @property
     def num_parts(self) -> int:
-        """Parts that a row, or each run of a row, is cut into."""
         if self.context_size == 1:
             return 1
         return self.context_size * (2 if self.layout.endswith("zigzag") else 1)
@@ -102,7 +95,6 @@ class Mesh:
 
 
 def warn_of_ragged_ranks(mesh: Mesh, global_batch_size: int) -> None:
-    """Warns of ranks with different numbers of rows, on one rank of the mesh."""
     size = mesh.data_size
     if global_batch_size % size == 0 or (mesh.data_rank, mesh.context_rank) != (0, 0):
         return

@@ -1,13 +1,7 @@
-"""The sources of batches: the files of an output, or a service (`remote/source.py`).
-
-Loader: position, clock, state ─▶ BatchSource: batches of a run by step
-                                   ├ FileSource ─▶ BatchBuilder ─▶ RowReader, cache
-                                   └ ServiceSource ─▶ StepStream ─▶ servers
-"""
+"""The batches of a rank by step, from the files of an output: `FileSource`. `remote/source.py` has those from a service."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +12,7 @@ from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead, ShardCache, plan_budget
 from datapipe.loader.options import LoaderOptions
-from datapipe.loader.order.batch_order import BatchOrder, RunSteps, begin_run, check_same_rows, resume_run
+from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.lineage import Lineage, Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
@@ -26,7 +20,7 @@ from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, output_of, read_tokens
+from datapipe.shards.manifest import Snapshot, output_of, read_tokens
 from datapipe.storage.root import Root
 
 KERNELS = (
@@ -43,59 +37,10 @@ KERNELS = (
 """What every loader with the usual fields calls; others are compiled when they are first called."""
 
 
-class BatchSource(ABC):
-    """The batches of one rank of a run, by step.
-
-    Attributes:
-        output: the path or URL that is read.
-        snapshot: the manifest; of a service, without the shards.
-        run: the steps and the history of the run.
-        num_threads: threads that build at the same time.
-    """
-
-    output: str
-    snapshot: Snapshot
-    run: RunSteps
-    num_threads = 1
-
-    @abstractmethod
-    def build(self, step: int) -> Batch:
-        """The batch of a step of the run."""
-
-    @abstractmethod
-    def prefetcher(self, depth: int, stride: int) -> Prefetcher:
-        """Builds every `stride`-th step ahead. Threads start at the first batch."""
-
-    @abstractmethod
-    def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
-        """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order.
-
-        Args:
-            is_exact: the history in the state is kept unchanged, as for a copy of a loader.
-        """
-
-    @abstractmethod
-    def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
-        """The source of the same run in another snapshot, by default the newest; this source if it reads that snapshot."""
-
-    @abstractmethod
-    def holds(self, snapshot: str) -> bool:
-        """Whether the output has a snapshot with this fingerprint."""
-
-    @abstractmethod
-    def most_runs(self, step: int, num_steps: int | None) -> int:
-        """As `BatchBuilder.most_runs`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes files and connections. The source stays usable."""
-
-
-class FileSource(BatchSource):
+class FileSource:
     """Batches that this process builds from the files of an output.
 
     Args:
-        output: a path or URL.
         options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
     """
 
@@ -118,6 +63,7 @@ class FileSource(BatchSource):
         return self._builder.build(step)
 
     def prefetcher(self, depth: int, stride: int) -> Prefetcher:
+        """Builds every `stride`-th step ahead. Threads start at the first batch."""
         builder, read_ahead = self._builder, self._read_ahead
 
         def build_many(steps: Sequence[int]) -> list[Batch]:
@@ -125,14 +71,15 @@ class FileSource(BatchSource):
                 read_ahead.announce(builder.batch_order, steps[0])
             return builder.build_many(steps)
 
-        build = builder.build_many if read_ahead is None else build_many
         successor = partial(builder.batch_order.steps.following, stride=stride)
-        return Prefetcher(build, depth, successor=successor, num_threads=self.num_threads)
+        return Prefetcher(build_many, depth, successor=successor, num_threads=self.num_threads)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
+        """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order."""
         self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
+        """The source of the same run in another snapshot, by default the newest; this source if it reads that snapshot."""
         fingerprint = read_tokens(output_of(Root(self.output))[0], snapshot).fingerprint
         if fingerprint == self.snapshot.fingerprint:
             return self
@@ -141,9 +88,6 @@ class FileSource(BatchSource):
         moved.resume(saved, lineage)
         moved._options = options.model_copy(update={"migrate": self._options.migrate})
         return moved
-
-    def holds(self, snapshot: str) -> bool:
-        return has_snapshot(self._root, snapshot)
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
         return self._builder.most_runs(step, num_steps)
@@ -190,11 +134,7 @@ def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> l
 
 
 def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: LoaderOptions, *, is_exact: bool) -> BatchOrder:
-    """The order of a saved run that continues as `fresh`, a new run with these options. Raises SnapshotError if it cannot.
-
-    Args:
-        is_exact: the history in the state is kept unchanged, whatever the options.
-    """
+    """The order of a saved run that continues as `fresh`, a new run with these options. Raises SnapshotError if it cannot."""
     if is_exact:
         check_same_rows(lineage, fresh.inventory)
         return BatchOrder(fresh.inventory, lineage, fresh.drop_last)

@@ -35,9 +35,7 @@ class LoaderStats:
     """The figures of a loader over all its iterations so far. `print` shows them in a few lines.
 
     Attributes:
-        steps: batches handed out.
         tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
-        first_wait_s: seconds waited for the first batch of each iteration.
         wait_s, longest_wait_s: seconds waited for all other batches.
         compute_s: seconds between taking a batch and asking for the next.
         num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
@@ -74,23 +72,19 @@ class LoaderStats:
 
     @property
     def lost_share(self) -> float:
-        """Share of the time that the trainer waited for data."""
         total = self.wait_s + self.compute_s
         return self.wait_s / total if total else 0.0
 
     @property
     def compute_rate(self) -> float:
-        """R_compute: batches/s that the trainer would take."""
         return self.num_waits / self.compute_s if self.compute_s else 0.0
 
     @property
     def pipeline_rate(self) -> float:
-        """R_pipeline: batches/s that the loader builds."""
         return self.built / self.build_s * self.num_threads if self.build_s else 0.0
 
     @property
     def host_bytes(self) -> int:
-        """The most bytes of batches that exist at a time."""
         return self.host_batches * -(-self.bytes // max(1, self.steps))
 
     @property
@@ -105,7 +99,6 @@ class LoaderStats:
 
     @property
     def reason(self) -> str:
-        """The measurements behind the diagnosis, and what would help."""
         if self.diagnosis == "unknown":
             return "fewer than two batches were taken; take more to get a diagnosis"
         builder = "the workers build" if self.num_workers else f"the loader builds {self.pipeline_rate:,.1f} batches/s"
@@ -115,8 +108,7 @@ class LoaderStats:
             return f"{lost}; {rates}"
         if self.compute_s < HANDOVER_S * self.num_waits:
             remedy = (
-                f"the loop spends less than {HANDOVER_S * 1e3:g} ms between batches, so it trains nothing and can only wait. "
-                f"Measure with the training step in the loop"
+                f"less than {HANDOVER_S * 1e3:g} ms between batches: the loop trains nothing. Measure it with the training step"
             )
         elif self.num_workers:
             remedy = f"num_workers={self.num_workers} are too few. Raise num_workers, or ask for fewer fields"
@@ -126,8 +118,7 @@ class LoaderStats:
             remedy = "nothing is built ahead. Set prefetch=2"
         elif 2 * self.buffer_mean >= self.depth and self.wait_per_step_s < HANDOVER_S:
             remedy = (
-                f"batches were ready, and handing one over takes {self.wait_per_step_s * 1e3:.2f} ms. No setting changes that; "
-                f"longer steps make it a smaller share"
+                f"batches were ready, and handing one over takes {self.wait_per_step_s * 1e3:.2f} ms, which no setting changes"
             )
         else:
             remedy = f"the mean rate suffices, but builds are uneven (longest wait {self.longest_wait_s:.3g} s). Raise prefetch"
@@ -155,10 +146,6 @@ class LoaderStats:
 class StepClock:
     """Reads the time around every take. One thread takes batches; others may read the figures.
 
-    Args:
-        token_field: a field with one number per token, from which tokens are counted; None if there is none.
-        now: seconds of a monotonic clock.
-
     Attributes:
         counts: of all iterations, into which prefetchers count.
     """
@@ -174,7 +161,7 @@ class StepClock:
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
     def start(self, builder: Prefetcher | None = None) -> None:
-        """Begins an iteration. The time since the last iteration is not counted. `builder`: None for workers of a DataLoader."""
+        """Begins an iteration; the time since the last one is not counted. `builder`: None for workers of a DataLoader."""
         self._before, self._builder, self._taken_at = replace(self.counts), builder, None
 
     def asks(self) -> float:
@@ -203,7 +190,6 @@ class StepClock:
         self._taken_at = now
 
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
-        """The figures so far of a loader with these settings."""
         counts, builder = self.counts, self._builder
         return LoaderStats(
             rank=rank,

@@ -3,8 +3,7 @@
     trace_step      step -> samples -> addresses -> rows -> pieces -> file and position of each document
     trace_document  key -> the shards its hash may be in -> addresses -> samples -> steps and ranks
 
-Both evaluate the loader's own order, forwards and backwards, so they agree with the batches that the trainers read. For a run
-that changed (batch size, mixture, skips), give its state: the lineage holds the changes.
+Both evaluate the loader's own order, forwards and backwards, so they agree with the batches that the trainers read.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe import columns
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
-from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.batches import ROWS_AT_A_TIME, BatchBuilder
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
@@ -31,10 +29,9 @@ from datapipe.loader.order.state import read_state, saved_order
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Mesh
 from datapipe.rng import shuffle_hash
+from datapipe.shards.blocks import EVERY_COLUMN, TOKENS, SequenceRows
 from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, output_of, read_tokens
-from datapipe.shards.shard_file import open_shard
-from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
 
 
@@ -44,10 +41,9 @@ class BatchPiece:
 
     Attributes:
         rank, row: the rank that reads it, and the row of that rank's batch.
-        source, shard, shard_row: source, shard and row that it is stored in.
+        source, shard, shard_row: where it is stored.
         piece: number of the piece in its row, from 0.
         token_start: token of the document at which the piece starts.
-        num_tokens: length of the piece.
     """
 
     rank: int
@@ -67,8 +63,7 @@ class TraceRow(BatchPiece):
     Attributes:
         key: of the document, 32 hex digits.
         path: of the document's file, relative to its source; empty if the snapshot has no list of files.
-        position: in its file, as its reader counts: byte offset of the document's line, or its row number.
-        text: of the piece, decoded from its tokens; empty unless requested.
+        position: in its file: byte offset of the document's line, or its row number.
     """
 
     key: str
@@ -78,7 +73,6 @@ class TraceRow(BatchPiece):
 
     @property
     def document(self) -> str:
-        """SOURCE/PATH:POSITION; the key where the snapshot has no list of files."""
         return document_name(self.source, self.path, self.position) if self.path else self.key
 
 
@@ -92,12 +86,11 @@ class Appearance(BatchPiece):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentTrace:
-    """The appearances of a document in a run.
+    """The appearances of a document in a run, by step, rank and row.
 
     Attributes:
-        appearances: by step, rank and row.
         searched: the part of the run that was searched, in words.
-        elsewhere: steps of the run that drew from rows which this output does not hold, in words; empty if there are none.
+        elsewhere: steps of the run that drew from rows which this output does not hold, in words.
     """
 
     appearances: list[Appearance]
@@ -105,7 +98,7 @@ class DocumentTrace:
     elsewhere: str
 
     def check_complete(self) -> None:
-        """Raises SnapshotError if the run drew from rows that this output does not hold, so that appearances may be missing."""
+        """Raises SnapshotError if appearances may be missing."""
         if self.elsewhere:
             raise SnapshotError(
                 f"this output does not hold all rows that the run was trained on: {self.elsewhere}. "
@@ -119,9 +112,7 @@ def trace_step(
     """The documents of the global batch at `step`, or of one rank's share of it, row by row.
 
     Args:
-        rank: only this rank; all by default.
         text: whether to decode the tokens of each piece.
-        run: as for `open_run`.
     """
     traced = open_run(output, **run)
     traced.batch_order.check_step(step)
@@ -134,16 +125,14 @@ def trace_step(
 def trace_document(
     output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, **run: Any
 ) -> list[Appearance]:
-    """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
+    """Every appearance of a document in the run, by step.
 
     With a state, these are the appearances in the steps that the state counts, over all epochs and all changes of the run.
-    Without one, those in the whole of a finite run, and in one epoch of an endless run. Searches the shards that may hold the
-    document: one or two, where the snapshot has their hash ranges.
+    Without one, those in the whole of a finite run, and in one epoch of an endless run.
 
     Args:
         key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
-        run: as for `open_run`.
 
     Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
@@ -165,12 +154,9 @@ def open_run(
     """A run, whose order `state` or `global_batch_size` gives.
 
     Args:
-        output: of a run, a path or URL.
         global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
-        snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
         sequence_length: by default that of the state, or the first.
-        seed: as the loader was opened, if it was given.
     """
     root, length = output_of(Root(str(output)))
     length = sequence_length or length
@@ -191,11 +177,7 @@ def open_run(
 
 
 class TracedRun:
-    """The order of a run, and the shards that it reads.
-
-    Args:
-        steps_done: steps that the run has done, skipped ones included; None without a state.
-    """
+    """The order of a run, and the shards that it reads. `steps_done` counts skipped ones; None without a state."""
 
     def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, steps_done: int | None) -> None:
         self.root, self.snapshot, self.batch_order, self.steps_done = root, snapshot, batch_order, steps_done
@@ -207,35 +189,40 @@ class TracedRun:
         return document_files(self.root, self.snapshot)
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
-        """The pieces of one rank's rows."""
-        layout = self.batch_order.layout
         builder = self._builder(mesh)
         addresses = self.batch_order.addresses_of(builder.samples(step))
-        shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
         left_out = builder.left_out(step, read.keys)
-        for row in range(len(addresses)):
-            shard, stop_token = layout.shards[shards[row]], 0
-            first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
-            for piece in range(first, stop):
-                key, length = read.keys[piece].tobytes(), int(read.piece_lengths[piece])
-                start_token, stop_token = stop_token, stop_token + length
+        for row, address in enumerate(addresses.tolist()):
+            stop_token = 0
+            for piece in range(*read.piece_offsets[row : row + 2].tolist()):
+                key = read.keys[piece].tobytes()
+                start_token, stop_token = stop_token, stop_token + int(read.piece_lengths[piece])
+                ids = read.tokens[row, start_token:stop_token]
                 if left_out[piece]:
                     continue
                 yield TraceRow(
                     rank=mesh.data_rank,
                     row=row,
-                    source=shard.source,
-                    shard=shard.path,
-                    shard_row=int(shard_rows[row]),
-                    piece=piece - first,
                     key=key.hex(),
                     path=self.files.get(int.from_bytes(key[:8], "big"), ("", ""))[1],
                     position=int.from_bytes(key[8:], "big"),
-                    token_start=int(read.starts[piece]),
-                    num_tokens=length,
-                    text=self._decode(read.tokens[row, start_token:stop_token]) if text else "",
+                    text=self._tokenizer.decode(ids.tolist(), skip_special_tokens=False) if text else "",
+                    **self._stored(read, row, piece, address),
                 )
+
+    def _stored(self, read: SequenceRows, row: int, piece: int, address: int) -> dict[str, Any]:
+        """The facts of a stored piece: one of those in a row that was read from `address`."""
+        [shard], [shard_row] = self.batch_order.layout.find(np.array([address]))
+        entry = self.batch_order.layout.shards[int(shard)]
+        return {
+            "source": entry.source,
+            "shard": entry.path,
+            "shard_row": int(shard_row),
+            "piece": piece - int(read.piece_offsets[row]),
+            "token_start": int(read.starts[piece]),
+            "num_tokens": int(read.piece_lengths[piece]),
+        }
 
     def _builder(self, mesh: Mesh) -> BatchBuilder:
         return BatchBuilder(self.batch_order, self.reader, LoaderOptions(mesh=mesh, fields=()))
@@ -279,15 +266,23 @@ class TracedRun:
         hashed = shuffle_hash((halves[0], halves[1]), self.snapshot.seed)
         for source in chosen:
             for number in range(*layout.source_shards[source : source + 2]):
-                shard = layout.shards[number]
-                if shard.may_have(hashed):
-                    for row, appear in self._find_in(shard, key):
-                        yield int(layout.shard_starts[number]) + row, appear
+                if layout.shards[number].may_have(hashed):
+                    start, stop = layout.shard_starts[number : number + 2].tolist()
+                    for first in range(start, stop, ROWS_AT_A_TIME):
+                        yield from self._find_in(np.arange(first, min(stop, first + ROWS_AT_A_TIME)), key)
+
+    def _find_in(self, addresses: np.ndarray, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
+        """As `find_pieces`, in the rows at `addresses`."""
+        read = self.reader.read(addresses, EVERY_COLUMN - {TOKENS})
+        pieces = np.flatnonzero((read.keys == np.frombuffer(key, np.uint8)).all(axis=1))
+        rows = np.searchsorted(read.piece_offsets, pieces, side="right") - 1
+        for row, piece in zip(rows.tolist(), pieces.tolist()):
+            address = int(addresses[row])
+            yield address, partial(Appearance, **self._stored(read, row, piece, address))
 
     def appearances(
         self, address: int, appear: partial[Appearance], num_epochs: int | None, world_size: int
     ) -> Iterator[Appearance]:
-        """Every appearance of the row at `address` in the run."""
         steps = self.batch_order.steps
         stop = None if self.steps_done is None else steps.samples(self.steps_done)[0]
         for epoch, sample in self.batch_order.samples_of(address, num_epochs, stop):
@@ -307,35 +302,6 @@ class TracedRun:
             for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
             if known is None or known[0] == source
         )
-
-    def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
-        """As `find_pieces`, of one shard, with rows instead of addresses."""
-        wanted = np.frombuffer(key, np.uint64)
-        shard = open_shard(self.root, entry, self.snapshot.form)
-        try:
-            for number in range(shard.num_batches):
-                batch = shard.batch(number)
-                keys = columns.key_matrix(batch.column("keys").values).view(np.uint64)  # (num_pieces, 2)
-                for piece in np.flatnonzero((keys == wanted).all(axis=1)).tolist():
-                    offsets = columns.numbers(batch.column("keys").offsets)
-                    row = int(np.searchsorted(offsets, piece, side="right")) - 1
-                    yield (
-                        shard_row := number * shard.rows_per_batch + row,
-                        partial(
-                            Appearance,
-                            source=entry.source,
-                            shard=entry.path,
-                            shard_row=shard_row,
-                            piece=piece - int(offsets[row]),
-                            token_start=int(columns.numbers(batch.column("starts").values)[piece]),
-                            num_tokens=int(columns.numbers(batch.column("lengths").values)[piece]),
-                        ),
-                    )
-        finally:
-            shard.close()
-
-    def _decode(self, ids: np.ndarray) -> str:
-        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
     @cached_property
     def _tokenizer(self) -> Any:

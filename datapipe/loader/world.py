@@ -2,8 +2,7 @@
 
     torch.distributed has begun      its rank and world size
     RANK and WORLD_SIZE              as torchrun, Accelerate and DeepSpeed set them
-    another launcher's variables     an error with the arguments to give: the variables are not reliable. In a batch script of
-                                     Slurm, one process may have the variables of all tasks
+    another launcher's variables     an error: in a batch script of Slurm, one process may have the variables of all tasks
     nothing                          rank 0 of 1
 
 Torch is not imported: a program that has not imported it has no process group.
@@ -24,8 +23,7 @@ _LAUNCHERS = (
     ("mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Launchers, and the variables that each sets to rank and world size. Slurm sets SLURM_STEP_NUM_TASKS in the tasks of a step
-alone, and SLURM_NTASKS in a batch script, too."""
+"""Launchers, and the variables that each sets to rank and world size. Slurm sets SLURM_NTASKS in a batch script, too."""
 
 
 def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
@@ -48,12 +46,10 @@ def rank_and_world_size(rank: int | None = None, world_size: int | None = None) 
 
 
 def is_distributed() -> bool:
-    """Whether `torch.distributed` has begun."""
     return _torch_distributed() is not None
 
 
 def _from_environment(environment: Mapping[str, str], *, is_given: bool) -> tuple[int, int] | None:
-    """Rank and world size by torch.distributed or the environment; None if neither has them."""
     distributed = _torch_distributed()
     if distributed is not None:
         return distributed.get_rank(), distributed.get_world_size()
@@ -63,13 +59,12 @@ def _from_environment(environment: Mapping[str, str], *, is_given: bool) -> tupl
             f"WORLD_SIZE={world_size} and no RANK: this process does not know its rank yet. Make the loader after "
             f"torch.distributed began (in Lightning, in train_dataloader), or give it rank and world_size."
         )
-    if rank is not None and world_size is None:
-        raise UserError(f"RANK={rank} and no WORLD_SIZE in the environment: give the loader rank and world_size.")
-    if rank is not None and world_size is not None:
-        if not 0 <= rank < world_size:
+    if rank is not None:
+        if world_size is None or not 0 <= rank < world_size:
+            size = "no WORLD_SIZE" if world_size is None else f"WORLD_SIZE={world_size}"
             raise UserError(
-                f"RANK={rank} and WORLD_SIZE={world_size} in the environment: expected 0 <= RANK < WORLD_SIZE. Give the loader "
-                f"rank and world_size."
+                f"RANK={rank} and {size} in the environment: expected 0 <= RANK < WORLD_SIZE. Give the loader rank and "
+                f"world_size."
             )
         return rank, world_size
     if not is_given:
@@ -78,7 +73,6 @@ def _from_environment(environment: Mapping[str, str], *, is_given: bool) -> tupl
 
 
 def _refuse_other_launchers(environment: Mapping[str, str]) -> None:
-    """Raises UserError for one of several processes of a launcher whose variables are not taken unasked."""
     for launcher, of_rank, of_size in _LAUNCHERS:
         rank, size = environment.get(of_rank, ""), environment.get(of_size, "")
         if size.isdigit() and rank.isdigit() and int(size) > 1:
@@ -100,7 +94,6 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def _torch_distributed() -> Any:
-    """The module if it has begun; else None."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     has_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if has_begun else None

@@ -77,7 +77,7 @@ class ActivityBlock:
         self._memory[:] = _HEAD.pack(self._count, zlib.crc32(body)) + body
 
     def read(self) -> tuple[int, Activity] | None:
-        """The number of messages, and the latest; None while one is being written, or before the first."""
+        """The number of messages, and the latest; None during a write, or before the first."""
         content = self._memory[:]
         count, checksum = _HEAD.unpack_from(content)
         if count == 0 or zlib.crc32(content[_HEAD.size :]) != checksum:

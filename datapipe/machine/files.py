@@ -32,7 +32,7 @@ def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int
 
 
 def release(descriptor: int) -> None:
-    """Unlocks and closes a file. The lock ends at once, also where a fork has copied the descriptor."""
+    """Unlocks and closes a file, also where a fork has copied the descriptor."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 

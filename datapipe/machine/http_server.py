@@ -36,7 +36,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpAnswer:
-    """An answer. `content` is whole, or the parts of a stream, which is closed when its client goes away."""
+    """An answer. `content` is whole, or a stream, which is closed when its client goes."""
 
     content: bytes | Iterator[bytes]
     kind: str = "text/plain; charset=utf-8"
@@ -96,7 +96,7 @@ class HttpServer(ThreadingHTTPServer):
         self.close()
 
     def server_bind(self) -> None:
-        """As the base class, without the look-up of the host's full name, which may wait for a name server."""
+        """As the base class, without asking a name server for the host's full name."""
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = address = self.socket.getsockname()
         self.server_name, self.server_port = address[0], address[1]
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: probes ask every few seconds, and a path may hold a token."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuses a request, of which bytes may be left. The base class calls it for one that it cannot parse."""
+        """Refuses a request, of which bytes may be left. Also called by the base class."""
         self.close_connection = True
         self._send(self.server.refusal(RequestError(HTTPStatus(code), message or HTTPStatus(code).phrase)))
 

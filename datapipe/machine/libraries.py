@@ -37,7 +37,7 @@ def installed_version(library: str) -> str:
 
 
 def _extra_of(library: str) -> str:
-    """The extra of datapipe with a distribution; "" for none, or where datapipe is not installed."""
+    """The extra of datapipe with a distribution; "" for none or without datapipe."""
     try:
         requirements = metadata.requires("datapipe") or []
     except metadata.PackageNotFoundError:

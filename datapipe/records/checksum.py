@@ -1,5 +1,5 @@
-"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>": of all bytes of a file, in the manifest, and of the rows of one
-record batch or row group, in the shard itself."""
+"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>": of all bytes of a file, in the
+manifest, and of the rows of one record batch or row group, in the shard itself."""
 
 from __future__ import annotations
 

@@ -2,16 +2,17 @@
 
     work/ledger/NUMBER-ID.jsonl      one line a record:   VERSION ⇥ CHECKSUM ⇥ FINGERPRINT ⇥ ATTEMPT ⇥ JSON
 
-A commit file has the records of many tasks and appears completely or not at all, after the workers have flushed all their
-outputs. Every line carries the checksum of all that follows it, so a flipped bit costs one record. FINGERPRINT and ATTEMPT, the
-folder of the outputs, stand before the JSON: a run finds its records, and deletes orphans, without decoding all of them.
+A commit file has the records of many tasks and appears completely or not at all, after the workers
+have flushed all their outputs. Every line carries the checksum of all that follows it, so a flipped
+bit costs one record. FINGERPRINT and ATTEMPT, the folder of the outputs, stand before the JSON: a
+run finds its records, and deletes orphans, without decoding all of them.
 
-Files are in the order in which they were written. A line with `forget` in the place of a fingerprint takes back the lines whose
-checksums it lists, wherever they stand.
+Files are in the order in which they were written. A line with `forget` in the place of a
+fingerprint takes back the lines whose checksums it lists, wherever they stand.
 
-A record counts as none, and its task runs again, where it is torn or edited, where another version of datapipe wrote it, and
-where its outputs are gone or are pending deletions of a run that lost the output (`lock.py`). Committing twice is harmless: the
-first record stays.
+A record counts as none, and its task runs again, where it is torn or edited, where another version
+of datapipe wrote it, and where its outputs are gone or are pending deletions of a run that lost the
+output (`lock.py`). Committing twice is harmless: the first record stays.
 """
 
 from __future__ import annotations

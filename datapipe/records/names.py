@@ -3,7 +3,7 @@
 snapshot.json                     the newest snapshot
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
   additions.json                  the folders of the additions that it is made of
-additions/NUMBER/                 each an output of its own, of new files
+additions/NUMBER/                 each an output, of new files
 additions/work/                   the lock of the process that follows, and follow.json: its state, for `datapipe status`
 shards/SOURCE/part-….arrow        the shards of all of them
 lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each

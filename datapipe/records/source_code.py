@@ -2,11 +2,13 @@
 
     stages.filter.length ─▶ the modules that it imports, in functions too ─▶ … ─▶ digest of their normal forms, and kernels
 
-Every module of datapipe, of its stages and of the user that imports lead to counts whole, except `MACHINERY`. Libraries count
-by their versions (`Stage.libraries`). The normal form of a module leaves out comments, layout, docstrings, descriptions of
-options, messages of errors, and imports for type checkers. A module whose name is computed is not followed.
+Every module of datapipe, of its stages and of the user that imports lead to counts whole, except
+`MACHINERY`. Libraries count by their versions (`Stage.libraries`). The normal form of a module
+leaves out comments, layout, docstrings, descriptions of options, messages of errors, and imports
+for type checkers. A module whose name is computed is not followed.
 
-The cache of the machine holds each parsed module, by the digests of its file, of this one, and of the version of Python.
+The cache of the machine holds each parsed module, by the digests of its file, of this one, and of
+the version of Python.
 """
 
 from __future__ import annotations

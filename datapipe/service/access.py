@@ -7,8 +7,8 @@
         bytes_per_s: 500MB                 by default without a limit
         streams: 64                        at once; by default the server's --client-streams
 
-Without a file, a client is an address. The file is read again when it changes; a file that cannot be read leaves the tokens
-unchanged.
+Without a file, a client is an address. The file is read again when it changes; a file that cannot
+be read leaves the tokens unchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _BURST_S = 1.0
 
 
 class RefusedError(Exception):
-    """A request that is refused."""
-
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
@@ -49,7 +47,6 @@ class Client(BaseModel, frozen=True, extra="forbid"):
         sha256: of its token; empty without one.
         outputs: that it may read; None for all.
         bytes_per_s: over all its streams; None without a limit.
-        streams: at once, at most.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -60,7 +57,6 @@ class Client(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def at(cls, host: str, streams: int) -> Client:
-        """The client of an address."""
         return cls.model_construct(name=host, sha256="", streams=streams)
 
     def check_output(self, name: str) -> None:
@@ -91,7 +87,6 @@ class Access:
     """The clients.
 
     Args:
-        token_file: None: any client may read every output.
         most_streams: of a client without a limit in its token.
         warn: gets the reason, once, when the file cannot be reloaded.
     """
@@ -108,12 +103,7 @@ class Access:
             self._clients, self._seen = self._read(token_file), _stamp(token_file)
 
     def client(self, authorization: str, host: str) -> Client:
-        """The client of a request. Raises RefusedError.
-
-        Args:
-            authorization: the header; empty if there is none.
-            host: the address of the peer.
-        """
+        """The client of a request. Raises RefusedError."""
         if self._token_file is None:
             return Client.at(host, self._most_streams)
         self._reload(self._token_file)
@@ -126,7 +116,6 @@ class Access:
         return known
 
     def still_allows(self, client: Client, output: str) -> bool:
-        """Whether a client may still read an output: the token file may have changed."""
         if self._token_file is None:
             return True
         self._reload(self._token_file)
@@ -134,7 +123,6 @@ class Access:
         return known is not None and (known.outputs is None or output in known.outputs)
 
     def pause_s(self, client: Client, num_bytes: int) -> float:
-        """Seconds to wait before a client may get `num_bytes`."""
         if client.bytes_per_s is None:
             return 0.0
         rate = self._rates.setdefault((client.name, client.bytes_per_s), _Rate(client.bytes_per_s))

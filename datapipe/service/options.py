@@ -16,8 +16,6 @@ def _option(default: Any, text: str, *names: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """How a server is reached, and its limits."""
-
     host: str = _option("127.0.0.1", "The address to listen on.", metavar="ADDRESS")
     port: int = _option(8815, "0 takes a free port.", min=0, max=65535)
     certificate: Path | None = _option(None, "Certificates in PEM.", "--tls-cert", metavar="FILE")

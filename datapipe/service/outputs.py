@@ -56,8 +56,6 @@ class ServedOutput:
     """One output.
 
     Args:
-        name: by which clients ask for it.
-        url: a path or URL.
         options: of the cache for an output on an object store.
     """
 
@@ -77,7 +75,6 @@ class ServedOutput:
         return self._snapshots.get((whole, length), lambda: read_tokens(self.root, whole, length))
 
     def open(self, request: OpenRequest) -> tuple[BatchOrder, int]:
-        """The order of a new or continued run, and its next step. Raises UserError or SnapshotError."""
         fresh = plan_run(self.root, self.snapshot(request.snapshot, request.sequence_length), request)
         check_rows(fresh.lineage)
         if request.state is None:
@@ -87,7 +84,6 @@ class ServedOutput:
         return resumed(saved, lineage, fresh, request, is_exact=request.is_exact), saved.step
 
     def order(self, ticket: Ticket) -> BatchOrder:
-        """The order that a ticket names. Raises SnapshotError for a lineage that does not fit the snapshot."""
         key = (ticket.snapshot, ticket.sequence_length, ticket.split, ticket.seed, ticket.window, ticket.shuffle)
         digest, drop_last = hashlib.sha256(ticket.lineage.encode()).digest(), ticket.drop_last is not False
         return self._orders.get((key, digest, drop_last), lambda: self._make_order(ticket, key, drop_last))
@@ -107,7 +103,6 @@ class ServedOutput:
         return BatchOrder(inventory, lineage, drop_last)
 
     def builder(self, order: BatchOrder, ticket: Ticket) -> tuple[BatchBuilder, ReadAhead | None]:
-        """The builder of a ticket's batches, and the read-ahead of its shards. Raises UserError for wrong arguments."""
         mesh, inventory = ticket.mesh, order.inventory
         mesh.check(inventory.snapshot.sequence_length)
         if mesh.data_size > MOST_ROWS:
@@ -116,18 +111,16 @@ class ServedOutput:
         reader, read_ahead = self._readers.get(key, lambda: open_rows(self.root, inventory, self._options)[1:])
         return BatchBuilder(order, reader, ticket), read_ahead
 
-    def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
+    def describe(self, order: BatchOrder, step: int) -> Opened:
         return Opened(
             snapshot=order.inventory.snapshot,
             state=state_at(step, order).as_dict(),
             sources=order.sources,
             num_samples=order.sample_order.num_samples,
-            **more,
         )
 
 
 def check_rows(lineage: Any) -> None:
-    """Raises UserError for batches of more rows than are served."""
     most = max(era.size for era in lineage.batches)
     if most > MOST_ROWS:
         raise UserError(f"global batches of {most:,} rows: at most {MOST_ROWS:,} are served.")

@@ -96,7 +96,6 @@ class Running:
         self._emit("drained", streams=self._slots.num_streams)
 
     def close(self) -> None:
-        """Ends all connections, and the server."""
         self.service.is_draining = True
         shutdown = threading.Thread(target=self.service.shutdown, name="datapipe-shutdown", daemon=True)
         shutdown.start()  # it returns after the last request
@@ -110,7 +109,6 @@ class Running:
 
 
 def _why_missing(output: ServedOutput) -> str:
-    """Why an output cannot be read; empty if it can."""
     try:
         return "" if output.root.exists("snapshot.json") else "its snapshot is gone"
     except OSError:
@@ -131,11 +129,7 @@ def _end_connections(port: int) -> None:
 
 
 def serve(outputs: Sequence[str], options: ServeOptions, print_line: Callable[[str], None], emit: Emit) -> None:
-    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once.
-
-    Args:
-        print_line: gets a line for each output, once the server is ready.
-    """
+    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once."""
     stop = threading.Event()
     with _signals(stop):
         running = Running(outputs, options, emit)
@@ -182,7 +176,6 @@ def _notify(state: str) -> None:
 
 
 def _check(options: ServeOptions) -> None:
-    """Raises UserError for options that contradict each other, or that would show a token to a network."""
     if (options.certificate is None) != (options.key is None):
         raise UserError("--tls-cert and --tls-key: give both files, or none.")
     if options.tokens is not None and options.certificate is None and not is_loopback(options.host):
@@ -228,11 +221,7 @@ def _warm(output: ServedOutput) -> None:
 
 
 class StatusServer(MetricsServer):
-    """GET /healthz: 200 while the process answers. /readyz: 200 while requests are answered; else 503 and the reason. /metrics.
-
-    Args:
-        why_not_ready: a sentence; empty while the server is ready.
-    """
+    """GET /healthz: 200 while the process answers. /readyz: 200 while requests are answered; else 503, and why. /metrics."""
 
     def __init__(self, host: str, port: int, collector: Collector, why_not_ready: Callable[[], str]) -> None:
         super().__init__(host, port, f"--status-port {port}", collector)

@@ -11,22 +11,25 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyarrow import flight
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.prefetch import bytes_of
 from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
-from datapipe.loader.remote.wire import bytes_of, record_batches, refusal_row, schema_of
+from datapipe.loader.remote.wire import record_batch, refusal_row, schema_of
 from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
-from datapipe.service.figures import ServiceFigures
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, batch_bytes
 
@@ -35,16 +38,43 @@ Emit = Callable[..., None]
 _MIDDLEWARE = "access"
 _MOST_NAME = 256
 
-MOST_STEPS = 1 << 16
-"""Of a stream."""
-
 _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
 
 
-class _Asks(flight.ServerMiddleware):
-    """The headers of a request."""
+_KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "failed")
 
+
+class ServiceFigures(CollectorRegistry):
+    """Counts since the server began. Any thread may count."""
+
+    def __init__(self, running: Callable[[], Counts[str]]) -> None:
+        super().__init__(auto_describe=False)
+        self._running = running
+        self.streams = self._counter("streams", "Streams that began.")
+        self.steps = self._counter("steps", "Batches built.", "output")
+        self.bytes = self._counter("bytes", "Bytes of the batches built.", "output")
+        self.seconds = self._counter("build_cpu_seconds", "CPU of building batches.", "output")
+        self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
+        for kind in _KINDS:
+            self.refusals.labels(kind)
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        yield CounterMetricFamily("datapipe_service_cpu_seconds", "CPU of the server's process.", value=time.process_time())
+        running = GaugeMetricFamily("datapipe_service_running_streams", "Streams that run.", labels=["client"])
+        for client, count in self._running().items():
+            running.add_metric([client], count)
+        yield running
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"datapipe_service_{name}", text, labels, registry=self)
+
+
+class _Asks(flight.ServerMiddleware):
     def __init__(self, authorization: str) -> None:
         self.authorization = authorization
 
@@ -90,7 +120,6 @@ class RowStream:
 
 
 def _end_stream(slots: Slots, client_name: str, held_bytes: int, leave: Callable[[], None] | None) -> None:
-    """Gives the slot of a stream back, and its shards to the cache."""
     slots.give_back(client_name, held_bytes)
     if leave is not None:
         leave()
@@ -119,13 +148,13 @@ def _messages(
             announce(builder.batch_order, wanted[0])
         started = time.thread_time()
         batches = builder.build_many(wanted)
-        messages = list(record_batches(schema, wanted, batches, MESSAGE_BYTES))
+        message = record_batch(schema, wanted, batches)
         num_bytes = sum(map(bytes_of, batches))
         figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
         figures.steps.labels(ticket.output).inc(len(wanted))
         figures.bytes.labels(ticket.output).inc(num_bytes)
         time.sleep(service.access.pause_s(client, num_bytes))
-        yield from messages
+        yield message
         left -= len(wanted)
         of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
         size = min(2 * size, of_message)
@@ -136,7 +165,6 @@ class Service(flight.FlightServerBase):
 
     Args:
         location: such as grpc://127.0.0.1:0.
-        outputs: by name.
         emit: gets an event and facts, for the log. Threads call it in turn.
         tls: certificates and keys, in PEM.
     """
@@ -175,14 +203,6 @@ class Service(flight.FlightServerBase):
                 return [self._where(client, content, context)]
             raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with self._refusing():
-            raise UserError("nothing can be written here.")
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with self._refusing():
-            raise UserError("nothing can be exchanged here.")
-
     def _client(self, context: flight.ServerCallContext) -> Client:
         headers = context.get_middleware(_MIDDLEWARE)
         return self.access.client(headers.authorization if headers is not None else "", host_of(context.peer()))
@@ -196,7 +216,6 @@ class Service(flight.FlightServerBase):
         return self.outputs[name]
 
     def check_open(self) -> None:
-        """Raises RefusedError while the server drains."""
         if self.is_draining:
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
 
@@ -204,8 +223,6 @@ class Service(flight.FlightServerBase):
         self.check_open()
         ticket = Ticket.read(content)
         output = self._output(client, ticket.output)
-        if ticket.count > MOST_STEPS:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {MOST_STEPS:,} are sent.")
         order = output.order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
@@ -230,7 +247,7 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        return output.describe(order, step, most_steps=MOST_STEPS).to_json()
+        return output.describe(order, step).to_json()
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
@@ -239,7 +256,6 @@ class Service(flight.FlightServerBase):
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns every error into a Flight error with a refusal."""
         try:
             yield
         except Exception as error:

@@ -105,11 +105,8 @@ def gather(
     allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     name: Callable[[int], str],  # index into `rows` -> path of its shard, for the message
 ) -> SequenceRows:
-    """Copies rows out of blocks.
-
-    Raises CutShortError for a mapped file that was cut short, CorruptionError for a row that points outside
-    its block.
-    """
+    """Copies rows out of blocks. Raises CutShortError for a mapped file that was cut short, CorruptionError for
+    a row that points outside its block."""
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:

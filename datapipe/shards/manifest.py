@@ -3,12 +3,11 @@
     OUTPUT/snapshot.json                            the newest snapshot
     OUTPUT/snapshots/<fingerprint>/snapshot.json    every snapshot, beside its tokenizer.json and files.parquet
     OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
-
     OUTPUT/length-8192/shards/web/part-…                 those of a further sequence length
     OUTPUT/documents/web/part-00003-<digest>.parquet     shards of text instead, where a run has no tokenizer
 
     snapshot.json ── lists[]      lists/<digest>.parquet: path, source, split, counts, bytes and checksum of every shard
-                  ── sources{}    weight, max_epochs, and where the text comes from (`provenance.py`)
+                  ── sources{}    weight, max_epochs, and where the text comes from (`source_entry.py`)
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
@@ -195,10 +194,8 @@ class Snapshot(_Record):
         return listed.model_copy(update={"fingerprint": _digest(listed.model_dump(mode="json"))})
 
     def of_length(self, sequence_length: int | None) -> Snapshot:
-        """The rows of one sequence length, by default the first, as a snapshot with the same fingerprint.
-
-        Raises SnapshotError for a length that it does not have.
-        """
+        """The rows of one sequence length, by default the first, as a snapshot with the same fingerprint. Raises
+        SnapshotError for a length that it does not have."""
         if sequence_length in (None, self.sequence_length):
             return self.model_copy(update={"further": ()}) if self.further else self
         for rows in self.further:
@@ -281,10 +278,7 @@ def snapshot_folder(fingerprint: str) -> str:
 
 
 def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
-    """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
-
-    An export has no folders of snapshots.
-    """
+    """Where a file that a manifest names is, except shards: in the snapshot's folder, or, as of an export, in the output."""
     own = f"{snapshot_folder(snapshot.fingerprint)}/{path}"
     return own if root.exists(own) else path
 

@@ -35,12 +35,7 @@ class ShardReader:
     """Rows of one shard of a snapshot. Several threads may use a reader at once.
 
     The first use opens the file: it raises SnapshotError for a file of other data, CorruptionError for a damaged one.
-
-    Args:
-        entry: of the manifest.
-        form: of the snapshot.
-        local: a complete copy of the file to read instead.
-    """
+    `local`: a complete copy of the file to read instead."""
 
     def __init__(self, root: Root, entry: ShardEntry, form: RowForm, *, local: Path | None = None) -> None:
         self.entry = entry
@@ -87,14 +82,11 @@ class ShardReader:
         return sequences
 
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
-        """Copies `rows`, with one block at a time in memory.
+        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own the memory.
 
         Args:
             blocks: (n,) int64, set to the address of the entry of the copied block that holds each row.
             within: (n,) int64, set to the row in that block.
-
-        Returns:
-            The copied blocks, which own the memory.
         """
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []

@@ -67,9 +67,7 @@ class Shard:
     """An open file as record batches of constant size. Only one thread may use it at a time.
 
     Attributes:
-        entry: of the manifest.
         mapped: the bytes of a local Arrow file, of which batches are views; else None.
-        schema: with the metadata of the file.
         num_batches: record batches or row groups.
         num_rows: of a Parquet file, from its footer; None of an Arrow file, whose footer does not have it.
     """

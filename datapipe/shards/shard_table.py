@@ -142,10 +142,8 @@ class ShardEntry(BaseModel):
 
     @property
     def numbered_path(self) -> str:
-        """The path without length-N/ and without the digest of the content: "shards/web/part-00003-00000.arrow".
-
-        It decides the order of shards, and states name shards by it.
-        """
+        """The path without length-N/ and the digest of the content: "shards/web/part-00003-00000.arrow". It decides
+        the order of shards, and states name shards by it."""
         return numbered_path(self.path)
 
     def may_have(self, hashes: np.ndarray) -> bool:

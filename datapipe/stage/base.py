@@ -72,12 +72,14 @@ class Stage(BaseModel):
     """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
-    """Options outside the stage's fingerprint: they only decide whether a run continues, or they reach the fingerprints of
-    tasks by another way."""
+    """Options outside the stage's fingerprint: they only decide whether a run continues, or have another one."""
 
     writes: ClassVar[tuple[str, ...] | None] = None
     """Columns beside `text` and `counts` that the stage may add to documents; None: not known before it runs. Stages after it
     may read them. A stage that declares them may return no other."""
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     before_text: ClassVar[bool] = False
     """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
@@ -133,8 +135,7 @@ OTHER_KIND, OF_KIND = "other_kind", "of_kind"
 """Counts of a filter that reads a field as numbers or dates: values that are none, and those that are. The run warns where most
 are none."""
 PHONE_REGIONS = ("phone_regions_by_url", "phone_regions_by_language", "phone_regions_by_default")
-"""Counts of a filter that looks for phone numbers: documents with a candidate, by what their regions were chosen by. The run
-warns where it was mostly the default."""
+"""Counts of documents with a candidate for a phone number, by what their regions were chosen by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,8 +191,8 @@ class FilterResult:
     def from_rules(
         cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
     ) -> FilterResult:
-        """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers. They are tried in order: the first rule
-        that a document fails drops it."""
+        """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers. They are tried in order: the
+        first rule that a document fails drops it."""
         if len(rules) != len(measured):
             raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
         as_floats = tuple(np.asarray(values, np.float64) for values in measured)
@@ -206,8 +207,8 @@ class FilterResult:
         tried: Sequence[tuple[np.ndarray, np.ndarray]],
         columns: Mapping[str, pa.Array] | None = None,
     ) -> FilterResult:
-        """As `from_rules`, for stages that decide themselves where a rule fails. `tried`: per rule of `Filter.rules()`, its values and its
-        failures, (num_docs,) numbers and bool."""
+        """As `from_rules`, for stages that decide themselves where a rule fails. `tried`: per rule of `Filter.rules()`, its
+        values and its failures, (num_docs,) numbers and bool."""
         for index, (measured, failed) in enumerate(tried):
             if np.shape(measured) != (num_docs,) or np.shape(failed) != (num_docs,) or np.asarray(failed).dtype != np.bool_:
                 raise StageError(
@@ -228,8 +229,8 @@ BELOW_SHARE = "below_share"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptShare:
-    """How much a filter keeps of the documents or bytes of a source: a share from 0 to 1, exact. `threshold_from`: an output of an
-    earlier run whose cut is used again; "" to find the cut in this run."""
+    """How much a filter keeps of the documents or bytes of a source: a share from 0 to 1, exact. `threshold_from`: an output
+    of an earlier run whose cut is used again; "" to find the cut in this run."""
 
     share: Fraction
     of: Literal["documents", "bytes"] = "documents"
@@ -246,9 +247,6 @@ class Filter(Stage):
         "`datapipe inspect --sweep` reads them.",
     )
 
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Names of returned integer columns that are summed into the report and not stored with the documents."""
-
     extracts: ClassVar[bool] = False
     """Whether the filter makes texts of pages: it takes `DocumentBatch.html` and returns the column `text`. Its rules drop the
     pages that have none. The pages end with it."""
@@ -264,8 +262,7 @@ class Filter(Stage):
         raise NotImplementedError
 
     def searched_lists(self) -> Sequence[SearchedList]:
-        """The lists whose entries the filter searches for, such as benchmarks. `FilterResult.findings` says
-        which were found."""
+        """The lists whose entries the filter searches for, such as benchmarks; see `FilterResult.findings`."""
         return ()
 
     def at_least(self, name: str, option: str) -> Rule:
@@ -277,14 +274,13 @@ class Filter(Stage):
         return Rule(name=name, limit=getattr(self, option), side="max", option=option)
 
     def kept_share(self) -> KeptShare | None:
-        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone.
-
-        The last of its `rules()` is then `self.below_share(option)`, which `process` measures and never
-        fails. The engine finds the cut over all documents that pass the other rules."""
+        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone. The last of its
+        `rules()` is then `self.below_share(option)`, which `process` measures and never fails: the engine finds the cut over
+        all documents."""
         return None
 
     def below_share(self, option: str) -> Rule:
-        """The rule of documents below the cut of a kept share. `option`: its value is a least score."""
+        """The rule of documents below the cut of a kept share; `option` is a least score."""
         return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
@@ -293,9 +289,6 @@ class Filter(Stage):
 
 class Map(Stage):
     """Computes columns for each document. A returned column `text` replaces the text."""
-
-    counts: ClassVar[tuple[str, ...]] = ()
-    """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
         raise NotImplementedError

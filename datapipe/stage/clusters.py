@@ -47,8 +47,8 @@ def first_of_group(*values: np.ndarray) -> np.ndarray:
 
 
 def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
-    """The drops (`DROP_SCHEMA`) of finished clusters: every document that is `new` (`tables.is_new`), except the centers of stars.
-    `centers`: (num_rows,) int64, the row of each document's survivor; `value`: the similarity to write."""
+    """The drops (`DROP_SCHEMA`) of finished clusters: every document that is `new` (`tables.is_new`), except the centers of
+    stars. `centers`: (num_rows,) int64, the row of each document's survivor; `value`: the similarity to write."""
     dropped = np.flatnonzero((centers != np.arange(len(centers))) & new)
     survivors = keys.take(pa.array(centers[dropped]))
     return drop_rows(keys.take(pa.array(dropped)), survivors, np.full(len(dropped), value))
@@ -88,8 +88,7 @@ def reduce_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
 
 
 def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
-    """Joins the neighbours greater than each document to the least of the document and its neighbours.
-    Writes `narrow`, and a row of `open` if any document has both a lesser and another neighbour."""
+    """Joins the neighbours greater than each document to the least of the document and its neighbours."""
     nodes, others = _ends(wide)
     firsts = first_of_group(*nodes)
     least_neighbours = _take(others, firsts)

@@ -21,8 +21,8 @@ CUT_POINTS_TYPE = pa.list_(pa.int64())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Texts split at their cut points, each part for a document: byte offsets (num_parts + 1,) int64 as in `columns.text_buffers`, and
-    the document of each part, (num_parts,) int64, ascending."""
+    """Texts split at their cut points, each part for a document: byte offsets (num_parts + 1,) int64 as in
+    `columns.text_buffers`, and the document of each part, (num_parts,) int64, ascending."""
 
     offsets: np.ndarray
     documents: np.ndarray

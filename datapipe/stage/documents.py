@@ -23,7 +23,7 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
 TARGET_BATCH_BYTES = 4 << 20
-"""The text bytes at which a reader closes a batch. A larger document is a batch of its own."""
+"""The text bytes at which a reader closes a batch. A larger document is a batch alone."""
 
 BASE_FIELDS = (
     pa.field("key", columns.KEY_TYPE, nullable=False),
@@ -41,8 +41,8 @@ Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that are
-    left; `offsets`: (num_docs + 1,) int64, of its texts."""
+    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that
+    are left; `offsets`: (num_docs + 1,) int64, of its texts."""
 
     value: Any
     keep: np.ndarray
@@ -101,7 +101,7 @@ class DocumentBatch:
 
     @property
     def html(self) -> pa.Array:
-        """The pages, (num_docs,) large_binary, without nulls. Raises StageError after extraction."""
+        """The pages, (num_docs,) large_binary without nulls. Raises StageError after extraction."""
         if self.has_text:
             raise StageError(
                 "documents have a text here, and no pages. A stage that takes pages stands where they have none yet"
@@ -186,8 +186,7 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. A new `text` drops the segmentations of all documents, and
-        the cut points of documents whose text changes."""
+        """A batch with columns added or replaced. A new `text` drops segmentations, and cut points where it differs."""
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)

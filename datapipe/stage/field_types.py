@@ -26,7 +26,7 @@ import pyarrow as pa
 from datapipe.errors import UserError
 
 MIXED = pa.string()
-"""Text of JSON values of several types. Strings alone are large strings, as every text of a batch."""
+"""Text of JSON values of several types. Strings alone are large strings."""
 
 DECLARED: Mapping[str, pa.DataType] = {
     "string": pa.large_string(),
@@ -50,8 +50,7 @@ _DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 
 
 def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """The type of a field: a column of this name, or a member that dots reach in structs; None without
-    one. Raises ValueError for a name that occurs twice."""
+    """The type of a field, whose dots reach in structs; None without one. Raises ValueError for a name that occurs twice."""
     if schema.names.count(name):
         first, rest = name, []
     else:
@@ -89,8 +88,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def written(kind: pa.DataType) -> pa.DataType:
-    """The type of the column: text for mixed values, for nulls alone, and for objects without members,
-    which Parquet lacks."""
+    """The type of the column: text for mixed values, nulls, and objects without members, which Parquet lacks."""
     if kind == MIXED or pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
         return pa.large_string()
     if pa.types.is_struct(kind):
@@ -183,8 +181,8 @@ def number_type(text: str) -> pa.DataType:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundType:
-    """The type of a field, the first file with values of it, and whether one of its files has a schema. `mixed`: where JSON values are
-    kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl"."""
+    """The type of a field, the first file with values of it, and whether one of its files has a schema. `mixed`: where JSON
+    values are kept as text, two of their types and files: "int64 in a.jsonl and string in b.jsonl"."""
 
     kind: pa.DataType
     path: str
@@ -238,7 +236,7 @@ def in_words(kind: pa.DataType) -> str:
 def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """The rules of Arrow, but for three."""
     if pa.uint64() in (first, second) and pa.types.is_integer(first) and pa.types.is_integer(second):
-        return pa.uint64()  # a negative number is told when it is read
+        return pa.uint64()  # reading fails for a negative number
     if pa.float16() in (first, second) and {first, second} & {pa.int8(), pa.uint8()}:
         return pa.float32()
     if pa.types.is_timestamp(first) and pa.types.is_date(second):

@@ -17,8 +17,7 @@ from datapipe.columns import KEY_TYPE, full_schema
 MOST_OF_DOCUMENT = 64
 
 FOUND = full_schema(row=pa.int64(), list=pa.string(), entry=pa.string(), start=pa.int64(), stop=pa.int64(), value=pa.float64())
-"""Findings of a filter: the row of the document in the batch, ascending; list and entry; bytes of the text as the stage got it;
-what it measured."""
+"""Findings of a filter: the row of the document, ascending; list and entry; bytes of the text; the measured value."""
 
 FINDINGS = pa.schema(
     [*full_schema(key=KEY_TYPE, id=pa.large_string(), stage=pa.string(), outcome=pa.string()), *list(FOUND)[1:]]
@@ -28,8 +27,7 @@ FINDINGS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchedList:
-    """A list that a filter searches for: its name, its number of entries, and the names of those that it
-    cannot find with its options."""
+    """A list that a filter searches for, and the names of the entries that it cannot find with its options."""
 
     name: str
     entries: int

@@ -40,7 +40,7 @@ from datapipe.stage.base import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
 NOTE = "a Python call for each document"
-"""What is said of a stage of this kind where stages are shown."""
+"""The note about a stage of this kind where stages are shown."""
 
 _COLUMN_TYPES: Mapping[Any, tuple[pa.DataType, tuple[type, ...]]] = {
     str: (pa.large_string(), (str,)),

@@ -97,14 +97,13 @@ class Global(Stage):
     """Raise it when `emit` changes its rows for the same text: rows of different versions are not compared."""
 
     apply_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the stage that `emit` does not read. A change of them changes the decisions but not the rows, so no document
-    is read again."""
+    """Options that `emit` does not read: a change of them reads no document again."""
 
     rule: ClassVar[str] = "duplicate"
     """The second half of a drop's reason, STAGE:RULE."""
 
     by_key: ClassVar[tuple[str, ...]] = ()
-    """Emitted tables whose hash is `tables.key_hash` of the key: rows that are looked up by document."""
+    """Emitted tables whose hash is `tables.key_hash` of the key, for rows by document."""
 
     def removed_share_limit(self) -> float:
         """A document that loses more than this share of its bytes is dropped, with the reason STAGE:too_much_removed."""
@@ -123,8 +122,8 @@ class Global(Stage):
         return {"size_column", "cluster_column", *self.apply_options, *self.checks}
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that `emit`
-        reads except `keep`, which ranks the documents of each run separately; and `seed`, that of the mixture, where rows depend on it."""
+        """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that
+        `emit` reads except `keep`, which ranks the documents of each run separately."""
         stage_options = {name for name in type(self).model_fields if name not in Global.model_fields}
         options = self.model_dump(mode="json", include={"scope", *stage_options} - {"keep", *self.apply_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
@@ -138,12 +137,12 @@ class Global(Stage):
         raise NotImplementedError
 
     def exchanges(self) -> Sequence[Exchange]:
-        """The exchanges, in order: a function of the options alone. Planning calls it before `open`."""
+        """The exchanges, in order, by the options alone. Planning calls it before `open`."""
         raise NotImplementedError
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out. `bucket`: all rows of a
-        range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key."""
+        """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out. `bucket`: all
+        rows of a range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key."""
         raise NotImplementedError
 
     def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:

@@ -64,8 +64,7 @@ _LENGTH_BITS = 58
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """One criterion of a survivor policy: its name, the column that it compares, the sources of
-    `source_order` as listed (empty for the mixture's order)."""
+    """A criterion: its name, the column that it compares, the listed sources of `source_order`."""
 
     by: str
     column: str = ""
@@ -168,8 +167,7 @@ class KeepingOne(Global):
 
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
-    """The rank of each document of this run, (num_docs,) uint64: the lowest survives. Raises UserError if
-    a column is missing or has another type."""
+    """The rank of each document of this run, (num_docs,) uint64: the lowest survives. Raises UserError."""
     sharing = sum(criterion.by not in ("first", "source_order") for criterion in keep)
     left = _BITS - _SOURCE_BITS * any(criterion.by == "source_order" for criterion in keep)
     ranks = np.zeros(batch.num_docs, np.uint64)
@@ -212,7 +210,7 @@ def _code(criterion: Criterion, batch: DocumentBatch, context: StageContext, bit
 
 
 def _length_code(lengths: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers from 0, ascending: exact if `bits` is at least 40, else by their leading bits."""
+    """Whole numbers from 0, ascending: exact from 40 bits on, else by their leading bits."""
     if bits >= 40:
         return np.minimum(lengths.astype(np.uint64), np.uint64((1 << bits) - 1))
     floats = (lengths + 1).astype(np.float64).view(np.uint64) - np.float64(1).view(np.uint64)

@@ -33,7 +33,7 @@ UNKNOWN = "unknown"
 """The name of no licence, in lists of allowed ones and in counts."""
 
 _MOST_CHARS = 300
-"""Longer text is no expression. The longest of the GitHub API and the Stack v2 have about a hundred."""
+"""Longer text is no expression. The longest of GitHub and the Stack v2 have about a hundred."""
 
 _MOST_NESTED = 20
 """Text with more nested parentheses is no expression: a document cannot exhaust the stack."""
@@ -55,7 +55,7 @@ def spdx(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def named(text: str | None) -> str:
-    """The name of the licence that a document gives: an SPDX expression, a LicenseRef, or "unknown"."""
+    """The licence of a document by name: an SPDX expression, a LicenseRef, or "unknown"."""
     plain = (text or "").strip()
     if plain.startswith("["):
         return _named_by_all(plain)
@@ -99,8 +99,8 @@ def single_licenses(license: str) -> list[str]:
 
 
 def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
-    """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,) text, lists
-    of text, or values that Arrow writes as text; `name`: of the column, for errors."""
+    """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,)
+    text, lists of text, or values that Arrow writes as text; `name`: of the column, for errors."""
     import numpy as np
     import pyarrow as pa
 

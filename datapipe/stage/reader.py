@@ -38,12 +38,12 @@ class InputFile:
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit at which the file can be cut, as in Parquet (`Reader.probe`).
-        has_members, is_one_text: whether a compressed file can be cut at members, and whether the file cannot be cut at all, as a
-            JSON array and UTF-16 cannot (`Reader.probe_large`).
+        has_members, is_one_text: whether a compressed file can be cut at members, and whether the file cannot be cut at all,
+            as a JSON array and UTF-16 cannot (`Reader.probe_large`).
         schema: of a format that has one, without metadata. Tasks do without it.
         damage: why nothing of the file can be read; empty for any other file.
-        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not known. A
-            task that reads the file checks them, and they enter no fingerprint.
+        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
+            known. A task that reads the file checks them, and they enter no fingerprint.
     """
 
     url: str
@@ -69,8 +69,8 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of archives of members, row groups
-    of Parquet; without a stop, to the end of the file."""
+    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of archives of members,
+    row groups of Parquet; without a stop, to the end of the file."""
 
     file: InputFile
     start: int = 0
@@ -91,11 +91,11 @@ class FieldNames:
     """Which fields of the input become which columns.
 
     Attributes:
-        text, id: the fields of the text and of the id. Dots reach into objects, `content.text`; else it is a key of this name. A
-            document without an id gets SOURCE/PATH:POSITION.
+        text, id: the fields of the text and of the id. Dots reach into objects, `content.text`; else it is a key of this name.
+            A document without an id gets SOURCE/PATH:POSITION.
         columns: by column the field that it is made of; empty where columns have the names of their fields.
-        types: by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that meets values
-            of another type may use it; the engine converts the values of readers.
+        types: by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that meets
+            values of another type may use it; the engine converts the values of readers.
         declared: by field the name of the type that the mixture declares.
         replaces_surrogates: whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one.
     """
@@ -109,7 +109,7 @@ class FieldNames:
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> list[Any]:
-        """What tells two of them apart, as JSON."""
+        """The identity of the names, as JSON."""
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
@@ -136,13 +136,13 @@ class ReadBatch:
     """Documents as columns, and rejected input, both in the order of the file.
 
     Attributes:
-        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the offset of a
-            member in the stored file, shifted by 24 bits, plus the byte or the number in it.
+        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the offset
+            of a member in the stored file, shifted by 24 bits, plus the byte or the number in it.
         content: (num_docs,) without nulls: the texts, large_string, or the pages of a reader of pages, large_binary.
         ids: (num_docs,) large_string; null for a document without an id.
         extra: kept fields by name, (num_docs,) each.
-        wider: by field, the type of values that do not fit into `FieldNames.types`, and whose column is empty. The source is then
-            read with a wider type.
+        wider: by field, the type of values that do not fit into `FieldNames.types`, and whose column is empty. The source is
+            then read with a wider type.
         passed_over: records that are no documents by the meaning of the format, counted by kind, such as "request".
         input_bytes: bytes of decompressed input that this batch accounts for.
     """
@@ -190,8 +190,8 @@ class ReadBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldsSeen:
-    """The fields of the first records of a split: the asked ones that at least one of the records has, be its value null; the `names`
-    of all, with dots inside objects, for messages; and the types of the asked ones."""
+    """The fields of the first records of a split: the asked ones that at least one of the records has, be its value null; the
+    `names` of all, with dots inside objects, for messages; and the types of the asked ones."""
 
     num_records: int = 0
     found: frozenset[str] = frozenset()
@@ -219,24 +219,27 @@ class Reader(Stage):
     """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.content`)."""
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file with its `row_groups` and `schema`. Raises UserError, OSError, or DamagedInputError if `read` can read nothing."""
+        """The file with its `row_groups` and `schema`. Raises UserError, OSError, or DamagedInputError if `read` can read
+        nothing."""
         return file
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file with what `cut` must know and only reading tells. Only files of more text than a split are read. Raises OSError."""
+        """The file with what `cut` must know and only reading shows. Only files of more text than a split are read. Raises
+        OSError."""
         return file
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """The splits of a file, a function of the file alone; by default the whole file. Where only reading shows that a file cannot be cut
-        at a split, `read` raises UnsplittableInputError at the end of that split, and the run reads the file whole."""
+        """The splits of a file, a function of the file alone; by default the whole file. Where only reading shows that a file
+        cannot be cut at a split, `read` raises UnsplittableInputError at the end of that split, and the run reads the file
+        whole."""
         return [Split(file=file)]
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         raise NotImplementedError
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        """The fields of the first records of a split. The default reads up to the first document; a kept field counts as found where it
-        has a value."""
+        """The fields of the first records of a split. The default reads up to the first document; a kept field counts as found
+        where it has a value."""
         try:
             for batch in self.read(split, fields, open_input):
                 if num_records := len(batch.positions):

@@ -114,7 +114,7 @@ def source_rank(source_position: int | None) -> np.uint16:
 
 
 def is_new(rows: pa.RecordBatch) -> np.ndarray:
-    """Which rows belong to documents of this run, (num_rows,) bool. The others are reference rows."""
+    """Which rows belong to new documents, (num_rows,) bool. The others are reference rows."""
     ranks = columns.numbers(rows.column(RANK))
     return ranks >= new_bit(ranks.dtype)
 

@@ -2,15 +2,17 @@
 
     score of a document  ─▶  (ordered 64-bit integer, tie)  ─▶  the cut: the least pair that is kept  ─▶  kept or below_share
 
-The tie is a keyed hash of the document, so documents of one score are chosen evenly and the order is total. No task holds a row
-for each document of the source. The cut is found by refining an interval that contains it:
+The tie is a keyed hash of the document, so documents of one score are chosen evenly and the order
+is total. No task holds a row for each document of the source. The cut is found by refining an
+interval that contains it:
 
     round 1   every task   its scores, sorted    ─▶  at most `SUMMARY_PAIRS` of its pairs, with the exact weight above each
               one task     all summaries         ─▶  the narrowest interval of pairs that must contain the cut
     round 2   every task   its scores in there   ─▶  …
 
-An equi-depth summary of n documents leaves less than 3 n / `SUMMARY_PAIRS` of them uncertain, however the scores are
-distributed, and one of `SUMMARY_PAIRS` documents is exact. So four rounds are enough for 4e10 documents.
+An equi-depth summary of n documents leaves less than 3 n / `SUMMARY_PAIRS` of them uncertain,
+however the scores are distributed, and one of `SUMMARY_PAIRS` documents is exact. So four rounds
+are enough for 4e10 documents.
 """
 
 from __future__ import annotations

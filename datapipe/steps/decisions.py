@@ -6,7 +6,7 @@
 The bytes cut from documents that stay are counted by rule, as STAGE:RULE_bytes; each byte once.
 
 Decision files are exchange files whose hash is the first half of the document's key, and their blocks together are in the
-order of keys. So the index tells which blocks may hold rows about a batch. They are read one at a time, and the last few are
+order of keys. So the index has the blocks that may hold rows about a batch. They are read one at a time, and the last few are
 kept, since batches come in file order. Memory does not grow with the number of decisions."""
 
 from __future__ import annotations

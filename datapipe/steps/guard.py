@@ -6,15 +6,17 @@
 
     stage(batch) crashes ─▶ the next attempt: one by one ─▶ the last published document ─▶ quarantine, or the end of the run
 
-Nothing survives a crash of a native library. So each call's documents are published first (`machine/activity.py`), and the
-driver's conclusions from a crash come back with the task (`RetryHints`).
+Nothing survives a crash of a native library. So each call's documents are published first
+(`machine/activity.py`), and the driver's conclusions from a crash come back with the task
+(`RetryHints`).
 
-A stage treats each document by itself, so the joined results of parts are the result of the whole. Failures of the
-infrastructure (memory, disk) are never blamed on a document. Where memory does not suffice for a batch, it may for its halves;
-where it does not for one document, StageMemoryError names the document.
+A stage treats each document by itself, so the joined results of parts are the result of the whole.
+Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does not
+suffice for a batch, it may for its halves; where it does not for one document, StageMemoryError
+names the document.
 
-A breach does not depend on luck: another attempt at the same documents ends in the same way. Where the code of a stage raises
-OSError:
+A breach does not depend on luck: another attempt at the same documents ends in the same way. Where
+the code of a stage raises OSError:
 
 | OSError                                                           | follows                              |
 |-------------------------------------------------------------------|--------------------------------------|

@@ -1,15 +1,16 @@
 """A kind of work, its tasks, and the plan of a run.
 
-A kind is a subclass of `Task` in a file of this folder. Its fields are the inputs of a worker, and `run` is the work. The class
-declares its version, the options and libraries that it depends on, how its steps are planned, and what they cost. `kinds.py`
-lists the kinds.
+A kind is a subclass of `Task` in a file of this folder. Its fields are the inputs of a worker, and
+`run` is the work. The class declares its version, the options and libraries that it depends on, how
+its steps are planned, and what they cost. `kinds.py` lists the kinds.
 
     mixture, inputs, records ─▶ Planning ─▶ Plan: steps of tasks ─▶ workers: Task.run ─▶ records ─▶ Planning ─▶ …
 
-Every task is picklable, names its inputs by content, and writes only under a folder of its own. Each field declares how it
-enters the fingerprint of its task: as it is, as what `entering(…)` makes of it, or not at all (`LEFT_OUT`). Stages enter by
-their digests. The code of a kind enters as its `version`, which grows with every change of the bytes of its outputs; the bytes
-of each version are pinned in `tests/golden/test_kinds.py`."""
+Every task is picklable, names its inputs by content, and writes only under its own folder.
+Each field declares how it enters the fingerprint of its task: as it is, as what `entering(…)` makes
+of it, or not at all (`LEFT_OUT`). Stages enter by their digests. The code of a kind enters as its
+`version`, which grows with every change of the bytes of its outputs; the bytes of each version are
+pinned in `tests/golden/test_kinds.py`."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ class Task:
         return ()
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
-        """The task with opened stages in the place of its own."""
+        """The task with opened stages."""
         return self
 
     def is_doubtful(self, metrics: TaskMetrics) -> bool:

@@ -8,9 +8,10 @@
 
 One batch is in memory at a time, and one run of emitted rows.
 
-A task that finds that its file cannot be cut at its range commits this alone; the next plan then has one task for the file
-instead of those of its ranges. Values that the types of their columns do not hold are handled in the same way. The finding is a
-record, so a run that was killed goes on with it."""
+A task that finds that its file cannot be cut at its range commits this alone; the next plan then
+has one task for the file instead of those of its ranges. Values that the types of their columns do
+not hold are handled in the same way. The finding is a record, so a run that was killed goes on with
+it."""
 
 from __future__ import annotations
 

@@ -6,14 +6,15 @@
     batches             ─▶  lengths                   ─▶ measured
     dropped duplicates  ─▶  a sample of survivors     ─▶ survivors     each with the number of documents dropped for it
 
-Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their task, so the result does not
-depend on how a source was cut into tasks. What the rules are stands in the schema's metadata, for readers that have no stages.
-Measuring takes 1 % of the time of a map task with the filters of FineWeb, 3 % where documents have 24 words. The report shows
-it as a step of its own.
+Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their
+task, so the result does not depend on how a source was cut into tasks. What the rules are stands in
+the schema's metadata, for readers that have no stages. Measuring takes 1 % of the time of a map
+task with the filters of FineWeb, 3 % where documents have 24 words. The report shows it as a step.
 
-A survivor is in the sample where its keyed hash is below 2^64 / 2^halvings. The bound is halved whenever the sample holds more
-than it may. So the sample holds every cluster until there are many, and then a uniform share of them with whole counts. What a
-task leaves out is left out of the sample of all tasks, which therefore does not depend on the tasks.
+A survivor is in the sample where its keyed hash is below 2^64 / 2^halvings. The bound is halved
+whenever the sample holds more than it may. So the sample holds every cluster until there are many,
+and then a uniform share of them with whole counts. What a task leaves out is left out of the sample
+of all tasks, which therefore does not depend on the tasks.
 """
 
 from __future__ import annotations

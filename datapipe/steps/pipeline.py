@@ -5,11 +5,11 @@
     code:                                     │ dedup.exact │  redact.pii
            segment 0 (only reads)                             segment 1
 
-A filter that keeps a share of a source ends a segment, too: it scores the documents, the cut is found, and the next segment
-drops those below it.
+A filter that keeps a share of a source ends a segment, too: it scores the documents, the cut is
+found, and the next segment drops those below it.
 
-A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
-the same order; otherwise each would wait for the other."""
+A global stage runs once over all sources that name it with equal options. All sources must name
+their common global stages in the same order; otherwise each would wait for the other."""
 
 from __future__ import annotations
 

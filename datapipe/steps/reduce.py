@@ -3,11 +3,13 @@
     tables ─▶ (merge) ─▶ reduce, one task a hash range ─▶ tables ─▶ (merge) ─▶ reduce ─▶ … ─▶ drops, cuts, sizes
     drops, cuts, sizes ─▶ (merge) ─▶ gather, one task a range of document keys ─▶ decisions
 
-Tables in more sorted runs than a bucket should read are merged first (`runs.py`). An exchange is repeated as long as its last
-round asks for another one. All tasks stream: they hold `limit_bytes` of rows, and a run of each table that they write.
+Tables in more sorted runs than a bucket should read are merged first (`runs.py`). An exchange is
+repeated as long as its last round asks for another one. All tasks stream: they hold `limit_bytes`
+of rows, and a run of each table that they write.
 
-The number of ranges follows from committed sizes, never from the number of workers, and enters no fingerprint of the tasks that
-wrote the rows. Exchange files enter fingerprints by their checksums, so equal content needs no second run.
+The number of ranges follows from committed sizes, never from the number of workers, and enters no
+fingerprint of the tasks that wrote the rows. Exchange files enter fingerprints by their checksums,
+so equal content needs no second run.
 """
 
 from __future__ import annotations

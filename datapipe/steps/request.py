@@ -100,7 +100,10 @@ class PlannedSource:
             more = FoundType.from_json(found)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
         if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
-            raise DatapipeError(f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe.")
+            raise DatapipeError(
+                f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe, please report it. "
+                f"As a way around, declare the types of the kept columns under `types` of the source."
+            )
         return replace(self, types=types)
 
     def with_whole(self, paths: Collection[str]) -> PlannedSource:

@@ -2,13 +2,14 @@
 
     files of a table ─▶ more runs at a hash than `MOST_RUNS`? ─▶ groups by content ─▶ one run each ─▶ still more? ─▶ …
 
-A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes, so reading grows with the square
-of the corpus. A merged file counts as one run.
+A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes, so
+reading grows with the square of the corpus. A merged file counts as one run.
 
-Every file has a group key: a hash of its checksum. Files are grouped by the first bits of their keys: all of them together, or,
-where these have too many runs, those that begin with 0 and those that begin with 1, and so on. A merged group gets a key made
-of these bits. So an added file changes its group on each level and no other, as long as the number of runs stays below the next
-power of four."""
+Every file has a group key: a hash of its checksum. Files are grouped by the first bits of their
+keys: all of them together, or, where these have too many runs, those that begin with 0 and those
+that begin with 1, and so on. A merged group gets a key made of these bits. So an added file changes
+its group on each level and no other, as long as the number of runs stays below the next power of
+four."""
 
 from __future__ import annotations
 

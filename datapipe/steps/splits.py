@@ -1,11 +1,12 @@
 """Cuts input files into the splits that tasks read. Pure.
 
-    large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
+    large files  ─▶ cut by their reader (byte ranges, row groups), each split its own group
     small files  ─▶ grouped with their neighbours, at boundaries chosen by the hash of a path
 
-Groups are in path order, and a group ends where a large file begins, so the documents of all groups come in the order of the
-input, however it is cut. The file alone decides whether a boundary precedes it, so an added or removed file changes its group
-and no other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
+Groups are in path order, and a group ends where a large file begins, so the documents of all groups
+come in the order of the input, however it is cut. The file alone decides whether a boundary
+precedes it, so an added or removed file changes its group and no other. Groups have about
+`target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
 group, the groups up to the next boundary by hash may change."""
 
 from __future__ import annotations

@@ -7,14 +7,17 @@
                                               ├▶ tokens and words by language and licence, and the ids that occur
                                               └▶ quarantine: documents on which the library fails, found by halving the batch
 
-The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
-as tokens of the document from here on: in rows, quotas and reports. Only fertility leaves them out.
+The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins
+every document. Both count as tokens of the document from here on: in rows, quotas and reports. Only
+fertility leaves them out.
 
-The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
-another keyed hash holds documents out for validation. Neither depends on how the input was split.
+The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its
+source. A threshold on another keyed hash holds documents out for validation. Neither depends on how
+the input was split.
 
-A worker keeps the tokenizer from task to task: loading one of 50,000 ids takes half a second, encoding 100 MB about one. The
-libraries are imported when a task runs: readers of a plan or a record need none of them.
+A worker keeps the tokenizer from task to task: loading one of 50,000 ids takes half a second,
+encoding 100 MB about one. The libraries are imported when a task runs: readers of a plan or a
+record need none of them.
 """
 
 from __future__ import annotations

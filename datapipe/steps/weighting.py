@@ -3,18 +3,21 @@
     tokens 900 : 90 : 10, temperature 2    ->  in proportion to tokens^(1/2), 30 : 9.5 : 3.2
     tokens 900 : 90 : 10, unimax, 600 to draw, max_epochs 2      ->  400 : 180 : 20, the last one capped at 20
 
-Temperature sampling evens out the sources: at 1, each is drawn in proportion to its tokens; at infinity, all equally
-(multilingual BERT, XLM-R). UniMax (Chung et al. 2023, arXiv 2304.09151) shares a budget of tokens evenly, but draws no source
-more often than its `max_epochs`: the larger sources share what the smaller ones cannot give.
+Temperature sampling evens out the sources: at 1, each is drawn in proportion to its tokens; at
+infinity, all equally (multilingual BERT, XLM-R). UniMax (Chung et al. 2023, arXiv 2304.09151)
+shares a budget of tokens evenly, but draws no source more often than its `max_epochs`: the larger
+sources share what the smaller ones cannot give.
 
-Roots have 60 decimal digits, rounded as the standard of decimal arithmetic defines; `float` powers differ between machines.
-UniMax computes with fractions. Both return integers with a sum below 2^62, as the loader requires.
+Roots have 60 decimal digits, rounded as the standard of decimal arithmetic defines; `float` powers
+differ between machines. UniMax computes with fractions. Both return integers with a sum below 2^62,
+as the loader requires.
 
-Tokens are those of an epoch as the loader counts it: rows times their length, as often as an epoch has them. Before sources
-are packed, bytes of text stand in for tokens, four to a token.
+Tokens are those of an epoch as the loader counts it: rows times their length, as often as an epoch
+has them. Before sources are packed, bytes of text stand in for tokens, four to a token.
 
-The text that trains the tokenizer is shared out in the same proportions, averaged over all phases by their length, as far as
-each source has text. Shares count tokens and the sample counts bytes, since there is no tokenizer yet:
+The text that trains the tokenizer is shared out in the same proportions, averaged over all phases
+by their length, as far as each source has text. Shares count tokens and the sample counts bytes,
+since there is no tokenizer yet:
 
     sample 100, shares 1/2 : 1/4 : 1/4, sizes 1000 : 10 : 1000  ->  60 : 10 : 30
 """

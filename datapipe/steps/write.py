@@ -6,8 +6,9 @@
     files of `target_bytes`, numbered               │ 0          │ 1          │ 2
     parts of some files, one for each task          │ 0                       │ 1
 
-A document whose weight begins at w goes to file w // `target_bytes`. So the documents of a file depend on the text alone, and
-not on how the input was cut into tasks. Memory: one batch and one row group."""
+A document whose weight begins at w goes to file w // `target_bytes`. So the documents of a file
+depend on the text alone, and not on how the input was cut into tasks. Memory: one batch and one row
+group."""
 
 from __future__ import annotations
 

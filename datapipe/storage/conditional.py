@@ -179,7 +179,7 @@ def _open(root: Root) -> ObjectStore:
 
 
 def _s3_options(root: Root) -> dict[str, Any]:
-    """Endpoint, region and credentials as pyarrow has them, which the URL and the environment gave it."""
+    """Endpoint, region and credentials as pyarrow has them."""
     (given,) = root.filesystem.__reduce__()[1]
     options: dict[str, Any] = {"region": root.filesystem.region}  # type: ignore[attr-defined]  # of an S3 file system
     endpoint = given.get("endpoint_override")
@@ -197,7 +197,7 @@ def _s3_options(root: Root) -> dict[str, Any]:
 
 
 def _profile() -> dict[str, str]:
-    """Keys in the credentials file of AWS, which obstore does not read; empty where the environment has keys."""
+    """Keys in the credentials file of AWS, which obstore does not read."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws/credentials")

@@ -42,7 +42,7 @@ LOCK = "work/lock"
 LEASE = "work/lock.json"
 PENDING_DELETIONS = "work/deleting-"
 PROBE = "work/probe-"
-"""Begins the names of files by which a run reads the clock of a store, or a node shows that it sees OUTPUT."""
+"""Begins the names of files that read the clock of a store or show that a node sees OUTPUT."""
 
 LEASE_S = 60.0
 """Seconds without a renewal until another run may take the output."""
@@ -111,7 +111,7 @@ class OutputLock:
         )
 
     def check(self) -> None:
-        """Raises LeaseLostError where this process knows that another run has taken the output. Costs nothing."""
+        """Raises LeaseLostError where another run is known to have the output. Costs nothing."""
 
     def check_pending_deletions(self, wanted: Iterable[str]) -> None:
         """Raises DatapipeError where a cleaning that was interrupted, or is paused, deletes a file that is to be published."""
@@ -134,7 +134,7 @@ class OutputLock:
         yield
 
     def replace(self, files: Mapping[str, bytes]) -> None:
-        """Writes files, in this order, that a newer run may have written. Raises LeaseLostError where one has."""
+        """Writes files, in this order. Raises LeaseLostError where a newer run has written one."""
         for path, content in files.items():
             self.root.write_atomic(path, content)
 
@@ -177,7 +177,7 @@ class Lease(OutputLock):
         self._renewing.start()
 
     def release(self) -> None:
-        """Ends the lease, where it is still held and the store answers; else it expires by itself."""
+        """Ends the lease, if the store answers; else it expires by itself."""
         self._done.set()
         self._renewing.join()
         with suppress(OSError, LeaseLostError):
@@ -204,7 +204,7 @@ class Lease(OutputLock):
             self.check()
 
     def _read(self) -> tuple[dict[str, Any], Version | None]:
-        """The state in the lease, empty for a damaged one, and its version; None where there is no lease."""
+        """The state in the lease, empty for a damaged one, and its version; None for no lease."""
         found = self.store.read(LEASE)
         if found is None:
             return {}, None
@@ -214,7 +214,7 @@ class Lease(OutputLock):
         return {}, found[1]
 
     def _version_after_conflict(self) -> Version:
-        """The version of our own write whose answer was lost. Raises LeaseLostError for another run."""
+        """The version of our write without an answer. Raises LeaseLostError for another run."""
         state, version = self._read()
         if version is None or state.get("holder") != self.state["holder"]:
             holder = state.get("process") or "unknown"

@@ -153,7 +153,7 @@ def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeEr
 
 
 def free_bytes(path: str) -> int | None:
-    """Bytes that this user can still write to the disk of a path, which need not exist; None where unknown."""
+    """Bytes that this user can still write to the disk of a path; None where unknown."""
     while True:
         try:
             status = os.statvfs(path)

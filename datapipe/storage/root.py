@@ -109,7 +109,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 
 def _check_waits_for_nobody(path: str) -> None:
-    """Raises UserError for a pipe, socket or device in place of our file: reading might never end."""
+    """Raises UserError for a pipe, socket or device: reading might never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError(f"{path}: a pipe, a socket or a device. Expected a file; delete it, and restore the file.")

@@ -22,7 +22,7 @@ REQUEST_TIMEOUT_S = 3.0
 MAX_ATTEMPTS = 5
 _LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
-"""Parameters that pyarrow takes only in a URL, so they exclude our own parameters and anonymous access."""
+"""pyarrow takes them only in a URL, so they exclude our parameters and anonymous access."""
 
 _ANONYMOUS = "s3://anonymous@"
 
@@ -49,7 +49,7 @@ def with_one_attempt(url: str) -> str:
 
 
 def _split_limits(url: str) -> tuple[str, dict[str, float] | None]:
-    """A URL without our own parameters, and their values or defaults; None where they cannot be set."""
+    """A URL without our parameters, and their values or defaults; None where excluded."""
     base, mark, query = url.rpartition("?")
     given = parse_qsl(query, keep_blank_values=True) if mark and "=" in query else []
     own = {name: value for name, value in given if name in _LIMITS}

@@ -17,7 +17,7 @@ from stages.decontaminate._index import Index
 
 
 class Hits(NamedTuple):
-    """Runs of words that count, by document and start: (num_hits,) int64 each, bytes in the data."""
+    """Word runs that count, by document and start: (num_hits,) int64 each, bytes in the data."""
 
     documents: np.ndarray
     starts: np.ndarray
@@ -25,8 +25,8 @@ class Hits(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """Items in documents, by document and item, each pair once: (num_findings,) each. Spans reach from the first to the last hit of
-    the item in the document. Values are hits of the item, of `coverage` its share."""
+    """Items in documents, by document and item, each pair once: (num_findings,) each. Spans reach from the first to the last
+    hit of the item in the document. Values are hits of the item, of `coverage` its share."""
 
     documents: np.ndarray
     items: np.ndarray
@@ -116,7 +116,7 @@ def _joined(found: Findings) -> Findings:
 
 
 def _covered(matches: search.Matches, wholes: Findings, index: Index) -> tuple[Hits, Findings]:
-    """Items of which a passage has enough, and whole items: of each the greatest share in a document."""
+    """Items of which a passage has enough, and whole items, by the greatest share in a document."""
     passages = coverage.covered_of(
         matches.documents, matches.entries, matches.words, matches.starts, matches.stops, index.postings
     )

@@ -38,12 +38,12 @@ characters that cross the ends of the span, those at the start plus 16 times tho
 PASSAGES = full_schema(
     hash=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, piece=pa.uint32(), start=pa.int64(), text=pa.large_binary()
 )
-"""The text of a chunk, which begins at byte `start` of its document. Rows are exchanged by document."""
+"""The text of a chunk from byte `start` of its document. Rows are exchanged by document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
-    """The sizes of windows, grams and chunks. `length`: tokens of a window, which are bytes or words."""
+    """The sizes of windows, grams and chunks. `length`: bytes or words of a window."""
 
     by_bytes: bool
     length: int
@@ -96,9 +96,9 @@ def emit_rows(batch: DocumentBatch, windowing: Windowing, keep: str, rank: np.ui
 
 
 def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
-    """Chunks (num_chunks, 4) int64: document, number, start and stop byte. Selected grams (num_selected, 5) int64: document, number of
-    the chunk, start byte, bytes, partial bytes; (num_selected, 2) uint64: hash of the gram, of the span. Self-repeats
-    (num_repeats, 3) int64: document, start and stop byte."""
+    """Chunks (num_chunks, 4) int64: document, number, start and stop byte. Selected grams (num_selected, 5) int64: document,
+    number of the chunk, start byte, bytes, partial bytes; (num_selected, 2) uint64: hash of the gram, of the span.
+    Self-repeats (num_repeats, 3) int64: document, start and stop byte."""
     parts, (_, data) = batch.parts, batch.buffers
     room = substring.SelectionOut(
         np.empty((_ROOM_CHUNKS, substring.CHUNK_COLUMNS), np.int64),

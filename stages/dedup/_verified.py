@@ -38,7 +38,7 @@ def halves_schema(num_perm: int) -> pa.Schema:
 
 
 def matched_pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
-    """Pairs of each document of a bucket with the first document and with the document before it."""
+    """Pairs of each document of a bucket with the first one and with the one before it."""
     firsts = clusters.first_of_group(columns.numbers(bands.column("hash")))
     rows = np.arange(len(firsts))
     rays, chained = np.flatnonzero(firsts != rows), np.flatnonzero(firsts < rows - 1)

@@ -96,7 +96,7 @@ class Exact(KeepingOne):
 
 
 def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
-    """A column as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
+    """A column as text, (num_docs,) large_string; nulls become empty. Raises UserError."""
     column = batch.column(field, stage)
     is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
     kinds = (*is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)

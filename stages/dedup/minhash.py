@@ -46,7 +46,7 @@ _NEWS_WIRES = "of updated stories of news wires this finds 6 in 10; `threshold: 
 
 
 class Minhash(KeepingOne):
-    """Drops documents that share most of their n-grams with another document (MinHash, Broder 1997)."""
+    """Drops documents that share most of their n-grams with another one (MinHash, Broder 1997)."""
 
     verify: Literal["signature", "none"] = Field(
         default="signature", description="signature: pairs count by their whole signatures. none: by a band."

@@ -75,8 +75,8 @@ Detector = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset. `has_bad_bytes`:
-    whether U+FFFD stands for bytes that the charset does not have."""
+    """The text of a page without lone surrogates, NULs and a byte order mark, and Python's name of its charset.
+    `has_bad_bytes`: whether U+FFFD stands for bytes that the charset does not have."""
 
     text: str
     codec: str
@@ -236,7 +236,7 @@ languages (November 2026), uchardet is right on 95 and chardetng on 21: Hungaria
 
 
 def by_both(beginning: bytes) -> str:
-    """The answer of chardetng, or of uchardet where they differ about Western and Eastern Europe."""
+    """The answer of chardetng; of uchardet where they differ about Western and Eastern Europe."""
     answer, other = by_chardetng(beginning), by_resiliparse(beginning)
     return other if (_codec_of_answer(answer), _codec_of_answer(other)) in _OF_UCHARDET and other.lower() != "utf-8" else answer
 

@@ -10,11 +10,12 @@ finds little.
 An engine finds "" on a page without main text, and None where its parser gave up. libxml2 gives up below 256 nested elements
 and beyond 10 MB in one text, without an error.
 
-`auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Classes, ids
-and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half of
-the text of a page lose them, and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura follows, in
-its mode that favors recall, where at least 300 words outside of links would still be lost. Where resiliparse has found some
-words, the later tries do not see hidden elements, dialogs, notices of cookies, advertisements, comments, sidebars and footers.
+`auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Classes,
+ids and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half
+of the text of a page lose them, and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura
+follows, in its mode that favors recall, where at least 300 words outside of links would still be lost. Where resiliparse has
+found some words, the later tries do not see hidden elements, dialogs, notices of cookies, advertisements, comments, sidebars
+and footers.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA = "by_resiliparse", "by_resiliparse_
 TRIED_FEW_WORDS, TRIED_SMALL_SHARE = "tried_again_few_words", "tried_again_small_share"
 TRIED = (TRIED_FEW_WORDS, TRIED_SMALL_SHARE)
 COUNTED = (BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA, *TRIED)
-"""Counts of the report: kept pages by the engine whose text they have, and pages that `auto` tried
-again, by the reason, those that are dropped all the same included."""
+"""Counts of the report: kept pages by the engine of their text, and pages that `auto` tried again, by the reason."""
 FULL_COST = 500_000
 """The cost of a page above which trafilatura's full mode gives way to the fast one: it compares
 paragraphs with each other, and takes 2 s for 5,000, 100 s for 33,000."""
@@ -57,14 +57,8 @@ LOST_WORDS = 300
 """Words that a page shows beyond its main text, below which trafilatura is not asked. With words of links among them, F1 on
 pages of seven kinds would be 0.002 better, and crawl pages would take a quarter more time."""
 
-_MARKS = (
-    "class",
-    "id",
-    "role",
-    "style",
-    "hidden",
-    *("aria-hidden", "aria-expanded", "data-ad", "data-advertisement", "data-text-ad"),
-)
+_ADVERTISED = ("data-ad", "data-advertisement", "data-text-ad")
+_MARKS = ("class", "id", "role", "style", "hidden", "aria-hidden", "aria-expanded", *_ADVERTISED)
 """Attributes by which resiliparse takes an element for a menu, an advertisement, or hidden."""
 
 _NOTICES = ("cookie", "consent", "gdpr", "advert")
@@ -86,7 +80,7 @@ _MOST_READ = 20
 """How often the text of a page is read at most for boilerplate: elements inside each other are read once for each."""
 
 _MOST_WRAPPERS = 100
-"""Elements inside each other that `remove_marks` goes through: their texts are read once for each."""
+"""Nested elements that `remove_marks` goes through: their texts are read once for each."""
 
 
 class EngineOptions(BaseModel):

@@ -8,7 +8,8 @@ r"""Formulas as LaTeX between dollar signs, written into the tree of a page befo
 | `<span data-mathml="<math>…">`, MathJax's pictures | the MathML, converted |
 
 The text stands in place of the outermost element that shows the formula. Text of a formula outside of its tokens, such as the
-rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Comments of TeX are left out, since lines are joined.
+rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Comments of TeX are left out, since lines are
+joined.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _authored(math: Any) -> str:
 
 
 def _remove_previews(script: Any) -> None:
-    """Removes what MathJax has put before its script: the preview, and the formula as it is shown."""
+    """Removes the preview and the shown formula that MathJax has put before its script."""
     before = script.previous_element_sibling
     while before is not None and _PREVIEW.search(before.class_name or ""):
         before, preview = before.previous_element_sibling, before

@@ -1,4 +1,4 @@
-"""What a page says of itself: its title, its language, its licence, and what robots may do with it."""
+"""The title, language and licence of a page, and its directives for robots."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Marks(NamedTuple):
 
     Attributes:
         html_lang: the attribute `lang` of `<html>`, as written.
-        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX names
-            in lower case; others by their address. Several with ", ".
+        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX
+            names in lower case; others by their address. Several with ", ".
         robots: the directives of `<meta name=robots>` in lower case, with ", ": "noindex, noai".
     """
 

@@ -50,7 +50,7 @@ _CAPITALS = re.compile("Gamma|Delta|Theta|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega")
 
 
 def latex_of(element: Any, depth: int = 0) -> str:
-    """The LaTeX of an element of MathML in resiliparse's tree, `depth` elements below the formula."""
+    """The LaTeX of an element of MathML, `depth` elements below the formula."""
     name = _name(element)
     if name in _TOKENS or depth > _DEEPEST:
         return _token(name, " ".join(element.text_content.split()), element.getattr("mathvariant") or "")

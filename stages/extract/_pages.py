@@ -34,7 +34,7 @@ _TIDIED = (
     (re.compile(r" \n ?|\n "), "\n"),
     (re.compile(r"\n{3,}"), "\n\n"),
 )
-"""What is replaced in a text without tags, in turn. Single spaces, which are most, match nothing."""
+"""Replacements in a text without tags, in turn. Single spaces, which are most, match nothing."""
 
 
 class Measures(NamedTuple):
@@ -48,8 +48,8 @@ class Measures(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the page
-    shows, NaN without a parser; the counts that the page adds to."""
+    """What became of a page: its text or the rule that it fails, with the measured value; its share of the characters that the
+    page shows, NaN without a parser; the counts that the page adds to."""
 
     text: str = ""
     marks: Marks = Marks()
@@ -100,8 +100,7 @@ class PageReader:
         self._too_deep = ">".join("*" * (options.max_depth + 1))
 
     def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
-        """The text of a page, or the rule that drops it. The bytes `raw` of a page that is too
-        large are not copied; `header`: the charset of the HTTP header, "" for none."""
+        """The text of a page, or the rule that drops it. `header`: the charset of the HTTP header, "" for none."""
         if not _NOT_BLANK.search(raw.data):
             return Read(rule=EMPTY, value=len(raw))
         if measures[0] > self.options.max_bytes and self.options.beyond == "drop":

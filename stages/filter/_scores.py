@@ -27,8 +27,8 @@ class Scorer:
 
     @classmethod
     def open(cls, path: Path, label: str, positive: Sequence[str]) -> Self:
-        """Opens a model. Raises UserError where it does not know the label, or the label must be named. `label`: whose probability is the
-        score; "" for the one of two labels that is among `positive`, names in lower case."""
+        """Opens a model. Raises UserError where it does not know the label, or the label must be named. `label`: whose
+        probability is the score; "" for the one of two labels that is among `positive`, names in lower case."""
         model = open_classifier(path)
         known = ", ".join(model.labels[:_LISTED])
         if model.kind == "number":

@@ -106,7 +106,7 @@ class Classifier(Filter):
         return (*map(str, self._paths.values()), *report)
 
     def notes(self) -> tuple[str, ...]:
-        moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided anew; "
+        moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided again; "
         is_moved = self.keep_share is not None and not self.threshold_from
         return (f"{moves}threshold_from: OUTPUT keeps an earlier one",) if is_moved else ()
 

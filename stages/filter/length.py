@@ -32,7 +32,7 @@ class Length(Filter):
     writes = ()
 
     def rules(self) -> Sequence[Rule]:
-        """`too_few_chars`, `too_many_chars`, and so on for bytes and words: the rules with a limit."""
+        """`too_few_chars`, `too_many_chars`, the same for bytes and words: those with a limit."""
         pairs = [(f"too_few_{unit}", f"min_{unit}", f"too_many_{unit}", f"max_{unit}") for unit in _UNITS]
         both = [rule for few, least, many, most in pairs for rule in (self.at_least(few, least), self.at_most(many, most))]
         return [rule for rule in both if rule.limit is not None]

@@ -44,8 +44,7 @@ _ALONE = (
 
 
 class Toxicity(Filter):
-    """Drops documents by a toxicity classifier, by lists of words, or where both agree. By lists alone only with
-    `drop_by_list`."""
+    """Drops documents by a toxicity classifier, by lists of words (alone with `drop_by_list`), or where both agree."""
 
     lists: dict[str, Path] = Field(
         default={},

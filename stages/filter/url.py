@@ -90,7 +90,6 @@ class Url(Filter):
 
     libraries = ("pyarrow",)
     writes = ()
-    """`_given` looks up options."""
 
     def check_options(self) -> None:
         if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
@@ -106,8 +105,7 @@ class Url(Filter):
         return {self.field: "field"}
 
     def rules(self) -> Sequence[Rule]:
-        """The rules whose list has entries. All but `soft_words` drop at the first hit;
-        `not_allowed`: not in `allow_domains`."""
+        """The rules whose list has entries. All but `soft_words` drop at the first hit."""
         single_hit = [Rule(name=rule, limit=0, side="max") for rule, name in _LIST_OF_RULE.items() if any(self._given(name))]
         missing = [Rule(name="missing", limit=0, side="max")] if self.missing == "drop" else []
         soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []
@@ -157,7 +155,7 @@ class Url(Filter):
         return hits
 
     def _word_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-        """By rule on words, the number of distinct words of its list in each URL: (num_docs,) int64."""
+        """By rule on words, the number of distinct listed words in each URL: (num_docs,) int64."""
         strict, words = np.zeros((len(offsets) - 1, 2), np.int64), np.zeros((len(offsets) - 1, 2), np.int64)
         if "strict_substrings" in self._tables:
             automaton = self._tables["strict_substrings"]

@@ -1,4 +1,4 @@
-"""What the readers of compressed content have in common: how much memory its decompression may take."""
+"""The base of readers of compressed content: how much memory its decompression may take."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ def has_field(schema: pa.Schema, name: str) -> bool:
 
 
 def field_names(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """The names of all columns and members of structs that a mixture can name: a member with a dot
-    in its name is out of reach."""
+    """The names of all columns and members of structs that a mixture can name: those without a dot in a member."""
     for field in fields:
         if above and "." in field.name:
             continue
@@ -112,7 +111,7 @@ def _texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, str]:
 
 
 def _strings(column: Any, num_rows: int) -> pa.Array:
-    """Ids of any type as strings, null where a row has none. An id depends on its own value alone."""
+    """Ids of any type as strings, or null. An id depends on its own value alone."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
     if isinstance(column.type, pa.UuidType):

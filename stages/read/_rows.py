@@ -15,7 +15,7 @@ import numpy as np
 
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError
+from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError, too_long
 
 _IS_OPEN = (
     "the file ends within a quoted value of this row: it is cut off, or a quote is never closed. For values that are written "
@@ -29,8 +29,8 @@ _IS_ESCAPED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Rows `content[starts[i] : stops[i]]`, with `counts[i]` values: (num_rows,) int64 each. `byte_offset`: of the content in the
-    decompressed file; `is_unended`: whether the file ends with the last row, and without a line end."""
+    """Rows `content[starts[i] : stops[i]]`, with `counts[i]` values: (num_rows,) int64 each. `byte_offset`: of the content in
+    the decompressed file; `is_unended`: whether the file ends with the last row, and without a line end."""
 
     byte_offset: int
     content: bytes
@@ -62,8 +62,8 @@ class Rows:
 def row_blocks(
     content: Iterable[tuple[int, bytes]], delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
 ) -> Iterator[Rows | Rejected]:
-    """The rows of chunks, which have their offsets, in the order of the file. `Rejected` stands for a row that is too long, and
-    for the rest of a file that is broken, as with `refuses_escapes` one is in which a backslash seems to escape quotes."""
+    """The rows of chunks with their offsets. `Rejected` stands for a row that is too long, and for the rest of a broken
+    file."""
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(content):
@@ -78,14 +78,8 @@ def row_blocks(
     yield from collected.end()
 
 
-def too_long(max_row_bytes: int) -> str:
-    """The error of a row that is too long."""
-    return f"a row of more than {max_row_bytes} bytes, the most this reader takes (max_row_bytes)"
-
-
 class _OpenRow:
-    """The row that goes on into the next chunk: its bytes so far, or, if it is skipped, its reject, which waits for its end: at the end
-    of the file it is damage."""
+    """The row that goes on into the next chunk: its bytes so far, or its reject."""
 
     def __init__(self, delimited: Delimited, max_row_bytes: int) -> None:
         self._delimited, self._max_row_bytes = delimited, max_row_bytes
@@ -113,7 +107,7 @@ class _OpenRow:
             )
         self._go_on(offset, chunk, open_bytes)
         if self._num_bytes > self._max_row_bytes:
-            self._skipped = self._rejected(too_long(self._max_row_bytes))
+            self._skipped = self._rejected(too_long(self._max_row_bytes, "row"))
             self._chunks, self._num_bytes = [], 0
 
     def _go_on(self, offset: int, chunk: bytes, open_bytes: int) -> None:

@@ -32,7 +32,7 @@ class Arc(PageReader):
     """Reads the HTML pages of an ARC file, without transfer and content encodings.
 
     `keep: [url, date, mime, status, charset]` are as those of WARC files, with dates written as there; WARC-IP-Address is the
-    address of the server, and any other name is a header of the response. Records have no id of their own. Records that are not
+    address of the server, and any other name is a header of the response. Records have no id. Records that are not
     read are counted in the report: the file's own description, other media types and status codes.
     """
 
@@ -67,8 +67,7 @@ class Arc(PageReader):
 
 
 def _next_header(content: ByteStream) -> tuple[int, int, re.Match[bytes] | None]:
-    """The next line that is a header line, None at the end of the content; and the bytes before it
-    that belong to no record, line ends apart: where they begin, and how many they are."""
+    """The next header line, None at the end; before it the begin and number of bytes that belong to no record."""
     first = num_bytes = 0
     while ahead := content.peek(_MOST_LINE_BYTES):
         line = content.read(ahead.find(b"\n") + 1 or len(ahead))
@@ -99,5 +98,5 @@ def _record(content: ByteStream, header: re.Match[bytes], position: int, max_byt
 
 
 def _date(digits: bytes) -> bytes:
-    """20080509190241 as 2008-05-09T19:02:41Z, as WARC has dates; other numbers of digits as they are."""
+    """20080509190241 as 2008-05-09T19:02:41Z, as in WARC; other dates as they are."""
     return re.sub(rb"(....)(..)(..)(..)(..)(..)", rb"\1-\2-\3T\4:\5:\6Z", digits) if len(digits) == 14 else digits

@@ -69,8 +69,7 @@ class _Fed:
 
 
 class _Opened(OpenedFile):
-    """A file whose messages are known. Record batches are read in ascending order; behind a damaged
-    one reading begins again, with all dictionaries."""
+    """A file whose messages are known. Behind a damaged record batch reading begins again, with all dictionaries."""
 
     def __init__(self, stream: pa.NativeFile, max_bytes: int) -> None:
         self._stream, self._max_bytes, self._layout = stream, max_bytes, layout_of(stream)

@@ -2,9 +2,9 @@
 
     file ─▶ rows (`_rows.py`) ─▶ header: which columns ─▶ UTF-8? as many values as the header? ─▶ texts ─▶ batches
 
-A value is text as it is written. The rules of quotes are those of Python's csv module (`kernels/read/delimited.py`). A document's
-position is the byte at which its row begins in the decompressed file. Rows do not affect each other, but for a quote that is
-never closed, which takes the rest of the file. Memory is a few blocks of 4 MiB, or a few times the longest row.
+A value is text as it is written. The rules of quotes are those of Python's csv module (`kernels/read/delimited.py`). A
+document's position is the byte at which its row begins in the decompressed file. Rows do not affect each other, but for a
+quote that is never closed, which takes the rest of the file. Memory is a few blocks of 4 MiB, or a few times the longest row.
 
 Arrow's CSV reader is five times as fast and is not used: it has no offsets of rows, and fails for a whole block with one
 invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
@@ -25,10 +25,10 @@ from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import byte_ranges, chunks, is_one_text
+from datapipe.stage.decoding import byte_ranges, chunks, is_one_text, too_long
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import undecodable
-from stages.read._rows import Rows, row_blocks, too_long
+from stages.read._rows import Rows, row_blocks
 
 _NO_QUOTE = "none"
 _EXPECTED_OTHER = "Expected another character, or another `delimiter`: the default is a tab for .tsv files, else a comma"
@@ -92,8 +92,7 @@ class Csv(ContentReader):
         return file.compression is None and self.quote == _NO_QUOTE and self._escape is None
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other
-        file is one split: whether a byte lies within quotes depends on all before it."""
+        """Byte ranges of a plain file without quotes and escapes, whose rows are lines; any other file is one split."""
         is_cut = self._has_line_rows(file) and not file.is_one_text
         return byte_ranges(file, target_bytes) if is_cut else [Split(file=file)]
 
@@ -158,7 +157,7 @@ class Csv(ContentReader):
             return beginning
         row = beginning.part(0, 1)
         is_long = row.stops[0] - row.starts[0] > self.max_row_bytes
-        error = too_long(self.max_row_bytes) if is_long else _not_text(row).get(0)
+        error = too_long(self.max_row_bytes, "row") if is_long else _not_text(row).get(0)
         if error is not None:
             error = f"the header: {error}"
             return Rejected(position=row.byte_offset, error=error, excerpt=row.excerpt(0), is_file_damage=True)
@@ -239,7 +238,7 @@ class _Table:
             errors[last] = f"the file is cut off: it ends within its last row, which has {errors[last]}"
         errors |= _not_text(rows)
         long = np.flatnonzero(rows.stops - rows.starts > self.max_row_bytes).tolist()
-        return errors | dict.fromkeys(long, too_long(self.max_row_bytes))
+        return errors | dict.fromkeys(long, too_long(self.max_row_bytes, "row"))
 
 
 def _without_empty(ids: pa.Array) -> pa.Array:

@@ -49,8 +49,7 @@ class Jsonl(ContentReader):
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks whether the file has lines, and for a second member at the beginning of a
-        compressed file: at most in a 64th of it, and in 256 MiB."""
+        """Whether the file has lines, and a compressed one a second member: in at most a 64th of it, and 256 MiB."""
         if is_one_text(file, open_input):
             return replace(file, is_one_text=True)
         if file.compression not in HAVE_MEMBERS:
@@ -58,8 +57,7 @@ class Jsonl(ContentReader):
         return replace(file, has_members=has_members(file, open_input))
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file; ranges of stored bytes of a file of many members. Which lines belong to a range:
-        `datapipe/stage/decoding/lines.py`. Any other compressed file is one split."""
+        """Byte ranges of a plain file; ranges of stored bytes of a file of many members; else the file."""
         if file.is_one_text:
             return [Split(file=file)]
         if file.compression is None:
@@ -67,8 +65,8 @@ class Jsonl(ContentReader):
         return byte_ranges(file, max(1, target_bytes // _TEXT_PER_STORED_BYTE)) if file.has_members else [Split(file=file)]
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
-        """Of a plain file the line. Of one of many members ranges that end with the member of the line and begin ever farther
-        before it, since its first line belongs to the range before. Then the whole file, which may have no lines."""
+        """Of a plain file the line. Of many members ranges that begin ever farther before the member of the line, since its
+        first line belongs to the range before. Then the whole file."""
         if file.compression is None and position > len(BOM):
             yield Split(file=file, start=position, stop=position + 1)
         member = position >> OFFSET_BITS
@@ -111,19 +109,18 @@ _MOST_NAMES = 1000
 
 def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
     """The fields of the first lines that are JSON objects."""
-    missing = {fields.text, *fields.keep}
+    wanted = {fields.text, *fields.keep}
     found: set[str] = set()
     names: dict[str, None] = {}
     types: dict[str, pa.DataType] = {}
     num_records = 0
     for record in _records(content):
         num_records += 1
-        found |= {name for name in missing if _has(record, name)}
-        missing -= found
+        own = dict.fromkeys(_names(record))
+        found |= wanted & own.keys()
+        names |= own if len(names) < _MOST_NAMES else {}
         for name in fields.keep:
             types[name] = json_joined(types.get(name, pa.null()), json_type(json_value(record, name)))
-        for name in _names(record) if len(names) < _MOST_NAMES else ():
-            names[name] = None
     return FieldsSeen(num_records=num_records, found=frozenset(found), names=tuple(names), types=types)
 
 
@@ -142,23 +139,11 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
             yield record
 
 
-def _has(record: Mapping[str, Any], name: str) -> bool:
-    """Whether an object has a field: one that dots reach in objects, or a key of this name."""
-    if name in record:
-        return True
-    value: Any = record
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True
-
-
 def _names(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The names of all fields that a mixture can name: a key inside an object is out of reach if it has a dot itself."""
+    """The names of all fields that a mixture can name: keys inside an object, and below a key, have no dots."""
     for name, value in record.items():
         if above and "." in name:
             continue
         yield f"{above}{name}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "." not in name:
             yield from _names(value, f"{above}{name}.")

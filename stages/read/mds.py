@@ -85,8 +85,7 @@ class _Listed:
 
 
 def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
-    """What the index beside a shard says of it; None without an index. Raises _DamagedShardError
-    where it does not list the shard, or says another size."""
+    """The entry of the shard in the index beside it; None without an index. Raises _DamagedShardError."""
     name = file.path.rpartition("/")[2]
     at = file.url.rindex(name)
     try:
@@ -128,8 +127,7 @@ def _shards_of(content: bytes) -> dict[str, _Listed]:
 
 
 class _Checked:
-    """The content of a shard, whose size and hashes are compared with the index at its end. A hash
-    of an algorithm that this machine does not know is not compared."""
+    """The content of a shard, whose size and hashes of known algorithms are compared with the index at its end."""
 
     def __init__(self, chunks: Iterator[bytes], listed: _Listed | None) -> None:
         self._chunks, self._listed = chunks, listed
@@ -166,8 +164,7 @@ def _hash_of(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
-    """A column of a shard, of `size` bytes, None where each sample has its own. `path`: names that
-    reach into its JSON, none for a JSON string; None for the JSON itself."""
+    """A column of `size` bytes, None if it varies. `path`: names in its JSON, () for a JSON string; None for the JSON."""
 
     number: int
     encoding: str
@@ -177,8 +174,7 @@ class _Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shard:
-    """A shard whose stream stands at its first sample: columns by name in the order of a sample,
-    and (num_samples,) int64 bytes."""
+    """A shard whose stream stands at its first sample: columns in their order, and (num_samples,) int64 bytes."""
 
     columns: dict[str, _Column]
     sizes: np.ndarray

@@ -1,7 +1,7 @@
 """Parquet: one row, one document, read by row groups.
 
-Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from. A damaged row group
-loses the rows from the damage on and nothing else: one reject, since their number may be unknown.
+Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from. A damaged row
+group loses the rows from the damage on and nothing else: one reject, since their number may be unknown.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Opened(OpenedFile):
             raise ValueError(f"fewer rows than the {num_rows} of the footer")
 
     def _is_readable(self, numbers: Sequence[int], names: list[str]) -> bool:
-        """Whether pyarrow can plan the reading of row groups: it then asks for the first chunk, which is refused. Where it
-        cannot, the process ends when pyarrow is asked for the description of a column."""
+        """Whether pyarrow can plan the reading of row groups: it then asks for the first chunk, which is refused. Otherwise
+        the process would end when pyarrow describes a column."""
         refusing = _RefusingStream(self._watched.stream)
         planning = pq.ParquetFile(pa.PythonFile(refusing, mode="r"), metadata=self._file.metadata, pre_buffer=True)
         try:
@@ -86,9 +86,8 @@ class _Opened(OpenedFile):
         return True
 
     def _checked_columns(self, number: int, names: list[str]) -> list[str]:
-        """The columns of texts that hold nothing but a dictionary and numbers of its entries, and so many rows that the texts
-        may take far more memory than the file declares. Others decode to about the sizes in the footer. Raises ValueError where
-        a column holds another number of values than the row group has rows."""
+        """The columns of texts that may take far more memory than the file declares: nothing but a dictionary and numbers of
+        its entries. Raises ValueError where a column has another number of values than the row group has rows."""
         metadata, repeated = self._file.metadata, []
         for column in range(metadata.num_columns):
             described, chunk = metadata.schema.column(column), metadata.row_group(number).column(column)
@@ -105,8 +104,7 @@ class _Opened(OpenedFile):
 def _parquet_file(
     watched: WatchedStream, as_dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
-    """Opens the file. A local column chunk is read in parts, one of an object store in one request. Values of `as_dictionaries`
-    come as dictionaries; `metadata` is the footer where that is read already."""
+    """A local column chunk is read in parts, one of an object store in one request."""
     source: Any = pa.PythonFile(watched, mode="r")
     buffer_bytes = _LOCAL_READ_BYTES if isinstance(watched.stream, pa.OSFile) else 0
     options: Any = {"metadata": metadata, "buffer_size": buffer_bytes, "read_dictionary": as_dictionaries}

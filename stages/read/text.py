@@ -16,8 +16,7 @@ from stages.read._content_reader import ContentReader
 
 
 class Text(ContentReader):
-    """Reads each file as one document: UTF-8 text without byte order mark, with its line ends;
-    UTF-16 and UTF-32 where a byte order mark marks them. An empty file is an empty text."""
+    """Reads each file as one document of UTF-8, or UTF-16 and UTF-32 with a byte order mark. An empty file is an empty text."""
 
     extensions: ClassVar[tuple[str, ...]] = (".txt", ".md", ".rst")
 

@@ -34,7 +34,7 @@ _SAMPLE = {
     "last_dot": re.compile(r"((?:.*/)?[^/]+)\.([^./]+)", re.DOTALL),
 }
 _MOST_NAMES = 1 << 20
-"""Base names of an archive that are remembered. Archives of WebDataset have some thousand samples."""
+"""Base names of an archive that are remembered. Archives have some thousand samples."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -272,8 +272,7 @@ def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
 
 
 def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> _Value:
-    """A field as text, and its first byte as JSON writes it: of the first JSON member that has it,
-    or the content of the member with this ending."""
+    """A field as text, of the first JSON member that has it, or a member; and its first byte as JSON writes it."""
     value = next((value for value in (json_value(record, name) for record in objects.values()) if value is not None), None)
     if value is not None:
         text = _clean(value if isinstance(value, str) else as_json(value))

@@ -26,7 +26,7 @@ _ROUNDS = 3
 
 
 Find = Callable[[np.ndarray, np.ndarray, np.ndarray], FoundSpans]
-"""The spans of texts by their offsets, their bytes, and their rows in the batch, (num_texts,) int64."""
+"""The spans of texts by their offsets, bytes, and rows in the batch, (num_texts,) int64."""
 
 
 class Redacting(Filter):

@@ -25,15 +25,11 @@ _RULE |= {"allowlist", "allowlists"}
 _ALLOWLIST = {"id", "description", "condition", "paths", "commits", "regexTarget", "regexes", "stopwords", "targetRules"}
 _EXTEND = {"useDefault", "disabledRules", "path", "url"}
 _TYPES: dict[str, tuple[Any, str]] = {
-    "id": (str, "a text"),
-    "regex": (str, "a text"),
+    **dict.fromkeys(("id", "regex"), (str, "a text")),
+    **dict.fromkeys(("keywords", "regexes", "stopwords"), (list, "a list of texts")),
+    **dict.fromkeys(("disabledRules", "targetRules"), (list, "a list of ids")),
     "secretGroup": (int, "a number of a group"),
     "entropy": ((int, float), "a number of bits"),
-    "keywords": (list, "a list of texts"),
-    "regexes": (list, "a list of texts"),
-    "stopwords": (list, "a list of texts"),
-    "disabledRules": (list, "a list of ids"),
-    "targetRules": (list, "a list of ids"),
     "useDefault": (bool, "true or false"),
     "condition": (str, '"OR" or "AND"'),
     "regexTarget": (str, '"secret", "match" or "line"'),

@@ -32,8 +32,8 @@ _HALF_CHARACTERS = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """No secret: where one of `patterns` matches the target ("secret", "match" or "line"), or a stop word is in the secret; with
-    `needs_all` both."""
+    """No secret: where one of `patterns` matches the target ("secret", "match" or "line"), or a stop word is in the secret;
+    with `needs_all` both."""
 
     patterns: tuple[Any, ...]
     stop_words: tuple[bytes, ...]
@@ -52,8 +52,8 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
-    """A rule of the user: keywords in small letters, () to read every text; the group that is the secret, 0 for the first that took
-    part; the entropy that the secret exceeds, in bits a character, 0 for no limit; exceptions."""
+    """A rule of the user: keywords in small letters, () to read every text; the group that is the secret, 0 for the first that
+    took part; the entropy that the secret exceeds, in bits a character, 0 for no limit; exceptions."""
 
     id: str
     keywords: tuple[str, ...]

@@ -39,8 +39,7 @@ _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 @lru_cache(maxsize=1 << 12)
 def shapes_of(regions: tuple[str, ...]) -> int:
-    """The shapes of numbers that the scan accepts without a word such as "tel": American ones, and
-    those with a trunk prefix."""
+    """The shapes of numbers that the scan accepts without a word such as "tel"."""
     codes = {phonenumbers.country_code_for_region(region) for region in regions}
     return (AMERICAN_SHAPES if 1 in codes else 0) | (TRUNK_SHAPES if codes - {1} else 0)
 
@@ -51,8 +50,7 @@ def is_national(spans: FoundSpans) -> np.ndarray:
 
 
 def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -> FoundSpans:
-    """The spans with every candidate cut to its valid phone number, and without candidates that
-    have none. `regions`: those of each span of `is_national`, in order."""
+    """The spans, every candidate cut to its phone number or left out. `regions`: those of each span of `is_national`."""
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
     rest = iter(regions)
     for row in np.flatnonzero((kinds == PHONE) | is_national(spans)).tolist():
@@ -66,8 +64,8 @@ def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -
 
 @lru_cache(maxsize=1 << 14)
 def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -> int:
-    """The length of the valid number in a candidate, or else of a possible one; 0: no number. `regions`: None for an international
-    number; `must_be_valid`: whether its shape alone makes it a candidate."""
+    """The length of the valid number in a candidate, or else of a possible one; 0: no number. `regions`: None for an
+    international number; `must_be_valid`: whether its shape alone makes it a candidate."""
     if regions is None:
         return _length(written, (), phonenumbers.is_valid_number) or _length(written, (), _is_possible)
     if _DATE.match(written):
@@ -81,8 +79,7 @@ def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -
 
 
 def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenumbers.PhoneNumber], bool]) -> int:
-    """The length of the number in a candidate: the whole, or without up to three last groups; 0: no
-    number. `regions` are tried in order; () for an international number."""
+    """The length of the number in a candidate: the whole, or without up to three last groups; 0: no number."""
     text = written
     for _ in range(_MAX_READINGS):
         if sum(map(str.isdigit, text)) < _MIN_DIGITS:

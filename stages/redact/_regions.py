@@ -42,8 +42,7 @@ def _table(section: str) -> Mapping[str, tuple[str, ...]]:
 
 
 class Regions(NamedTuple):
-    """Regions of national numbers: `main` ones, whose possible numbers count behind a word such as
-    tel, and `others`, of which valid numbers count."""
+    """Regions of national numbers: `main` ones, whose possible numbers count behind a word, and `others`."""
 
     main: tuple[str, ...]
     others: tuple[str, ...] = ()

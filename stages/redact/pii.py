@@ -94,8 +94,8 @@ class Pii(Redacting):
     def find(
         self, offsets: np.ndarray, data: np.ndarray, rows: np.ndarray, record: pa.RecordBatch, chosen: np.ndarray
     ) -> FoundSpans:
-        """The spans of all kinds in `kinds`, in the order of the text. `rows`: (num_docs,) int64, of the texts in `record`;
-        `chosen`: (record.num_rows, 3) int32, set to 1 for documents with a candidate, by what their regions are chosen by."""
+        """The spans of all `kinds`, in the order of the text. `rows`: of the texts in `record`; `chosen`: (record.num_rows, 3)
+        int32, set to 1 for documents with a candidate, by what their regions are chosen by."""
         wanted = sum(bit for kind, bit in _WANTS.items() if kind in self.kinds)
         if "phone" in self.kinds:
             is_auto = self.phone_regions == "auto"

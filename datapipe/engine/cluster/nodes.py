@@ -16,7 +16,7 @@ ASK_AGAIN_S = 60.0
 """Pause after which a node that lacked something is asked again."""
 
 NOTICE_S = 60.0
-"""A node gets no tasks for so long after one of its processes got SIGTERM; a drained node is gone by then."""
+"""A node gets no tasks for so long after SIGTERM; a drained node is gone by then."""
 
 SLOW_S = 15.0
 """Seconds after which a node without an answer is reported; it gets tasks once it has answered."""
@@ -58,7 +58,7 @@ class Nodes:
     _notices: list[str] = field(default_factory=list)
 
     def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
-        """Takes the nodes that are alive now, and those that got notice; the ids of those to ask."""
+        """Takes the live nodes, and those that got notice; the ids of those to ask."""
         now, before = self.clock(), self._nodes
         self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
         gone = sorted(before.keys() - self._nodes.keys())

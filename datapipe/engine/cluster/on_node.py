@@ -46,7 +46,7 @@ _MAY_BE_OF_THE_NODE = frozenset({"infrastructure", "task", "user"})
 _THREADS = 8
 
 LEAST_FREE_BYTES = 16 << 20
-"""Free space on the disk of a node for shipped stages and compiled kernels: those of the quickstart take 4 MB."""
+"""Free space for shipped stages and compiled kernels; the quickstart takes 4 MB."""
 
 Ended = tuple[list[str], Record | None, Failure | None]
 """What the node lacks, and the end of the attempt; neither a record nor a failure if the node was unfit before it."""
@@ -70,7 +70,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """One attempt at a task, as it travels. `task` is pickled, and read once the node has the same versions."""
+    """One attempt at a task, as it travels. `task` is pickled."""
 
     expectation: Expectation
     task: bytes
@@ -85,7 +85,7 @@ _fit_for: set[str] = set()
 
 
 def run_attempt(order: Order, send: Callable[[Report], bool]) -> Ended:
-    """Runs an order. Failures are returned, so that errors of the cluster mean that the cluster lost the task."""
+    """Runs an order. Failures are returned: errors mean that the cluster lost the task."""
     if lacks := _lacks(order, send):
         return lacks, None, None
     record, failure = supervise(pickle.loads(order.task), order.expectation.output, order.attempt, order.limits, send)
@@ -199,7 +199,7 @@ _shipped: dict[frozenset[tuple[str, bytes]], tempfile.TemporaryDirectory[str]] =
 
 
 def install_modules(modules: Mapping[str, bytes]) -> None:
-    """Makes shipped modules importable in this process, from a folder that only this user can open."""
+    """Makes shipped modules importable, from a folder that only this user can open."""
     content = frozenset(modules.items())
     if not modules or content in _shipped:
         return

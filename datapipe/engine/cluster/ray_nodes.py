@@ -61,7 +61,7 @@ class RayNodes:
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run tasks."""
+        """Asks all nodes, and waits for them. Raises UserError where none can run tasks."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         deadline = time.monotonic() + _PROBE_TIMEOUT_S
         self.update(0.0)
@@ -133,7 +133,7 @@ class RayNodes:
             return False
 
     def is_taken_away(self, node_id: str, error: Exception) -> bool:
-        """Whether the node that lost a task got notice. Where it is not known, the error may name it."""
+        """Whether the node that lost a task, which the error may name, got notice."""
         named = _NODE_ID.search(str(error))
         node_id = node_id or (named[1] if named else "")
         return self.known.is_leaving(node_id) or _reason_of_death(node_id) in _TAKEN_AWAY
@@ -184,7 +184,7 @@ def _alive() -> list[Node]:
 
 
 def _draining() -> list[str]:
-    """The ids of the nodes that got notice. Ray has no public name for them: without it, none is known."""
+    """The ids of the nodes that got notice. Ray has no public name for them."""
     try:
         from ray._private.state import state
 

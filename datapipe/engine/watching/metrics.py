@@ -1,4 +1,4 @@
-"""The figures of runs for Prometheus, served by the driver. A scrape reads the current `RunState`."""
+"""The figures of runs for Prometheus. A scrape reads the current `RunState`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -113,5 +113,5 @@ def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Met
 
 
 def serve_runs(state: RunState, about: dict[str, str], port: int) -> MetricsServer:
-    """Serves figures at http://127.0.0.1:port/metrics, from a thread. Raises UserError for a taken port."""
+    """Serves http://127.0.0.1:port/metrics from a thread. Raises UserError for a taken port."""
     return MetricsServer("127.0.0.1", port, "--metrics-port", RunMetrics(state, about)).start()

@@ -44,7 +44,7 @@ def status_lines(status: Status, output: str) -> Iterator[str]:
 
 
 def step_lines(steps: Sequence[Mapping[str, Any]], left: str = "") -> Iterator[str]:
-    """The number of completed steps, with the time left of all, and a line for each running step."""
+    """The number of completed steps, with the time left, and each running step."""
     states = [step["state"] for step in steps]
     yield ", ".join(filter(None, (f"{states.count('committed')} of {counted(len(states), 'step')} done", left)))
     yield from (f"  {step_text(step)}" for step in steps if step["state"] == "running")

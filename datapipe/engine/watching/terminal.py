@@ -29,7 +29,7 @@ _SILENCE_S = 10.0
 
 
 class Terminal:
-    """An observer that shows runs, from the start of each to its end. `state` observes each event first."""
+    """An observer that shows runs. `state` observes each event first."""
 
     def __init__(self, console: Console, state: RunState) -> None:
         self.console, self._state = console, state

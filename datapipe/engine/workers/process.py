@@ -49,7 +49,7 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals by which others end a process. SIGKILL is also that of the kernel where memory is full (`_num_oom_kills`)."""
 
 LONGEST_STEP_S = 5.0
-"""The most that one update adds to a silence: a driver that was stopped itself must not blame its workers."""
+"""The most that one update adds to a silence: the driver itself may have been stopped."""
 
 _TRACE_BYTES = 32 << 10
 _TRACE_S = 2.0
@@ -59,11 +59,11 @@ _LONGEST_START_S = 120.0
 """A worker that imports its libraries may be silent for so long at least, on a busy machine."""
 
 _LONGEST_END_S = 10.0
-"""How long a killed process may take to end. One that waits for a dead disk ends when the disk answers."""
+"""How long a killed process may take to end. It may wait for a dead disk."""
 
 
 class WorkerProcess:
-    """One process and its task, for the output at `url`; `environment` is added to that of this process."""
+    """One process and its task, for the output at `url`; `environment` is added to ours."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -140,7 +140,7 @@ class WorkerProcess:
         return replace(attempt, failure=_failure_of_end(status, message, self._trace_text, is_oom=is_oom))
 
     def watch(self, limits: ExecutionSpec) -> Attempt | None:
-        """Updates `message`. Ends an attempt that stalls or takes too much memory, and the process with it."""
+        """Updates `message`. Ends an attempt and process that stalls or takes too much memory."""
         if self.attempt is None or self.message is None:
             return None
         now = time.monotonic()
@@ -280,7 +280,7 @@ def _descendants(process_id: int) -> list[int]:
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:
-    """Whether a process is stopped, its CPU seconds, and its memory. Without /proc it seems to compute."""
+    """Whether a process is stopped, its CPU seconds and memory. Without /proc it seems to compute."""
     fields = stat_of(process_id)
     if not fields:
         return False, time.monotonic(), 0

@@ -148,7 +148,7 @@ def supervise(
 
 @contextmanager
 def _notice() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets instead of ending this process. Signals come to the main thread alone."""
+    """An event that SIGTERM sets instead of ending this process, in the main thread."""
     notice = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield notice

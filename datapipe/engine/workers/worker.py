@@ -24,7 +24,7 @@ from datapipe.machine.terminal import prepare_process
 
 
 def main(descriptor: int, block: int, trace: int) -> None:
-    """Serves tasks from the socket `descriptor` until it closes; `block` and `trace` are descriptors as well."""
+    """Serves tasks from a socket until it closes. All arguments are descriptors."""
     prepare_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the driver decides
     if sys.platform == "linux":  # PR_SET_PDEATHSIG of prctl(2): the kernel kills this process with its parent thread

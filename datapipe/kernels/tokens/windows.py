@@ -3,7 +3,7 @@
     (source, ordinal) ──▶ window that holds the ordinal ──▶ permuted position in it ──▶ shard of the position ──▶ address
 
 A source has room for `WINDOWS_PER_SOURCE` windows, each described by `WINDOW_WIDTH` int64. A missing window is reported;
-`loader/order/address_finder.py` lays it out. Large windows go through the Feistel rounds of `permute.py` in lanes, each
+`loader/order/grown_order.py` lays it out. Large windows go through the Feistel rounds of `permute.py` in lanes, each
 with the keys of its window: 8 to 15 ns a sample instead of 20 to 54.
 """
 

@@ -4,16 +4,14 @@
                                │ threads, a shard each: make room (folder.py), fetch and check (download.py)
     path_of(7)            ◀──  the path of a complete, checked copy, or None: the reader then reads blocks from the store
 
-To make room, shards that are not expected are deleted first, then those expected last. A shard is never deleted for one
-expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
-of processes and snapshots may share the folder.
+To make room, shards that are not expected are deleted first, then those expected last. A copy that an earlier run or another
+process left is checked before it is used. Any number of processes and snapshots may share the folder.
 
 A download that fails is tried again for `most_s`, and starts over after the same time. A shard that is missing, or damaged
 in the store, is not tried again. A full or broken disk ends all downloads with one warning. `path_of` raises none of these
 errors: the reader reads from the store and reports the store's error.
 
-Memory: `num_threads` ranges of 4 MiB. Threads are daemons that hold no reference to the cache; they end with `close`, with the
-last reference to the cache, and with the process. A fork copies no threads: the child starts its own.
+Memory: `num_threads` ranges of 4 MiB. Threads end with `close`, with the last reference to the cache, and with the process.
 """
 
 from __future__ import annotations
@@ -24,14 +22,16 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from datapipe.errors import UserError
-from datapipe.loader.cache.scheduler import DownloadScheduler
+from datapipe.loader.cache.download import DownloadCancelled, ShardDownload, StoreFailsError, is_sound
+from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.reading import RowReader
 from datapipe.machine.cache import cache_home
@@ -47,10 +47,7 @@ class ShardCache:
     """Copies of `shards`, by their index in that sequence.
 
     Args:
-        root: of the snapshot, on an object store.
-        folder: of the copies.
         budget_bytes: of all files in the folder.
-        num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
         most_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 
@@ -72,11 +69,8 @@ class ShardCache:
         self._finalizer: weakref.finalize | None = None
 
     def path_of(self, shard: int) -> Path | None:
-        """The path of a complete, checked copy; None if there is none, which costs one read of a dictionary.
-
-        Another process may delete the file before it is opened, so opening it may raise FileNotFoundError; treat that as None.
-        An open or mapped file stays readable.
-        """
+        """The path of a complete, checked copy; None if there is none. Another process may delete the file at any time; an open
+        or mapped one stays readable."""
         scheduler = self._scheduler_here()
         path = scheduler.ready.get(shard)
         if path is not None and not path.exists():
@@ -114,7 +108,6 @@ class ShardCache:
 
     @staticmethod
     def _warn(scheduler: DownloadScheduler) -> None:
-        """Warns, in the caller's thread, of a problem of a thread of the cache."""
         advice, scheduler.advice = scheduler.advice, None
         if advice is not None:
             warnings.warn(advice, RuntimeWarning, stacklevel=3)
@@ -142,17 +135,207 @@ def _stop(scheduler: DownloadScheduler, threads: list[threading.Thread]) -> None
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+_BUSY_S = 0.1
+_NO_ROOM_S = 1.0
+"""Seconds until the scheduler checks again whether another process has finished a shard, or made room."""
+
+
+class DownloadScheduler:
+    """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
+
+    `_changed` guards everything.
+    """
+
+    def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, most_s: float) -> None:
+        self.process = os.getpid()
+        self.starting = threading.Lock()  # the cache starts its threads under it
+        self.ready: dict[int, Path] = {}
+        self._root, self._shards, self._most_s = root, shards, most_s
+        self._folder = CacheFolder(folder, budget_bytes)
+        self._changed = threading.Condition()
+        self._stopped = False
+        self.advice: str | None = None  # a warning that the user has not got yet
+        self._is_off = False  # the disk failed
+        self._is_prepared = False
+        self._asked: tuple[int, ...] = ()
+        self._expected: tuple[int, ...] = ()
+        self._ranks: dict[str, int] = {}  # name of the copy -> its rank in the order of use
+        self._downloads: dict[int, ShardDownload] = {}
+        self._is_reserving = False  # one reservation at a time, or a later shard could take the room of an earlier one
+        self._not_before: dict[int, float] = {}
+        self._no_room_until = 0.0
+        self._present: set[str] = set()  # names in the folder at the last check
+        self._stamp_at = 0.0
+
+    def expect(self, shards: Sequence[int]) -> None:
+        if tuple(shards) == self._asked:
+            return
+        ranks: dict[str, int] = {}
+        for shard in shards:
+            ranks.setdefault(self._folder.file(self._shards[shard]).name, len(ranks))
+        with self._changed:
+            self._asked = tuple(shards)
+            self._expected, self._ranks = tuple(dict.fromkeys(shards)), ranks
+            for shard, download in self._downloads.items():
+                if shard not in self._expected:
+                    download.ended.set()
+            self._no_room_until = self._stamp_at = 0.0
+            self._changed.notify_all()
+
+    def lost(self, shard: int) -> None:
+        with self._changed:
+            self.ready.pop(shard, None)
+            self._changed.notify_all()
+
+    def resume(self) -> None:
+        with self._changed:
+            self._stopped = False
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            for download in self._downloads.values():
+                download.ended.set()
+            self._changed.notify_all()
+
+    def next_task(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._stopped:
+                task, wait_s = self._choose(time.monotonic())
+                if task is not None:
+                    return task
+                self._changed.wait(wait_s)
+        return None
+
+    def _choose(self, now: float) -> tuple[Callable[[], None] | None, float | None]:
+        """The next task in the order of the expected shards; or None and the seconds to wait."""
+        if not self._expected or self._is_off:
+            return None, None
+        if now >= self._stamp_at:
+            return self._stamp, None
+        wake = self._stamp_at
+        for shard in self._expected:
+            if shard in self.ready or shard in self._downloads:
+                continue
+            again = self._not_before.get(shard, 0.0)
+            if again > now:
+                wake = min(wake, again)
+            elif self._is_reserving:
+                continue
+            elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
+                wake = min(wake, self._no_room_until)  # no later shard may take the room; a shard in the folder needs none
+            else:
+                download = ShardDownload(self._root, self._shards[shard], self._most_s)
+                self._downloads[shard], self._is_reserving = download, True
+                return partial(self._fetch, shard, download), None
+        return None, wake - now
+
+    def _stamp(self) -> None:
+        """Claims the expected copies for another minute, if it is time, and removes those that other processes have deleted."""
+        with self._changed:
+            if time.monotonic() < self._stamp_at:
+                return
+            self._stamp_at = time.monotonic() + CLAIM_S / 3
+            held = [(shard, self.ready[shard]) for shard in self._expected if shard in self.ready]
+        try:
+            self._present = self._folder.names()
+            deleted = [shard for shard, path in held if not self._folder.stamp(path.name)]
+        except FolderError as error:
+            with self._changed:
+                self._turn_off(error)
+            return
+        for shard in deleted:
+            self.lost(shard)
+
+    def _fetch(self, shard: int, download: ShardDownload) -> None:
+        """Reuses a copy in the folder, or makes room and fetches the shard. After an error the reader reads from the store."""
+        entry, reservation = self._shards[shard], None
+        try:
+            answer = self._reserve(entry)
+            if isinstance(answer, Reservation):
+                reservation = answer
+                path = download.run(self._folder, reservation, self._stamp)
+                reservation = None
+                with self._changed:
+                    self.ready[shard] = path
+            elif answer == "present":
+                self._reuse_copy(shard, entry)
+            elif answer == "busy":
+                self._not_before[shard] = time.monotonic() + _BUSY_S
+            elif entry.bytes > self._folder.budget_bytes:
+                self._not_before[shard] = float("inf")
+                self._advise_more(entry)
+            else:
+                present = self._folder.names()
+                with self._changed:
+                    self._present = present
+                    if shard in self._expected:
+                        self._no_room_until = time.monotonic() + _NO_ROOM_S
+        except DownloadCancelled:
+            pass
+        except FolderError as error:
+            with self._changed:
+                self._turn_off(error)
+        except Exception as error:  # the reader's own read raises it, or succeeds
+            may_pass = isinstance(error, StoreFailsError)
+            self._not_before[shard] = time.monotonic() + self._most_s if may_pass else float("inf")
+        finally:
+            if reservation is not None:
+                self._folder.give_up(reservation)
+            with self._changed:
+                if reservation is not None:
+                    self._no_room_until = 0.0
+                del self._downloads[shard]
+                self._changed.notify_all()
+
+    def _reserve(self, entry: ShardEntry) -> Reservation | Literal["present", "busy", "no room"]:
+        try:
+            if not self._is_prepared:
+                self._folder.prepare()
+                self._is_prepared = True
+            return self._folder.reserve(entry, self._ranks.get)
+        finally:
+            with self._changed:
+                self._is_reserving = False
+                self._changed.notify_all()
+
+    def _reuse_copy(self, shard: int, entry: ShardEntry) -> None:
+        path = self._folder.file(entry)
+        try:
+            is_reusable = is_sound(path, entry)
+        except FileNotFoundError:
+            return
+        except OSError:  # an unreadable copy is no better than a damaged one
+            is_reusable = False
+        if not is_reusable:
+            path.unlink(missing_ok=True)
+        elif self._folder.stamp(path.name):
+            with self._changed:
+                self.ready[shard] = path
+
+    def _turn_off(self, error: FolderError) -> None:
+        self._is_off = True
+        self.advice = (
+            f"the shard cache in {self._folder.path} cannot be written: {error.strerror}. Its shards stay in use; all others "
+            f"are read from the store block by block, which is slower. Free some space there, or give another cache_folder "
+            f"or a smaller cache_bytes (now {self._folder.budget_bytes})."
+        )
+        for download in self._downloads.values():
+            download.ended.set()
+
+    def _advise_more(self, entry: ShardEntry) -> None:
+        self.advice = (
+            f"{entry.path} has {entry.bytes} bytes, more than the shard cache may hold, {self._folder.budget_bytes}. It "
+            f"is read from the store block by block, which is slower. Raise cache_bytes to the size of several shards."
+        )
+
+
 CACHE_BYTES = 16 << 30
 """The default size of the cache, unless that is more than half of the free disk space."""
 
 
 class ReadAhead:
-    """Announces the next shards of iterations to the cache: of one for a loader, of all streams for a server.
-
-    Args:
-        cache: of the shards of the layout.
-        reader: of the same shards.
-    """
+    """Announces the next shards of iterations to the cache: of one for a loader, of all streams for a server."""
 
     def __init__(self, cache: ShardCache, reader: RowReader) -> None:
         self._cache, self._reader, self._lock = cache, reader, Lock()
@@ -168,7 +351,6 @@ class ReadAhead:
                 self._expect()
 
     def leave(self, stream: object) -> None:
-        """Forgets a stream that has ended."""
         with self._lock:
             if self._by_stream.pop(stream, None) is not None:
                 self._expect()
@@ -185,7 +367,6 @@ class ReadAhead:
 
 
 def plan_budget(cache_bytes: int | None, folder: Path | None) -> tuple[int, Path]:
-    """The bytes and the folder of a cache: the given ones, or the defaults."""
     folder = cache_home() / "shards" if folder is None else folder
     if cache_bytes is not None:
         return cache_bytes, folder

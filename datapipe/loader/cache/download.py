@@ -3,9 +3,7 @@
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
                retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
-Each read is one request. pyarrow does not let a process end before its requests have ended, so with one request a process that
-ends during a stall waits for one timeout, not for five.
-
+Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended.
 Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 
@@ -34,15 +32,6 @@ REFETCHES = 2
 _POLICY = RetryPolicy(first_s=0.1, longest_s=15.0)
 _CHECK_BYTES = 1 << 20
 _Answer = TypeVar("_Answer")
-_LASTING = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY_ID",
-    "NO_SUCH_BUCKET",
-    "NO_SUCH_KEY",
-    "RESOURCE_NOT_FOUND",
-    "SIGNATURE_DOES_NOT",
-)
-"""Parts of the text of pyarrow's OSErrors that mark answers which waiting does not change; the errors carry no code."""
 
 
 class StoreFailsError(Exception):
@@ -54,14 +43,7 @@ class DownloadCancelled(Exception):  # noqa: N818 (not an error)
 
 
 class ShardDownload:
-    """The download of a shard, by one thread.
-
-    Args:
-        most_s: seconds that the store may fail without a break.
-
-    Attributes:
-        ended: set to cancel the download.
-    """
+    """The download of a shard, by one thread. It ends when `ended` is set."""
 
     def __init__(self, root: Root, entry: ShardEntry, most_s: float) -> None:
         self.ended = threading.Event()
@@ -69,12 +51,8 @@ class ShardDownload:
         self._failing_since: float | None = None
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
-        """Fetches the shard into the reserved file, and commits it. Raises FolderError, StoreFailsError, or what no
-        later attempt mends: CorruptionError, and OSError for an object that is missing or closed to us.
-
-        Args:
-            between: called after each range.
-        """
+        """Fetches the shard into the reserved file, and commits it; calls `between` after each range. Raises FolderError,
+        StoreFailsError, or what no later attempt mends: CorruptionError and FileNotFoundError."""
         entry, checksum = self._entry, ""
         with closing(self._retry_io(lambda: self._root.trying_once().open_input(entry.path))) as stream:
             num_bytes = self._retry_io(stream.size)
@@ -99,8 +77,6 @@ class ShardDownload:
         return content
 
     def _retry_io(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request, which is retried with growing pauses for `most_s`."""
-
         def attempt() -> _Answer:
             if self.ended.is_set():
                 raise DownloadCancelled
@@ -113,7 +89,7 @@ class ShardDownload:
     def _pause_after(self, error: OSError, number: int) -> float:
         self._failing_since = self._failing_since or time.monotonic()
         pause_s = _POLICY.pause_s(number)
-        if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):
+        if isinstance(error, FileNotFoundError):
             raise error
         if time.monotonic() - self._failing_since + pause_s > self._most_s:
             raise StoreFailsError from error
@@ -121,10 +97,7 @@ class ShardDownload:
 
 
 def descriptor_checksum(descriptor: int) -> str:
-    """Checksum of an open local file.
-
-    The file is read and not mapped: a failing disk then raises an OSError, where a map would kill the process.
-    """
+    """Checksum of an open local file, which is read: on a failing disk, a map would kill the process."""
     offsets = range(0, os.fstat(descriptor).st_size, _CHECK_BYTES)
     return chunks_checksum(os.pread(descriptor, _CHECK_BYTES, offset) for offset in offsets)[0]
 

@@ -3,13 +3,13 @@
     <folder>/8f3c….arrow     a shard, named by its checksum: any snapshot that has this shard may use it
     <folder>/8f3c….part      a shard in progress, owned by the process that holds its flock; allocated at its full size
 
-Every decision is made under a flock of the folder, so shards and `.part` files never exceed the budget together, for any number
-of processes. The operating system releases both locks when their holder dies, by SIGKILL too. A process that meets an unlocked
-`.part` file takes it over or deletes it. There is no other state, and nothing to repair.
+Every decision is made under a flock of the folder, so shards and `.part` files never exceed the
+budget together, for any number of processes. The operating system releases both locks when their
+holder dies. A process that finds an unlocked `.part` file takes it over or deletes it.
 
-A process stamps the files that it still expects (by their modification time), and does not delete files that another process
-stamped in the last minute. A file that another process has mapped may be deleted: on Linux its bytes stay readable, and on the
-disk, until they are unmapped.
+A process stamps the files that it still expects (by their modification time), and does not delete
+files that another process stamped in the last minute. A file that another process has mapped may be
+deleted: its bytes stay readable until they are unmapped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ CLAIM_S = 60.0
 """The time that a stamp protects a file from other processes. Stamps are renewed three times as often."""
 
 Rank = Callable[[str], int | None]
+"""The name of a file -> its rank in the order of use, from 0; None for files that are not expected."""
 
-_NAME = re.compile(r"[0-9a-f]{32}\.(arrow|parquet|part)")
+_NAME = re.compile(r"[0-9a-f]{32}\.(arrow|parquet)")
 
 
 class FolderError(OSError):
@@ -45,8 +46,7 @@ class Reservation:
     """Room for one file, locked until it is committed or given up.
 
     Attributes:
-        descriptor: of the `.part` file, open for reading and writing, allocated at the size of the shard.
-        name: of the finished file.
+        descriptor: of the `.part` file, allocated at the size of the shard.
     """
 
     descriptor: int
@@ -54,11 +54,7 @@ class Reservation:
 
 
 class CacheFolder:
-    """One process's view of the folder.
-
-    Args:
-        budget_bytes: limit of all its files together, those of other processes and snapshots included.
-    """
+    """One process's view of the folder, whose files have at most `budget_bytes` together."""
 
     def __init__(self, path: Path, budget_bytes: int) -> None:
         self.path = path
@@ -67,7 +63,6 @@ class CacheFolder:
         self._stamping = threading.Lock()
 
     def file(self, entry: ShardEntry) -> Path:
-        """The path of the copy of a shard, whether it exists or not."""
         return self.path / f"{_digest(entry)}{Path(entry.path).suffix}"
 
     def prepare(self) -> None:
@@ -80,17 +75,11 @@ class CacheFolder:
                     (self.path / name).unlink()
                     os.close(descriptor)
 
-    def reserve(
-        self, entry: ShardEntry, rank: Callable[[str], int | None]
-    ) -> Reservation | Literal["present", "busy", "no room"]:
+    def reserve(self, entry: ShardEntry, rank: Rank) -> Reservation | Literal["present", "busy", "no room"]:
         """Makes room for a shard, by deleting the files that are needed last.
 
-        Args:
-            rank: name of a file -> its rank in the order of use, from 0; None for files that are not expected.
-
-        Returns:
-            A reservation. "present": the shard is in the folder. "busy": another process is fetching it. "no room": all files
-            in the folder are needed earlier, or by another process.
+        "present": the shard is in the folder. "busy": another process is fetching it. "no room":
+        all files in the folder are needed earlier, or by another process.
         """
         final = self.file(entry)
         own_rank = rank(final.name)  # None if the shard is not expected any more
@@ -144,7 +133,6 @@ class CacheFolder:
         return True
 
     def names(self) -> set[str]:
-        """The names of all files in the folder."""
         with disk_errors():
             return set(self._sizes()) if self.path.is_dir() else set()
 
@@ -153,15 +141,11 @@ class CacheFolder:
         free = self.budget_bytes - sum(size for name, size in sizes.items() if name != part) - wanted
         evictable: list[tuple[float, str]] = []
         for name in sizes:
-            if _NAME.fullmatch(name) is None or name.endswith(".part"):
+            if _NAME.fullmatch(name) is None or self._is_claimed(name):
                 continue
             their_rank = rank(name)
-            if self._is_claimed(name):
-                continue
-            if their_rank is None:
-                evictable.append((float("inf"), name))
-            elif their_rank > own_rank:
-                evictable.append((their_rank, name))
+            if their_rank is None or their_rank > own_rank:
+                evictable.append((float("inf") if their_rank is None else their_rank, name))
         if free + sum(sizes[name] for _, name in evictable) < 0:
             return False
         for _, name in sorted(evictable, reverse=True):
@@ -173,7 +157,6 @@ class CacheFolder:
         return True
 
     def _is_claimed(self, name: str) -> bool:
-        """Whether another process stamped the file last, within the last minute."""
         try:
             stamp = os.stat(self.path / name).st_mtime_ns
         except FileNotFoundError:
@@ -181,7 +164,6 @@ class CacheFolder:
         return stamp != self._stamps.get(name) and time.time_ns() - stamp < CLAIM_S * 1e9
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of each file, by name; folders are not counted."""
         sizes = {}
         with os.scandir(self.path) as items:
             for item in items:
@@ -195,8 +177,7 @@ class CacheFolder:
     def _lock_part(self, part: Path, *, create: bool = False) -> int | None:
         """Opens and locks a `.part` file; None if another process holds it, or if there is none.
 
-        The holder may finish the file between the open and the lock. The locked file then has its final name and must not be
-        touched. Files are created under the lock of the folder, so comparing the inode of the name tells.
+        The holder may finish the file between the open and the lock. The locked file then has its final name.
         """
         try:
             descriptor = lock_file(part, is_created=create)

@@ -28,14 +28,7 @@ MOST_STEPS = 1 << 40
 
 
 class RunSteps:
-    """The steps of one run over a split, without its rows: what a client of a service knows of a `BatchOrder`.
-
-    Attributes:
-        lineage: which mixture and which batch size hold from which step on.
-        sources: names; the field `sources` of a batch holds indices into them.
-        drop_last: whether rows at the end of a run that make no whole batch are left out. They are not in a validation.
-        steps: steps to samples.
-    """
+    """The steps of one run over a split, without its rows: what a client of a service knows of a `BatchOrder`."""
 
     def __init__(
         self, key: OrderKey, lineage: Lineage, sources: tuple[str, ...], num_samples: int | None, drop_last: bool
@@ -51,11 +44,9 @@ class RunSteps:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps, skipped ones included; None for a run without end."""
         return self.steps.num_steps
 
     def check_step(self, step: int) -> None:
-        """Raises UserError for a step outside the run."""
         check_step_number(step)
         if step < 0 or (self.num_steps is not None and step >= self.num_steps):
             last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
@@ -63,12 +54,7 @@ class RunSteps:
 
 
 class BatchOrder(RunSteps):
-    """The order of all batches of one run over a split.
-
-    Attributes:
-        inventory: the rows that the snapshot holds.
-        sample_order: samples to addresses.
-    """
+    """The order of all batches of one run over a split."""
 
     def __init__(self, inventory: Inventory, lineage: Lineage, drop_last: bool = True) -> None:
         self.inventory, self.layout = inventory, inventory.layout
@@ -81,7 +67,6 @@ class BatchOrder(RunSteps):
             self._left_out[number] = min(since, self._left_out.get(number, since))
 
     def num_rows(self, step: int) -> int:
-        """Rows of the global batch at `step`."""
         start, stop = self.steps.samples(step)
         return stop - start
 
@@ -90,19 +75,14 @@ class BatchOrder(RunSteps):
         return np.arange(*self.steps.samples(step), dtype=np.int64)
 
     def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample: (n,) int64. Rows of left-out shards are replaced.
-
-        Args:
-            attempt: 0 for the regular address; k for the k-th replacement of an unreadable one.
-        """
+        """The address of each sample, or of its k-th replacement: (n,) int64. Rows of left-out shards are replaced."""
         return self.sample_order.addresses_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
 
         Args:
-            num_epochs: epochs of its source to search. None: the epochs that begin before sample `stop`.
-            stop: by default the end of a finite run. An endless run is searched for one epoch then.
+            num_epochs: by default those that begin before sample `stop`, or before the end; of an endless run, one.
         """
         stop = self.sample_order.num_samples if stop is None else stop
         if num_epochs is None and stop is not None and self.inventory.split == "train":
@@ -110,12 +90,10 @@ class BatchOrder(RunSteps):
         return self.sample_order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
     def left_out_documents(self, step: int) -> frozenset[bytes]:
-        """Keys of the documents that the run itself leaves out at `step`: their tokens are padding."""
         return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
 
 
 def check_step_number(step: object) -> None:
-    """Raises UserError for a value that is no step of any run."""
     if isinstance(step, bool) or not isinstance(step, Integral):
         raise UserError(f"step {step!r} of type {type(step).__name__}: expected a whole number.")
     if int(step) >= MOST_STEPS:
@@ -147,28 +125,26 @@ def begin_run(
 
 
 def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
-    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`.
+    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`, a new run.
 
-    Args:
-        saved: the lineage in the state.
-        here: the order of a new run, as the loader was opened.
-        migrate: whether the mixture or the data may have changed. Each source continues after the samples drawn so far.
-        restart: sources that may hold other rows than before; they start over.
-
-    Raises SnapshotError, with the differences, for a change that is not allowed.
+    `migrate` and `restart` are those of `LoaderOptions`. Raises SnapshotError for a change that is not allowed.
     """
     inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
     sample = _next_sample(saved, step, here)
     lineage = saved
     held = saved.mixture_at(sample)
     changes = _changes(saved.mixtures[-1], wanted, inventory)
-    if changes or _cuts_a_group(held, sample, saved.global_batch_size, here.lineage.global_batch_size):
+    # another batch size that begins within a group of rows of one source begins a new group there
+    cuts_a_group = saved.global_batch_size != here.lineage.global_batch_size and (sample - held.sample) % held.recipe.group_rows
+    if changes or cuts_a_group:
         if changes and not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
+            others = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
+            advice = f", and `restart={others}` to start over the sources that hold other rows" if others else ""
             raise SnapshotError(
                 f"the loader state is of another {kind}: {'; '.join(changes)}. Open the snapshot and the mixture that it was "
                 f"saved with (snapshot='{held.snapshot[:12]}'); or pass `migrate=True` to switch to these at step {step}, with "
-                f"each source continuing after the samples drawn so far{_restart_advice(changes)}."
+                f"each source continuing after the samples drawn so far{advice}."
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
@@ -204,16 +180,6 @@ def _past_the_end(step: int, num_samples: int, global_batch_size: int) -> str:
     )
 
 
-def _cuts_a_group(era: MixtureEra, sample: int, before: int, after: int) -> bool:
-    """Whether another batch size begins within a group of rows of one source, so that a new one must begin there."""
-    return before != after and (sample - era.sample) % era.recipe.group_rows > 0
-
-
-def _restart_advice(changes: list[str]) -> str:
-    changed = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
-    return f", and `restart={changed}` to start over the sources that hold other rows" if changed else ""
-
-
 def _next_sample(saved: Lineage, step: int, here: BatchOrder) -> int:
     sample = Steps(saved.batches, (), None, drop_last=True).samples(step)[0]
     if here.inventory.split == "validation":
@@ -241,19 +207,16 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
     """The differences between an era and the loader's own recipe and data, in words."""
     if inventory.split == "validation":
         return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
-    rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))] + [
-        f"source '{name}' {_change_of_rows(era, inventory, name)}"
-        for name in sorted(wanted.drawn)
-        if not inventory.has_all_of(name, era)
-    ]
+    rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))]
+    for name in sorted(wanted.drawn):
+        grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
+        if name not in era.data:
+            rows.append(f"source '{name}' is new")
+        elif not inventory.holds(name, era):
+            rows.append(f"source '{name}' holds other rows")
+        elif grown:
+            rows.append(f"source '{name}' has grown by {grown} generation{'s' * (grown > 1)}")
     return differences(era.recipe, wanted) + rows
-
-
-def _change_of_rows(era: MixtureEra, inventory: Inventory, name: str) -> str:
-    if name not in era.data:
-        return "is new"
-    grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
-    return f"has grown by {grown} generation{'s' * (grown > 1)}" if inventory.holds(name, era) else "holds other rows"
 
 
 def _migrated(
@@ -272,7 +235,8 @@ def _migrated(
     kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
     generations = {**era.generations, **inventory.generations}
     for name in kept.keys() & inventory.digests.keys():
-        generations[name] = _generations_after(era, name, kept[name], len(inventory.digests[name]))
+        before, count = era.generations_of(name), len(inventory.digests[name])
+        generations[name] = before if before.count == count else before.grown(count, era.sizes[name], kept[name])
     return replace(
         begin_era(inventory, wanted, step, sample),
         num_drawn=kept,
@@ -282,14 +246,7 @@ def _migrated(
     )
 
 
-def _generations_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Generations:
-    """The generations of a source from which `num_drawn` samples were drawn, in a snapshot with `count` of them."""
-    held = era.generations_of(name)
-    return held if held.count == count else held.grown(count, era.sizes[name], num_drawn)
-
-
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
-    """Raises UserError for a shard that does not exist."""
     shards = ShardTable.of(inventory.snapshot.shards)
     if skips.shards and inventory.split == "validation":
         raise UserError("skip_shards: only the training split replaces rows; the validation split reads every row once.")
@@ -301,7 +258,6 @@ def _check_skips(inventory: Inventory, skips: Skips) -> None:
 
 
 def run_order(snapshot: Snapshot) -> SampleOrder:
-    """The order of the samples of a run that begins with this snapshot."""
     inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
     return begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
 

@@ -5,21 +5,23 @@
     ordinal     0 ── generation 0 ── | generation 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
                                                       └ the run moves to a snapshot that has generation 1
 
-A run that moves to a snapshot with more generations finishes its epoch with unchanged samples, draws the new generations, and
-then begins epochs over all of them. No row repeats before its epoch ends, and the later snapshot still gives all earlier
-batches. A source era is the range of samples between two moves.
+A run that moves to a snapshot with more generations finishes its epoch with unchanged samples,
+draws the new generations, and then begins epochs over all of them, so the later snapshot still
+gives all earlier batches. A source era is the range of samples between two moves.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.errors import SnapshotError
+from datapipe.kernels.tokens import windows as kernels
 from datapipe.kernels.tokens.permute import invert, permute
 from datapipe.loader.order.source_order import SourceOrder, Window
 
@@ -39,12 +41,7 @@ class Generations:
     epochs: int = 0
 
     def grown(self, count: int, size: int, num_drawn: int) -> Generations:
-        """The generations after a move to a snapshot with `count` of them.
-
-        Args:
-            size: samples of an epoch before the move.
-            num_drawn: samples drawn before the move.
-        """
+        """The generations after a move to a snapshot with `count` of them."""
         whole = max(0, -(-(num_drawn - self.origin) // size) - 1) if size else 0
         return Generations(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
 
@@ -69,7 +66,6 @@ class SourceEra:
 
     @property
     def size(self) -> int:
-        """Samples of an epoch."""
         return self.starts[-1]
 
     @property
@@ -89,7 +85,6 @@ def source_eras(moves: Sequence[tuple[int, Generations]], sizes: Sequence[int]) 
 
     Args:
         moves: for each era, the samples drawn before it, and its generations.
-        sizes: samples of one epoch of each generation.
 
     Raises SnapshotError for moves that no run makes: they are read from states.
     """
@@ -125,12 +120,7 @@ def _next_era(before: SourceEra | None, start: int, generations: Generations, si
 
 
 class GrownOrder:
-    """The samples of one source.
-
-    Args:
-        generations: the order of each generation.
-        eras: as `source_eras` makes them.
-    """
+    """The samples of one source: the order of each generation, and the eras."""
 
     def __init__(self, generations: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
         self._generations, self._eras = tuple(generations), tuple(eras)
@@ -141,11 +131,9 @@ class GrownOrder:
 
     @cached_property
     def size(self) -> int:
-        """Samples of an epoch of the last era."""
         return self._eras[-1].size
 
     def window_at(self, ordinal: int) -> Window:
-        """As `SourceOrder.window_at`."""
         number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
         window, row, shift = self._generations[number].window_at(within), self._first_rows[number], ordinal - within
         entries = window.entries.copy()
@@ -154,12 +142,7 @@ class GrownOrder:
         return replace(window, first=window.first + shift, stop=window.stop + shift, base=base, entries=entries)
 
     def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
-        """The ordinals, of the same epochs, whose rows replace unreadable rows: (n,) int64.
-
-        Args:
-            ordinals: (n,) int64, samples of the source, counted over all epochs.
-            attempt: k for the k-th replacement; at least 1.
-        """
+        """The ordinals, of the same epochs, whose rows are the k-th replacements of unreadable rows: (n,) int64."""
         out = np.empty(len(ordinals), np.int64)
         era_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         for number in np.unique(era_of).tolist():
@@ -195,7 +178,6 @@ class GrownOrder:
         return sorted(of_row)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
-        """As `SourceOrder.windows_from`."""
         while True:
             era = self._eras[bisect_right(self._origins, ordinal) - 1]
             number, within = era.split(ordinal)
@@ -206,3 +188,81 @@ class GrownOrder:
                     break
                 yield first - within + ordinal, [self._first_shards[number] + shard for shard in shards]
             ordinal = end
+
+
+MOST_BYTES = 64 << 20
+"""Of the windows in the tables; past it, the tables start over."""
+
+
+class _Tables(NamedTuple):
+    """Windows as kernels read them, (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64; by line, the memory's owner."""
+
+    windows: np.ndarray
+    kept: Mapping[int, Window]
+
+
+class AddressFinder:
+    """Addresses of the samples of each source, by one kernel call for all. Several threads may call `find` at once.
+
+    The tables hold the two windows that each source used last. They are replaced, never changed: a call works with the tables
+    that it took, so the memory that a kernel reads lives until it returns.
+    """
+
+    def __init__(self, orders: Sequence[GrownOrder], source_starts: np.ndarray) -> None:
+        self._orders, self._source_starts = tuple(orders), source_starts
+        self._tables = self._empty()
+
+    def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[GrownOrder, ...], np.ndarray]]:
+        """A copy begins with empty tables: those of the original hold addresses of its memory."""
+        return AddressFinder, (self._orders, self._source_starts)
+
+    def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
+        """The address of each sample: (n,) int64.
+
+        Args:
+            sources, ordinals: (n,) int64; ordinals count over all epochs of the source.
+            attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
+        """
+        if attempt:
+            ordinals = self._replaced(sources, ordinals, attempt)
+        addresses = np.full(len(sources), -1, np.int64)
+        tables = self._tables
+        while kernels.find_addresses(sources, ordinals, tables.windows, addresses):
+            tables = self._with_windows(tables, sources, ordinals, np.flatnonzero(addresses < 0))
+            if not attempt:  # replacements lie anywhere in their epoch: their windows would push out those in use
+                self._tables = tables
+        return addresses
+
+    def _replaced(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int) -> np.ndarray:
+        out = np.empty_like(ordinals)
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            out[here] = self._orders[source].replaced(ordinals[here], attempt)
+        return out
+
+    def _with_windows(self, tables: _Tables, sources: np.ndarray, ordinals: np.ndarray, missing: np.ndarray) -> _Tables:
+        """`tables` with the window of the first missing sample of each source instead of the older of its windows."""
+        of_missing, first_of = np.unique(sources[missing], return_index=True)
+        new = [
+            (source, self._orders[source].window_at(ordinal))
+            for source, ordinal in zip(of_missing.tolist(), ordinals[missing[first_of]].tolist())
+        ]
+        if sum(window.num_bytes for window in [*tables.kept.values(), *(window for _, window in new)]) > MOST_BYTES:
+            tables = self._empty()
+        windows, kept = tables.windows.copy(), dict(tables.kept)
+        for source, window in new:
+            older, newer = source * kernels.WINDOWS_PER_SOURCE, source * kernels.WINDOWS_PER_SOURCE + 1
+            if newer in kept:
+                windows[older], kept[older] = windows[newer], kept[newer]
+            windows[newer], kept[newer] = _line(window, int(self._source_starts[source])), window
+        return _Tables(windows, kept)
+
+    def _empty(self) -> _Tables:
+        num_lines = len(self._orders) * kernels.WINDOWS_PER_SOURCE
+        return _Tables(np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), {})
+
+
+def _line(window: Window, source_start: int) -> list[int]:
+    permutation = window.permutation.ctypes.data if len(window.permutation) else 0
+    entries = window.entries.ctypes.data
+    return [window.first, window.stop, permutation, source_start + window.base, len(window.entries) // 2, entries]

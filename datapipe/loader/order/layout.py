@@ -31,8 +31,7 @@ class Layout:
         source_starts: (num_sources + 1,) int64.
         shard_starts: (num_shards + 1,) int64.
         source_shards: (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1].
-        generation_shards: of each source, (num_generations + 1,) shards: the first of each generation, and the end. A source
-            has at least one.
+        generation_shards: of each source, (num_generations + 1,) shards: the first of each generation, and the end.
     """
 
     sources: tuple[str, ...]
@@ -47,7 +46,6 @@ class Layout:
         return int(self.shard_starts[-1])
 
     def size(self, source: int) -> int:
-        """Number of sequences of a source."""
         return int(self.source_starts[source + 1] - self.source_starts[source])
 
     def find(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +55,6 @@ class Layout:
         return shards, addresses - self.shard_starts[shards]
 
     def source_of(self, addresses: np.ndarray) -> np.ndarray:
-        """Source number of each address: (n,) int64."""
         return np.searchsorted(self.source_starts, addresses, side="right") - 1
 
 

@@ -21,7 +21,6 @@ from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.shard_table import ShardTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,6 @@ class MixtureEra:
         num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
         data: by source, a digest of its rows, as `short_digest` writes it.
         sizes: by source, samples of one epoch.
-        generations: by source; `Generations()` if absent.
-        snapshot: fingerprint of the snapshot.
     """
 
     step: int
@@ -51,10 +48,9 @@ class MixtureEra:
 
 @dataclass(frozen=True, kw_only=True)
 class Skips:
-    """The steps, documents and shards that a run leaves out.
+    """What a run leaves out.
 
     Attributes:
-        steps: ranges (start, stop) of steps that are not handed out.
         documents: key in hex -> the first step at which its tokens are padding.
         shards: path -> the first step at which its rows are replaced by other rows of the source.
     """
@@ -100,11 +96,7 @@ class Lineage:
         return self.mixtures[bisect_right(self.mixtures, sample, key=lambda era: era.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
-        """This lineage with batches of `size` rows from `step` on; later eras of batch size are dropped.
-
-        Args:
-            sample: first sample of `step`. The step before it may be a smaller one, the last of a run that goes on.
-        """
+        """This lineage with batches of `size` rows from `step`, whose first sample is `sample`; later sizes are dropped."""
         kept = tuple(era for era in self.batches if era.step < step)
         if not kept or kept[-1].size != size or sample < kept[-1].sample + (step - kept[-1].step) * size:
             kept = (*kept, BatchEra(step=step, sample=sample, size=size))
@@ -129,7 +121,10 @@ class Lineage:
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
     """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
     in order, their sizes and checksums, and how the source is drawn."""
-    offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
+    shards = layout.shards
+    sequences = shards.column("sequences").cast(pa.string())
+    line = compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
+    offsets, lines = columns.text_buffers(columns.as_large_string(line))
     digests: dict[str, tuple[str, ...]] = {}
     for name, borders in zip(layout.sources, layout.generation_shards):
         digest, of_source = xxhash.xxh3_128(snapshot.sources[name].order_json), list[str]()
@@ -138,12 +133,6 @@ def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, .
             of_source.append(short_digest(digest.digest()))
         digests[name] = tuple(of_source)
     return digests
-
-
-def _shard_lines(shards: ShardTable) -> pa.Array:
-    """A line break, path, sequences and checksum of each shard."""
-    sequences = shards.column("sequences").cast(pa.string())
-    return compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
 
 
 def short_digest(digest: bytes) -> str:

@@ -3,14 +3,13 @@
     sample g  ->  group g // R  ->  segment  ->  down a tree of two-way splits  ->  (source, ordinal of the group)
                                                                                 ->  ordinal: samples of that source before g
 
-Rows come in groups of R = `group_rows` rows of one source, counted from the first sample of the mixture: 1 unless the loader
-asks for more. To what follows, a group is a sample.
+Rows come in groups of R = `group_rows` rows of one source, counted from the first sample of the
+mixture: 1 unless the loader asks for more. To what follows, a group is a sample.
 
 A run is a sequence of segments with constant weights (`segments.py`). Each finite segment gives every source a whole number of
-samples, chosen so that at each border every source is within one sample of its exact share of all samples so far. Within a
-segment those counts are the leaves of a Huffman tree; in the last, endless segment the weights themselves are. Of the first n
-samples that reach a node whose children weigh a and b, the left child gets floor((n*a + floor((a+b)/2)) / (a+b)): within half
-a sample of its share, and exactly a of the first a + b.
+samples, so that at each border every source is within one sample of its exact share of all samples so far. Within a segment
+those counts are the leaves of a Huffman tree; in the last, endless segment the weights are. Of the first n samples that reach a
+node whose children weigh a and b, the left child gets floor((n*a + floor((a+b)/2)) / (a+b)): within half a sample of its share.
 
 The bound. A child inherits its parent's error, scaled by its share of the parent, and adds at most half a sample. Two levels
 of a Huffman tree at least halve a weight: let v be a child of p, p a child of g, and u the sibling of p. When v was joined, v
@@ -18,13 +17,12 @@ was among the two lightest nodes, and u (or a part of u) existed and was no ligh
 twice v. The errors on the way down add up to less than (1 + 1 + 1/2 + 1/2 + 1/4 + ...) / 2 = 2. A segment starts and ends
 within one sample of the exact shares, and the line between two borders is no farther from them. So **every source is within
 three samples of its exact share after every prefix of the run**, for any weights and any number of phases, and within two
-in a run of one phase (measured: 1.0 over 1,000 tiny weights). A sample is a row of S tokens, so the bound in tokens is S
-times as large. Block-wise integer counts would round small weights away, and random draws would deviate by the square root
-of n; with these quotas no source starves and none runs ahead.
+in a run of one phase (measured: 1.0 over 1,000 tiny weights). Block-wise integer counts would round small weights away, and
+random draws would deviate by the square root of n.
 
-The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. All numbers are integers,
-and the splits above are the only rounding. A cap counts rows: where the mixture redistributes, a source gives as many whole
-groups as its cap allows; otherwise the run ends at the row that would pass it, in a group or not.
+The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. A
+cap counts rows: where the mixture redistributes, a source gives as many whole groups as its cap
+allows; otherwise the run ends at the row that would pass it.
 """
 
 from __future__ import annotations
@@ -60,16 +58,7 @@ class Node:
     right: int
 
     def left_count(self, count: int) -> int:
-        """Samples that go left, of the first `count` at this node."""
         return (count * self.left_weight + self.total // 2) // self.total
-
-    def nth_left(self, ordinal: int) -> int:
-        """The number at this node of sample `ordinal` of the left child: the least n with left_count(n + 1) > ordinal."""
-        return -(((ordinal + 1) * self.total - self.total // 2) // -self.left_weight) - 1
-
-    def nth_right(self, ordinal: int) -> int:
-        """The number at this node of sample `ordinal` of the right child."""
-        return (ordinal * self.total + self.total // 2) // (self.total - self.left_weight)
 
 
 class SplitTree:
@@ -94,25 +83,23 @@ class SplitTree:
 
     def counts(self, count: int) -> list[int]:
         """Samples of each leaf, of the first `count`."""
-        if not self.nodes:
-            return [count]
-        of_leaf, pending = [0] * self.num_leaves, [(0, count)]
-        while pending:
-            number, num_samples = pending.pop()
-            if number < 0:
-                of_leaf[~number] = num_samples
-                continue
-            node = self.nodes[number]
-            num_left = node.left_count(num_samples)
-            pending += [(node.left, num_left), (node.right, num_samples - num_left)]
-        return of_leaf
+        at = {0 if self.nodes else ~0: count}
+        for number, node in enumerate(self.nodes):  # a parent comes before its children
+            at[node.left] = node.left_count(at[number])
+            at[node.right] = at[number] - at[node.left]
+        return [at[~leaf] for leaf in range(self.num_leaves)]
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
         child = ~leaf
         while child in self._parents:
             child, is_left = self._parents[child]
-            ordinal = self.nodes[child].nth_left(ordinal) if is_left else self.nodes[child].nth_right(ordinal)
+            node = self.nodes[child]
+            half = node.total // 2
+            if is_left:  # the least n with left_count(n + 1) > ordinal
+                ordinal = -(((ordinal + 1) * node.total - half) // -node.left_weight) - 1
+            else:
+                ordinal = (ordinal * node.total + half) // (node.total - node.left_weight)
         return ordinal
 
 
@@ -137,7 +124,6 @@ class SegmentQuotas:
     """The quota of each source in one segment. Groups count as samples, from the first one of the mixture.
 
     Attributes:
-        start: first sample of the segment.
         stop: first sample of the next segment; None for the last.
         weights: by source, above 0: sample counts that add up to the length of the segment; in an endless one its weights.
         num_drawn: (num_sources,) samples of each source before `start`.
@@ -178,10 +164,7 @@ class Mixture:
     """A recipe over `sources` from sample `start` on. A source is numbered by its index in `sources`.
 
     Args:
-        sources: names.
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
-        start: the first sample of this mixture.
-        num_drawn: (num_sources,) samples of each source before `start`; 0 each by default.
         generations: of the sources that have several.
 
     Attributes:
@@ -212,14 +195,7 @@ class Mixture:
             self.end = self._first_past(recipe, caps)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Source index and ordinal of each sample.
-
-        Args:
-            samples: (n,) int64, global sample numbers, none before `start`.
-
-        Returns:
-            (n,) int64 source indices; (n,) int64 ordinals, the source's samples before this one over the whole run.
-        """
+        """Source index and ordinal over the whole run of each sample, (n,) int64 each. No sample lies before `start`."""
         rows = np.asarray(samples, np.int64) - self.start
         groups = rows if self._rows == 1 else rows // self._rows
         sources, ordinals = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
@@ -275,7 +251,6 @@ class Mixture:
 
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:
-    """The quotas of each segment: sample counts, or the weights of an endless segment."""
     planned: list[SegmentQuotas] = []
     for number, segment in enumerate(segments):
         num_drawn = borders[number]

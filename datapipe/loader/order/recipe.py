@@ -1,8 +1,4 @@
-"""The phases, caps and end of a run, from the manifest or from the loader's arguments, as one plain record.
-
-manifest ──────────┬─▶ Recipe ─▶ mixing.Mixture        as JSON: an era of the lineage in every state
-Loader(mixture=…) ─┘
-"""
+"""The phases, caps and end of a run, from the manifest or from the loader's arguments, as one plain record."""
 
 from __future__ import annotations
 
@@ -26,11 +22,9 @@ class Recipe:
     """All options that decide which source a sample comes from.
 
     Attributes:
-        sequence_length: S, tokens of a row; a sample is a row.
         phases: exact integer weights until a token position of the run; the last phase has no end.
         max_epochs: by source, for the sources with a cap.
         exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
-        total_tokens: tokens of the run; None for a run without end.
         group_rows: samples that come one after another from one source, see `mixing.py`; 1: sources are mixed row by row.
     """
 
@@ -43,12 +37,10 @@ class Recipe:
 
     @property
     def num_samples(self) -> int | None:
-        """Whole rows of the run; None for a run without end."""
         return None if self.total_tokens is None else self.total_tokens // self.sequence_length
 
     @property
     def drawn(self) -> set[str]:
-        """The sources with weight in at least one phase."""
         return {name for phase in self.phases for name, weight in phase.weights.items() if weight}
 
     @property
@@ -75,7 +67,6 @@ def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: 
 
 
 def differences(before: Recipe, after: Recipe) -> list[str]:
-    """The differences between two recipes, in words."""
     changes = [
         f"{name} {getattr(before, name)} -> {getattr(after, name)}"
         for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens", "group_rows")

@@ -3,9 +3,8 @@
     train        g -> mixture era that holds g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
     validation   g -> address g: every validation sequence once, by source, shard and row; weights do not count
 
-Each epoch of each source has its own permutation (`source_order.py`), so any sample is computed in constant time and memory,
-and the shuffle is global. Where the mixture changed, each era continues after the samples that the era before had drawn. The
-inverse, `samples_of`, gives every occurrence of a sequence in the run.
+Any sample is computed in constant time and memory. Where the mixture changed, each era continues after the samples that the era
+before had drawn. The inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from itertools import pairwise, starmap
 import numpy as np
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
+from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
@@ -32,7 +30,6 @@ class OrderKey:
     """What decides the order of each source, but for its rows.
 
     Attributes:
-        snapshot: on a client of a service, without its shards.
         window_shards: shards of a source that are mixed at a time; 0 for all.
         shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
     """
@@ -48,13 +45,10 @@ class Inventory(OrderKey):
     """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
     Attributes:
-        layout: the address of every row.
         digests: by source, a digest of the rows of its first generation, of the first two, and so on.
         data: by source, a digest of all its rows.
         generations: by source, of a new run; only of the sources that have several.
-        orders: of a new run: of each source, in the order of `layout.sources`.
-        addresses: of the samples of each source of a new run.
-        sizes: by source, samples of one epoch.
+        orders: of each source in a new run, in the order of `layout.sources`.
         removed: digest of the list of documents that were taken down; "" where there are none.
     """
 
@@ -77,10 +71,6 @@ class Inventory(OrderKey):
         """Whether an era drew from rows of a source that are here."""
         digests, count = self.digests.get(name, ()), era.generations_of(name).count
         return count <= len(digests) and digests[count - 1] == era.data.get(name)
-
-    def has_all_of(self, name: str, era: MixtureEra) -> bool:
-        """Whether an era drew from the rows of a source that are here, and there are no more."""
-        return self.holds(name, era) and era.generations_of(name).count == len(self.digests[name])
 
     def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
@@ -126,7 +116,6 @@ class SampleOrder:
     """The order of one split. Raises SnapshotError for a source with weight and no sequences.
 
     Args:
-        inventory: the rows of the split.
         eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must fit the inventory.
     """
 
@@ -141,12 +130,7 @@ class SampleOrder:
         self._check_split()
 
     def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample in `layout`: (n,) int64.
-
-        Args:
-            samples: (n,) int64, global sample numbers within the run.
-            attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
-        """
+        """The address of each sample, or of its k-th replacement, from the same source and epoch: (n,) int64."""
         if self.split == "validation":
             return samples.astype(np.int64)
         if len(self._eras) == 1 or (len(samples) and int(samples.min()) >= self._starts[-1]):
@@ -236,12 +220,10 @@ class SampleOrder:
 
     @property
     def mixture(self) -> Mixture:
-        """The mixture of the last era."""
         return self._mixture(len(self._eras) - 1)
 
     @cached_property
     def num_samples(self) -> int | None:
-        """Samples of the run, before they are cut into batches; None for a run without end."""
         if self.split == "validation":
             return self.layout.num_sequences
         return _first_end(self._eras[-1], self.mixture)
@@ -266,7 +248,6 @@ class SampleOrder:
         return self._mixtures[number]
 
     def _fits(self, number: int, source: int) -> bool:
-        """Whether era `number` drew from the rows that this snapshot has of a source."""
         return self.inventory.holds(self._mixture(number).sources[source], self._eras[number])
 
     def _check_era(self, number: int, source: int) -> None:
@@ -296,7 +277,6 @@ class SampleOrder:
 
 
 def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
-    """The mixture of an era over the sources `first`, followed by the era's other sources."""
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]

@@ -13,9 +13,9 @@ A key that a mixture lacks is as in the mixture before it:
     max_epochs, data, sizes                          null for a source that has none
     parts                                            {source: [count, origin, epochs]}: `Generations`, if there are several
 
-A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source: value} of those that change.
-The samples drawn before a mixture follow from the mixtures before it; `places` holds the counts that differ, of sources that
-started over. So a state takes about 40 bytes a source, and a mixture that changes one weight less than 100 bytes more.
+A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source:
+value} of those that change. The samples drawn before a mixture follow from the mixtures before it;
+`places` holds the counts that differ, of sources that started over.
 """
 
 from __future__ import annotations
@@ -125,14 +125,21 @@ def read_lineage(text: str) -> Lineage:
     skips = Skips(steps=saved.skip.steps, documents=saved.skip.documents, shards=saved.skip.shards)
     _check_order("batches", [(era.step, era.sample) for era in batches])
     _check_order("mixtures", [(era.step, era.sample) for era in saved.mixtures])
-    mixtures = saved.read()
-    _check_mixtures(mixtures)
+    if len(set(saved.sources)) < len(saved.sources):
+        raise ValueError("a source is listed twice")
+    eras = [_NOTHING]
+    try:
+        for era in saved.mixtures:
+            eras.append(era.read(eras[-1], saved.sequence_length, saved.sources))
+    except SnapshotError as error:  # of a mixture that cannot be drawn from
+        raise ValueError(str(error)) from error
+    _check_mixtures(eras[1:])
     if len({era.step for era in batches}) < len(batches):
         raise ValueError("two batch sizes at one step")
     steps = [step for step, _ in saved.removed]
     if steps != sorted(set(steps)):
         raise ValueError(f"takedowns at steps {steps}")
-    return Lineage(batches=batches, mixtures=mixtures, skips=skips, removals=saved.removed)
+    return Lineage(batches=batches, mixtures=tuple(eras[1:]), skips=skips, removals=saved.removed)
 
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -156,7 +163,7 @@ class _SavedSkips(_Record):
 
 
 _MAY_LACK = {"max_epochs", "places", "group_rows", "parts"}
-"""Keys that the first mixture may lack: its sources have no caps, gave nothing and did not grow; its rows are in no groups."""
+"""Keys that the first mixture may lack."""
 
 
 class _SavedEra(_Record):
@@ -239,20 +246,8 @@ class _Saved(_Record):
     skip: _SavedSkips
     removed: _Removals = ()
 
-    def read(self) -> tuple[MixtureEra, ...]:
-        if len(set(self.sources)) < len(self.sources):
-            raise ValueError("a source is listed twice")
-        eras = [_NOTHING]
-        try:
-            for saved in self.mixtures:
-                eras.append(saved.read(eras[-1], self.sequence_length, self.sources))
-        except SnapshotError as error:  # of a mixture that cannot be drawn from
-            raise ValueError(str(error)) from error
-        return tuple(eras[1:])
-
 
 def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:
-    """Raises ValueError for eras, as (step, sample), that do not rise from step 0, sample 0."""
     if begins[0] != (0, 0) or any(later[0] < earlier[0] or later[1] < earlier[1] for earlier, later in zip(begins, begins[1:])):
         raise ValueError(f"its {name} do not rise from step 0, sample 0")
 

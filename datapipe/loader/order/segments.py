@@ -24,7 +24,7 @@ UNIT = 1 << 40
 """Units of a sample in which shares are counted."""
 
 MOST_SAMPLES = 1 << 62
-"""The limit of sample numbers: a segment that would end beyond it, at the cap of a source of next to no weight, has no end."""
+"""A segment that would end beyond this sample, at the cap of a source of next to no weight, has no end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,6 @@ def plan_segments(
     A group of rows counts as a sample, and samples count from the first one of the mixture.
 
     Args:
-        start: the row of the run with which the mixture begins.
         caps: source number -> the most samples of that source. Past its cap, the other sources share its samples.
     """
     segments: list[Segment] = []
@@ -103,8 +102,6 @@ class Job:
     """A sample that may be drawn in any of several segments.
 
     Attributes:
-        source: number of its source.
-        window: numbers of the segments, ascending.
         due: whether it must be drawn in one of them. The last, unfinished sample of a source is not due.
     """
 
@@ -156,7 +153,6 @@ def match_jobs(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
 
 
 def _earliest_deadline_first(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
-    """Segments for most of the jobs that are due, in one pass over the segments."""
     segment_of: list[int | None] = [None] * len(jobs)
     starting: list[list[int]] = [[] for _ in room]
     for number, job in enumerate(jobs):
@@ -212,7 +208,6 @@ def _augment(
 def _shift(
     number: int | None, reached: Mapping[int, tuple[int, int | None]], members: list[set[int]], segment_of: list[int | None]
 ) -> None:
-    """Moves each job on the path to the next segment, the last job first."""
     while number is not None:
         job, before = reached[number]
         members[number].add(job)

@@ -5,19 +5,15 @@
     epoch      s3 s0 s6 | s1 s5 s4 | s2        the shards of the source, in an order derived from the epoch's key
     windows    ~~~~~~~~ | ~~~~~~~~ | ~~        `window_shards` at a time (3 here), their rows mixed with each other
 
-Every epoch has its own permutation of all rows. A keyed permutation is evaluated per index, so there is no shuffle
-buffer and no state.
+Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any
+shard, so one row from an object store costs one block of about 4 MiB. With windows of W shards, W
+shards are in use at a time and each is fetched once an epoch. Every shard is a random sample of its
+source when it is built, so the only cost of a window is that neighbours in one epoch are more
+likely to be near each other in the next.
 
-Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any shard, so one row from an
-object store costs one block of about 4 MiB. With windows of W shards, W shards are in use at a time and each is fetched once
-an epoch: the bytes fetched per sample are the bytes of a row. A row is then mixed with the rows of W shards (65,536 rows each,
-for shards of 256 MiB and rows of 2,048 16-bit tokens) instead of all. Every shard is a random sample of its source when it is
-built, so the only cost of a window is that neighbours in one epoch are more likely to be near each other in the next.
-
-Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the other as
-a curriculum. A stratum that is repeated in an epoch has its shards listed as often, and all copies are mixed.
-
-Without shuffling, every epoch is one window with the rows in the order of the shards.
+Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the
+other as a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every
+epoch is one window with the rows in the order of the shards.
 """
 
 from __future__ import annotations
@@ -42,8 +38,7 @@ class Section:
 
     Attributes:
         names: parts of the names of its seeds, beside the epoch.
-        shards: (n,) int64, numbers of shards within the source; repeated shards occur several times.
-        sizes: (n,) int64, rows of each.
+        shards: (n,) int64, within the source; repeated shards occur several times.
     """
 
     names: tuple[str | int, ...]
@@ -70,7 +65,6 @@ class Epoch:
     keys: tuple[int, ...]
 
     def index_of(self, position: int) -> int:
-        """The index that is drawn from a position."""
         if not self.keys:
             return position
         window = int(np.searchsorted(self.window_starts, position, side="right")) - 1
@@ -102,16 +96,11 @@ class Window:
 
 
 class SourceOrder:
-    """The samples of one source in a split. `address_finder.py` maps ordinals to rows.
+    """The samples of one source in a split. `AddressFinder` maps ordinals to rows.
 
     Args:
-        seed: of the loader.
-        names: parts of the names of all seeds of this order.
         sizes: (num_shards,) int64, rows of each shard of the source, sorted by path.
         stratum_of: (num_shards,) int64, the stratum of each, where the source has strata.
-        strata: how strata are drawn; None where the source has none.
-        window_shards: shards mixed at a time; 0 for all.
-        shuffle: whether rows are mixed; otherwise they come in the order of the shards.
     """
 
     def __init__(
@@ -142,7 +131,6 @@ class SourceOrder:
         return len(self._shard_starts) - 1
 
     def window_at(self, ordinal: int) -> Window:
-        """The window that holds an ordinal."""
         epoch, index = divmod(ordinal, self.size)
         laid_out = self._epoch(epoch)
         number = int(np.searchsorted(laid_out.window_starts, index, side="right")) - 1
@@ -160,7 +148,6 @@ class SourceOrder:
         )
 
     def ordinals_of(self, row: int, epoch: int) -> list[int]:
-        """All ordinals of an epoch whose row is `row`."""
         laid_out = self._epoch(epoch)
         shard = int(np.searchsorted(self._shard_starts, row, side="right")) - 1
         within = row - int(self._shard_starts[shard])

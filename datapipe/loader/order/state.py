@@ -3,11 +3,10 @@
     {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
      "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
 
-The step counts the batches handed out, not those built ahead; skipped steps count as if they had been handed out. Rank and
-world size are not in the state, so the state of any rank serves all ranks of any later world. The record is flat, and the
-lineage is one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into
-the existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data. The checksum
-covers all other fields, because a bit that flips in the digits of the step gives another step.
+The step counts the batches handed out; skipped steps count as if they had been. The record is flat, and the lineage is
+one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into the
+existing ones and would silently lose items. The checksum covers all other fields, because a bit that flips in the step
+gives another step.
 """
 
 from __future__ import annotations
@@ -45,15 +44,7 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The state of a loader, ready for JSON.
 
     Attributes:
-        version: of this record.
-        step: the next step.
         global_batch_size: rows of the next step over all ranks.
-        split: train or validation.
-        seed: of the permutations.
-        window_shards: shards of a source that are mixed at a time.
-        sequence_length: tokens of a row.
-        tokenizer, snapshot: fingerprints.
-        lineage: JSON of the lineage.
         order: "shuffled"; or "stored", for the rows of each source in the order of its shards.
     """
 
@@ -75,7 +66,6 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
 
 
 def state_at(step: int, run: RunSteps) -> LoaderState:
-    """The state of a loader whose next step this is."""
     key, snapshot = run.key, run.key.snapshot
     return LoaderState(
         step=step,
@@ -94,10 +84,9 @@ def state_at(step: int, run: RunSteps) -> LoaderState:
 def checked_mapping(state: object) -> Mapping[str, Any]:
     """`state`, if it is a dict with a version. Raises SnapshotError for anything else, such as a whole checkpoint."""
     if not isinstance(state, Mapping):
-        raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
+        raise _no_state(type(state).__name__)
     if "version" not in state:
-        keys = ", ".join(map(str, list(state)[:9])) or "nothing"
-        raise SnapshotError(f"not a loader state: a dict of {keys}. Give what `state_dict()` returned, unchanged.")
+        raise _no_state(f"a dict of {', '.join(map(str, list(state)[:9])) or 'nothing'}")
     return state
 
 
@@ -113,17 +102,17 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
         saved = LoaderState.model_validate(verified(state))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise SnapshotError(
-            f"not a loader state: {first['loc'][0]}: {first['msg']}. Give what `state_dict()` returned, unchanged."
-        ) from None
+        raise _no_state(f"{first['loc'][0]}: {first['msg']}") from None
     try:
         lineage = read_lineage(saved.lineage)
         _check_agrees(saved, lineage)
     except ValueError as error:
-        raise SnapshotError(
-            f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
-        ) from error
+        raise _no_state(f"its lineage cannot be read ({error})") from error
     return saved, lineage
+
+
+def _no_state(what: str) -> SnapshotError:
+    return SnapshotError(f"not a loader state: {what}. Give what `state_dict()` returned, unchanged.")
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +139,6 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
-    """Raises ValueError where a record and its lineage contradict each other."""
     if lineage.global_batch_size != state.global_batch_size:
         raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
     check_batches(lineage, state.split)
@@ -161,14 +149,12 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
 def check_batches(lineage: Lineage, split: str) -> None:
     """Raises ValueError for batches of one size that do not lead to those of the next."""
     for era, later in zip(lineage.batches, lineage.batches[1:]):
-        due = era.sample + (later.step - era.step) * era.size
-        if later.sample > due or (later.sample < due and not _ends_at(lineage, later.sample, split)):
+        due, sample = era.sample + (later.step - era.step) * era.size, later.sample
+        if sample < due:  # a run may go on after its end, whose last step had fewer rows
+            is_end = split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
+            due = sample if is_end else due
+        if sample != due:
             raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
-
-
-def _ends_at(lineage: Lineage, sample: int, split: str) -> bool:
-    """Whether the run ended at `sample`, before it went on: its last step may have had fewer rows."""
-    return split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
 
 
 def saved_order(saved: LoaderState, lineage: Lineage, snapshot: Snapshot) -> BatchOrder:
@@ -182,7 +168,6 @@ def saved_order(saved: LoaderState, lineage: Lineage, snapshot: Snapshot) -> Bat
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:
-    """Raises SnapshotError where a state and a loader differ in a field that decides the whole order."""
     for name, advice in _ADVICE.items():
         value, expected = getattr(saved, name), getattr(here, name)
         if value != expected:

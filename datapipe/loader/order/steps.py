@@ -38,8 +38,6 @@ class Steps:
     Args:
         eras: at least one, ascending, the first from step 0.
         skip: ranges (start, stop) of steps that are not handed out, in any order; they may overlap.
-        num_samples: samples of the run; None for a run without end.
-        drop_last: whether a last batch of fewer rows is dropped.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Steps:
 
     @property
     def num_batches(self) -> int | None:
-        """Steps that are not skipped; None for a run without end."""
         if self.num_steps is None:
             return None
         return self.num_steps - sum(max(0, min(stop, self.num_steps) - start) for start, stop in self._skip)
@@ -69,14 +66,12 @@ class Steps:
         return max(0, self._num_samples - self._start(self.num_steps))
 
     def samples(self, step: int) -> tuple[int, int]:
-        """Start and stop of the samples of a step."""
         number = bisect_right(self._first_steps, step) - 1
         era = self._eras[number]
         start = era.sample + (step - era.step) * era.size
         return start, max(start, min(start + era.size, self._stops[number]))
 
     def step_of(self, sample: int) -> int | None:
-        """The step that holds a sample; None for a sample past the end."""
         if self._num_samples is not None and sample >= self._num_samples:
             return None
         era = self._eras[bisect_right(self._eras, sample, key=lambda era: era.sample) - 1]

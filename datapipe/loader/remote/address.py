@@ -22,7 +22,6 @@ _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 
 def is_service(output: str) -> bool:
-    """Whether an output is a URL of a service."""
     return output.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
@@ -31,10 +30,7 @@ class Address:
     """An output on a service.
 
     Attributes:
-        locations: URLs of the servers, any of which answers.
-        name: of the output there.
         ca: PEM of the certificates that are trusted; None for those of the system.
-        token_file: a file with the token; it is read for every connection.
         wait_s: seconds without an answer of any server after which a loader gives up.
     """
 

@@ -6,37 +6,32 @@
     DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
-A ticket names everything that a batch depends on: snapshot, order, lineage, rank, fields, steps. Any server that has the output
-can answer it, and no server keeps state for a client.
+A ticket names everything that a batch depends on, so any server that has the output can answer it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.options import LoaderOptions, Seed
 from datapipe.loader.share import Mesh
 from datapipe.shards.manifest import Snapshot
 
-VERSION = 3
+VERSION = 4
 
 MOST_REQUEST_BYTES = 2 << 20
-"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source, and what each change of the run added."""
+"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source."""
 
-MOST_STEPS_OF_STREAM = 1 << 20
+MOST_STEPS_OF_STREAM = 1 << 16
 MESSAGE_BYTES = 4 << 20
-"""Of the batches in a message, about; the most where a single batch is larger, which is then cut."""
+"""Of the batches in a message, about. A larger batch has its own message."""
 
 MOST_ROWS = 1 << 20
 """Of a global batch."""
-
-MOST_ENTRIES = 10_000
-"""Of an argument that is a list."""
 
 MOST_MESSAGE_CHARS = 900
 """Of an error: gRPC loses longer ones with the metadata that they travel in."""
@@ -68,7 +63,6 @@ class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """A checked record. Raises UserError."""
         if len(content) > cls.most_bytes:
             raise UserError(f"{cls.what} of {len(content):,} bytes: at most {cls.most_bytes:,} are taken.")
         try:
@@ -83,15 +77,13 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader; those of skips have no effect.
 
     Attributes:
-        lineage: its JSON.
-        first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
     """
 
     what, most_bytes = "ticket", MOST_REQUEST_BYTES
 
-    v: Literal[3] = VERSION
+    v: Literal[4] = VERSION
     output: Name
     snapshot: _Fingerprint  # pyright: ignore[reportGeneralTypeIssues] - without a default
     seed: Seed  # pyright: ignore[reportGeneralTypeIssues]
@@ -107,24 +99,15 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
     """The arguments of a `Loader`, and a state to continue from.
 
     Attributes:
-        state: of a loader; None for a new run.
         is_exact: whether the history in the state is kept unchanged, as for a copy of a loader.
     """
 
     what, most_bytes = "request", MOST_REQUEST_BYTES
 
-    v: Literal[3] = VERSION
+    v: Literal[4] = VERSION
     output: Name
     state: dict[str, Any] | None = None
     is_exact: bool = False
-
-    @model_validator(mode="after")
-    def _are_few(self) -> Self:
-        for name in ("mixture", "skip", "skip_documents", "skip_shards", "restart"):
-            given = getattr(self, name)
-            if not isinstance(given, Mapping | None) and len(given) > MOST_ENTRIES:
-                raise UserError(f"{name}: {len(given):,} entries; at most {MOST_ENTRIES:,} are served.")
-        return self
 
 
 class Opened(_Record, frozen=True):
@@ -133,23 +116,18 @@ class Opened(_Record, frozen=True):
     Attributes:
         snapshot: the manifest without the shards.
         state: of the run at its next step.
-        sources: in the order of the indices of the field `sources`.
-        num_samples: of the run; None for a run without end.
-        most_steps: of a stream.
     """
 
     snapshot: Snapshot
     state: dict[str, Any]
     sources: tuple[str, ...]
     num_samples: int | None
-    most_steps: int
 
 
 class Where(_Record, frozen=True):
     """The answer to the action "where", whose body is the name of an output.
 
     Attributes:
-        snapshot: fingerprint of the newest.
         files: the folder of the output, for clients on the server's own machine; empty for others.
     """
 
@@ -172,7 +150,6 @@ class Refusal(_Record, frozen=True):
 
     @classmethod
     def found_in(cls, content: bytes) -> Refusal | None:
-        """The refusal in the extra information of an error; None if there is none."""
         try:
             return cls.model_validate_json(content)
         except ValidationError:

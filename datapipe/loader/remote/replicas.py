@@ -1,9 +1,7 @@
 """Connections to the servers of a service, and the health of each.
 
-    answers ─▶ asked again     fails ─▶ paused, for longer each time     all fail for `wait_s` ─▶ an error that names each
-
-pyarrow cannot cancel a call before its first answer. A stuck call keeps a thread of the client until the connection breaks,
-so a server with `MOST_STUCK` such calls gets no more.
+A server that fails is paused, for longer each time. pyarrow cannot cancel a call before its first
+answer, so a call to a server that hangs keeps a thread until the connection breaks.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.machine.retries import RetryPolicy
 
-MOST_STUCK = 2
 ANSWER_S = 30.0
 """For an action: opening a snapshot of 10^5 shards takes half a second."""
 
@@ -75,14 +72,12 @@ class Replica:
 
     Attributes:
         failures: in a row.
-        error: the last one, in words.
         not_before: end of its pause.
-        stuck: calls that were given up and have not ended.
     """
 
     def __init__(self, location: str, address: Address) -> None:
         self.location, self._address = location, address
-        self.failures, self.error, self.not_before, self.stuck = 0, "", 0.0, 0
+        self.failures, self.error, self.not_before = 0, "", 0.0
         self._client: flight.FlightClient | None = None
         self._lock = threading.Lock()
         _forks.replicas.add(self)
@@ -91,12 +86,7 @@ class Replica:
     def is_connected(self) -> bool:
         return self._client is not None
 
-    def count_stuck(self, change: int) -> None:
-        with self._lock:
-            self.stuck += change
-
     def client(self) -> flight.FlightClient:
-        """The connection of the streams, which stays until `close`."""
         with self._lock:
             if self._client is None:
                 self._client = self.new_client()
@@ -117,7 +107,6 @@ class Replica:
         self.failures, self.error, self.not_before = 0, "", 0.0
 
     def fail(self, error: str) -> None:
-        """Counts a failure, and pauses the server."""
         self.failures += 1
         self.error = error
         self.not_before = time.monotonic() + _POLICY.pause_s(self.failures)
@@ -146,15 +135,10 @@ class Replicas:
     def choose(self, other_than: Sequence[Replica] = ()) -> Replica | None:
         """The server to ask now; None while all are paused."""
         now = time.monotonic()
-        free = [
-            replica
-            for replica in self.all
-            if replica not in other_than and replica.stuck < MOST_STUCK and replica.not_before <= now
-        ]
+        free = [replica for replica in self.all if replica not in other_than and replica.not_before <= now]
         return min(free, key=lambda replica: replica.failures, default=None)
 
     def prefer(self, replica: Replica) -> None:
-        """Asks this server first from now on."""
         self.all.remove(replica)
         self.all.insert(0, replica)
 
@@ -176,8 +160,7 @@ class Replicas:
             self._has_warned = True
             text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"
             warnings.warn(text, ServiceWarning, stacklevel=2)
-        pauses = (replica.not_before for replica in self.all if replica.stuck < MOST_STUCK)
-        soonest = min(pauses, default=now + _POLICY.longest_s)
+        soonest = min(replica.not_before for replica in self.all)
         return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
 
     def _reasons(self) -> str:
@@ -203,11 +186,7 @@ class Replicas:
             return read(answer)
 
     def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> None:
-        """Counts a failed call. Raises an error that all servers would give.
-
-        Args:
-            is_stream: whether the run was opened: a server without its snapshot is behind the others then.
-        """
+        """Counts a failed call. Raises an error that all servers would give; a stream's snapshot may be missing at one."""
         refusal = refusal_of(error)
         elsewhere = ("busy", "draining", *(["snapshot"] if is_stream and len(self.all) > 1 else []))
         if refusal is not None and refusal.kind not in elsewhere:
@@ -237,7 +216,6 @@ _MISTAKES = {
 
 
 def refusal_of(error: Any) -> Refusal | None:
-    """The refusal that an error of Flight carries."""
     content = getattr(error, "extra_info", None)
     return Refusal.found_in(content) if isinstance(content, bytes) and content else None
 

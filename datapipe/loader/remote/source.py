@@ -1,10 +1,8 @@
 """Batches from a service: the source of `Loader` over a URL such as grpc+tls://a:8815,b:8815/runs/web.
 
-    Loader(…) ─▶ action "where": a folder of this machine, if it can be read ─▶ FileSource
-    Loader(…) ─▶ action "open": snapshot, lineage, number of samples ─▶ RunSteps, and so position, length and state, are local
-    for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
-
-Same arguments, states, fields and bytes as from files. `cache_bytes` and `cache_folder` are the server's own.
+Loader(…) ─▶ action "where": a folder of this machine, if it can be read ─▶ FileSource Loader(…) ─▶
+action "open": snapshot, lineage, number of samples ─▶ RunSteps: position, length and state are
+local for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
 from datapipe.loader.prefetch import Prefetcher, Successor
 from datapipe.loader.remote.address import Address
-from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
+from datapipe.loader.remote.protocol import MOST_STEPS_OF_STREAM, Opened, OpenRequest, Ticket, Where
 from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
-from datapipe.loader.remote.wire import Assembler
-from datapipe.loader.source import BatchSource, FileSource
+from datapipe.loader.remote.wire import read_batches
+from datapipe.loader.source import FileSource
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.root import Root
 
@@ -36,14 +34,14 @@ _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", 
 """The options that a ticket holds unchanged."""
 
 
-def open_service(output: str, options: LoaderOptions) -> BatchSource:
-    """The files of a service that are on this machine and can be read, or its servers. The arguments are those of a source."""
+def open_service(output: str, options: LoaderOptions) -> FileSource | ServiceSource:
+    """The files of a service that are on this machine and can be read, or its servers."""
     files = _readable_files(output)
     return FileSource(files, options) if files else ServiceSource(output, options)
 
 
 def _readable_files(output: str) -> str:
-    """The folder that the server names, if this process can read it and build batches; else empty."""
+    """The folder that the server names, if this process can read it and build batches."""
     if find_spec("numba") is None:
         return ""
     replicas = Replicas(Address.parse(output), 0)
@@ -60,13 +58,10 @@ def _readable_files(output: str) -> str:
     return where.files if snapshot.fingerprint == where.snapshot else ""
 
 
-class ServiceSource(BatchSource):
-    """Batches that servers build.
+class ServiceSource:
+    """Batches that servers build, with the methods of a `FileSource`. The manifest comes without the shards."""
 
-    Args:
-        output: the URL.
-        options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-    """
+    num_threads = 1
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         self.output, self._options, self._mesh = output, options, options.own_mesh
@@ -84,7 +79,7 @@ class ServiceSource(BatchSource):
 
     def prefetcher(self, depth: int, stride: int) -> Prefetcher:
         successor = partial(self.run.steps.following, stride=stride)
-        stream = self._stream(stride, successor, self._most_steps)
+        stream = self._stream(stride, successor, MOST_STEPS_OF_STREAM)
         return Prefetcher(stream.read, depth, successor=successor, interrupt=stream.interrupt)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
@@ -98,13 +93,6 @@ class ServiceSource(BatchSource):
         moved._start(opened)
         return moved
 
-    def holds(self, snapshot: str) -> bool:
-        try:
-            self._open(snapshot)
-        except SnapshotError:
-            return False
-        return True
-
     def most_runs(self, step: int, num_steps: int | None) -> int:
         raise UserError("most_runs reads the lengths of many rows. Count with the files: Loader(OUTPUT).most_runs(…).")
 
@@ -112,12 +100,10 @@ class ServiceSource(BatchSource):
         self._replicas.close()
 
     def _open(self, snapshot: str | None, **more: Any) -> Opened:
-        """Asks the service for a new run, or for one that continues."""
         asked = {**dict(self._options), "output": self._replicas.address.name, "snapshot": snapshot, "cache_folder": None}
         return self._replicas.ask("open", OpenRequest(**{**asked, **more}).to_json(), Opened.read)
 
     def _start(self, opened: Opened) -> None:
-        """Continues in the order of an answer."""
         saved, lineage = read_state(opened.state)
         key = OrderKey(
             snapshot=opened.snapshot,
@@ -128,7 +114,6 @@ class ServiceSource(BatchSource):
         )
         drop_last = self._options.drop_last is not False
         self.snapshot, self.run = opened.snapshot, RunSteps(key, lineage, opened.sources, opened.num_samples, drop_last)
-        self._most_steps = opened.most_steps
         self._asked: dict[str, Any] = {
             **{name: getattr(self._options, name) for name in _OF_TICKETS},
             "output": self._replicas.address.name,
@@ -142,12 +127,11 @@ class ServiceSource(BatchSource):
         }
 
     def _stream(self, stride: int, successor: Successor, most_steps: int) -> StepStream:
-        """A stream of every stride-th step."""
         asked, fields = self._asked, self._options.fields
         return StepStream(
             self._replicas,
             lambda first, count: Ticket(**asked, first=first, count=count, stride=stride).to_json(),
-            lambda: Assembler(fields, self._mesh, self.snapshot.sequence_length),
+            lambda message: read_batches(message, fields, self._mesh, self.snapshot.sequence_length),
             successor,
             most_steps,
         )

@@ -1,21 +1,20 @@
 """Steps from a service, one after another, whichever of its servers answers.
 
     read(steps) ─▶ a call: DoGet of the next `most_steps` steps ─▶ messages ─▶ batches
-                     │ no message for long (by past waits): the same steps from a second server; the first answer wins
-                     │ the server fails, drains or is busy: the next step from another server
-                     └ the stream has sent its steps: a new one
+                     │ no message for long (by past waits): the same steps from a second server; the
+                     first answer wins │ the server fails, drains or is busy: the next step from
+                     another server └ the stream has sent its steps: a new one
 
-All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread, which waits for messages and
-keeps two at most; so a client that pauses makes the server wait.
+All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread,
+which waits for messages and keeps two at most; so a client that pauses makes the server wait.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -25,39 +24,32 @@ from datapipe.errors import DatapipeError
 from datapipe.loader.batches import Batch
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.remote.replicas import Replica, Replicas, flight
-from datapipe.loader.remote.wire import Assembler
 
 STALL_S = 60.0
 """A call without a message for so long is given up, even without another server."""
 
-_LEAST_HEDGE_S, _FIRST_HEDGE_S = 0.1, 1.0
-_QUANTILE, _TIMES = 0.95, 3.0
-"""A second server is asked after 3 times the 95 % quantile of the last waits (Dean and Barroso, The Tail at Scale, 2013)."""
+HEDGE_S = 1.0
+"""A second server is asked after a wait of this length (Dean and Barroso, The Tail at Scale, 2013)."""
 
-_WAITS = 128
 _MESSAGES_AHEAD = 2
 
 
 class _Call:
     """A DoGet at one server. Its thread puts what comes into an inbox: (call, message), (call, error), (call, None)."""
 
-    def __init__(self, replica: Replica, ticket: bytes, assembler: Assembler, inbox: SimpleQueue[Any]) -> None:
-        self.replica, self.assembler, self.began = replica, assembler, time.monotonic()
+    def __init__(self, replica: Replica, ticket: bytes, inbox: SimpleQueue[Any]) -> None:
+        self.replica = replica
         self.has_answered, self.silent_s = False, 0.0
         self._ticket, self._inbox = ticket, inbox
         self._room = threading.Semaphore(_MESSAGES_AHEAD)
         self._reader: Any = None
         self._is_over = False
-        replica.count_stuck(1)  # until the first answer
         self._thread = threading.Thread(target=self._run, name="datapipe-call", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        is_waiting = True
         try:
             self._reader = self.replica.client().do_get(flight.Ticket(self._ticket), self.replica.options())
-            self.replica.count_stuck(-1)
-            is_waiting = False
             while not self._is_over:
                 message = self._reader.read_chunk().data
                 self._inbox.put((self, message))
@@ -67,14 +59,11 @@ class _Call:
         except BaseException as error:
             self._inbox.put((self, error))
         finally:
-            if is_waiting:
-                self.replica.count_stuck(-1)
             if self._is_over and self._reader is not None:
                 self._reader.cancel()
             self._reader = None
 
     def took(self) -> None:
-        """Called when a message was taken: the thread may read another."""
         self._room.release()
 
     def cancel(self) -> None:
@@ -91,30 +80,27 @@ class StepStream:
 
     Args:
         make_ticket: the ticket for steps from a first one on.
-        most_steps: of a stream.
-        successor: the step after a step; None at the end.
+        read_message: the steps and batches in a message, or a refusal.
     """
 
     def __init__(
         self,
         replicas: Replicas,
         make_ticket: Callable[[int, int], bytes],
-        make_assembler: Callable[[], Assembler],
+        read_message: Callable[[pa.RecordBatch], Iterable[tuple[int, Batch | Refusal]]],
         successor: Callable[[int], int | None],
         most_steps: int,
     ) -> None:
-        self._replicas, self._make_ticket, self._make_assembler = replicas, make_ticket, make_assembler
+        self._replicas, self._make_ticket, self._read_message = replicas, make_ticket, read_message
         self._successor, self._most_steps = successor, most_steps
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._calls: list[_Call] = []
         self._ready: deque[tuple[int, Batch]] = deque()
         self._next: int | None = None
-        self._waits: deque[float] = deque(maxlen=_WAITS)
         self._is_stopped = False
         self._finalizer = weakref.finalize(self, _cancel, self._calls)
 
     def read(self, steps: Sequence[int]) -> list[Batch]:
-        """The batches of steps that follow one another."""
         if self._next != steps[0]:
             self._restart(steps[0])
         while len(self._ready) < len(steps):
@@ -140,7 +126,6 @@ class StepStream:
         self._next = step
 
     def _wanted(self) -> int:
-        """The step that the next message must begin with."""
         step = self._successor(self._ready[-1][0]) if self._ready else self._next
         if step is None:
             raise DatapipeError("a step past the end of the run was asked for.")
@@ -151,7 +136,8 @@ class StepStream:
         if not self._calls and not self._begin():
             self._pause(self._replicas.wait())
             return
-        asked_at, most_wait_s = time.monotonic(), self._most_wait_s()
+        # how long to wait for a message before a second server is asked, or the call given up
+        most_wait_s = STALL_S if len(self._calls) > 1 or len(self._replicas.all) == 1 else HEDGE_S
         try:
             got = self._inbox.get(timeout=most_wait_s)
         except Empty:
@@ -167,7 +153,6 @@ class StepStream:
         elif message is None:
             self._end(call)
         else:
-            self._waits.append(time.monotonic() - max(asked_at, call.began))
             self._take(call, message)
 
     def _take(self, call: _Call, message: pa.RecordBatch) -> None:
@@ -179,7 +164,7 @@ class StepStream:
         if not call.has_answered:
             call.has_answered = True
             self._replicas.succeed(call.replica)
-        for step, batch in call.assembler.take(message):
+        for step, batch in self._read_message(message):
             if isinstance(batch, Refusal):
                 self._refused(call, batch)
                 return
@@ -205,17 +190,8 @@ class StepStream:
         if replica is None:
             return False
         ticket = self._make_ticket(self._wanted(), self._most_steps)
-        self._calls.append(_Call(replica, ticket, self._make_assembler(), self._inbox))
+        self._calls.append(_Call(replica, ticket, self._inbox))
         return True
-
-    def _most_wait_s(self) -> float:
-        """How long to wait for a message before a second server is asked, or the call given up."""
-        if len(self._calls) > 1 or len(self._replicas.all) == 1:
-            return STALL_S
-        if len(self._waits) < 8:
-            return _FIRST_HEDGE_S
-        waits = sorted(self._waits)
-        return min(max(_TIMES * waits[int(_QUANTILE * len(waits))], _LEAST_HEDGE_S), STALL_S)
 
     def _hedge(self, waited_s: float) -> None:
         """No message came in time: asks a second server for the same steps, or gives up calls that were silent for long."""

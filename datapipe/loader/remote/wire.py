@@ -1,12 +1,10 @@
 """Batches as record batches, and back.
 
-    _step   _more   _refusal  input_ids         cu_seqlens   max_seqlen   …
-    int64   bool    string    list<int64>       list<int32>  int64        a row for each step
+    _step   _refusal  input_ids         cu_seqlens   max_seqlen   …
+    int64   string    list<int64>       list<int32>  int64        a row for each step
 
-A field with one number per token is flat; the shape of a batch follows from the field, the mesh and the length of the
-sequences (`shape_of`). A batch that is larger than a message is cut into several rows of the same step, of which all but the
-last have `_more`; their lists are joined. The last row of a stream may hold a `Refusal` instead of a batch: the reason why
-the server ends the stream.
+Arrays are flat; their shape follows from the field, the mesh and the length of the sequences (`shape_of`). The last row of a
+stream may hold a `Refusal` instead of a batch: the reason why the server ends the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.share import Mesh
 
-STEP, MORE, REFUSAL = "_step", "_more", "_refusal"
+STEP, REFUSAL = "_step", "_refusal"
 
 _LISTS = {
     "cu_seqlens": pa.int32(),
@@ -42,7 +40,7 @@ _MOST_LIST = (1 << 31) - 1
 
 def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_length: int) -> pa.Schema:
     """The schema of a stream. The metadata of a list is the shape, with -1 for the length that varies."""
-    columns = [pa.field(STEP, pa.int64()), pa.field(MORE, pa.bool_()), pa.field(REFUSAL, pa.string())]
+    columns = [pa.field(STEP, pa.int64()), pa.field(REFUSAL, pa.string())]
     for name in fields:
         values = pa.from_numpy_dtype(np.dtype(dtype)) if name in PER_TOKEN else _LISTS.get(name)
         if values is None:
@@ -60,33 +58,16 @@ def shape_of(field: str, mesh: Mesh, sequence_length: int) -> tuple[int, ...]:
     return (-1, 16) if field == "document_keys" else (-1,)
 
 
-def record_batches(
-    schema: pa.Schema, steps: Sequence[int], batches: Sequence[Batch], most_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    """The batches of some steps in one message; or, where a single one is larger than a message, in several."""
-    count = 1 if len(steps) > 1 else max(1, -(-bytes_of(batches[0]) // most_bytes))
-    for number in range(count):
-        cut = batches if count == 1 else [{name: _part(value, number, count) for name, value in batches[0].items()}]
-        columns = [_column(field, [batch[field.name] for batch in cut]) for field in list(schema)[3:]]
-        more, refusals = pa.array([number + 1 < count] * len(steps)), pa.nulls(len(steps), pa.string())
-        yield pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), more, refusals, *columns], schema=schema)
+def record_batch(schema: pa.Schema, steps: Sequence[int], batches: Sequence[Batch]) -> pa.RecordBatch:
+    """The message with the batches of some steps."""
+    columns = [_column(field, [batch[field.name] for batch in batches]) for field in list(schema)[2:]]
+    return pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), pa.nulls(len(steps), pa.string()), *columns], schema=schema)
 
 
 def refusal_row(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:
     """The last row of a stream that ends early."""
-    values = {STEP: -1, MORE: False, REFUSAL: refusal.to_json().decode()}
+    values = {STEP: -1, REFUSAL: refusal.to_json().decode()}
     return pa.RecordBatch.from_arrays([pa.array([values.get(field.name)], field.type) for field in schema], schema=schema)
-
-
-def bytes_of(batch: Batch) -> int:
-    return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray))
-
-
-def _part(value: Any, number: int, count: int) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    flat = value.reshape(-1)
-    return flat[len(flat) * number // count : len(flat) * (number + 1) // count]
 
 
 def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -117,54 +98,30 @@ def _joined(values: Sequence[np.ndarray]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(first.reshape(-1), (total,), (first.itemsize,))
 
 
-class Assembler:
-    """Batches from the messages of a stream.
+def read_batches(
+    message: pa.RecordBatch, fields: Sequence[str], mesh: Mesh, sequence_length: int
+) -> Iterator[tuple[int, Batch | Refusal]]:
+    """The steps of a message and their batches, with `fields` in this order; or -1 and the refusal that ends the stream."""
+    refusals = message.column(REFUSAL)
+    if refusals.null_count < len(refusals):
+        [text] = [text for text in refusals.to_pylist() if text is not None]
+        yield -1, Refusal.found_in(text.encode()) or Refusal.of("failed", "the server ended the stream")
+        return
+    steps = message.column(STEP).to_pylist()
+    values = [_values(message.column(name), shape_of(name, mesh, sequence_length)) for name in fields]
+    yield from zip(steps, (dict(zip(fields, batch)) for batch in zip(*values)) if values else ({} for _ in steps))
 
-    Args:
-        fields: of a batch, in its order.
-    """
 
-    def __init__(self, fields: Sequence[str], mesh: Mesh, sequence_length: int) -> None:
-        self._shapes = {field: shape_of(field, mesh, sequence_length) for field in fields}
-        self._parts: list[pa.RecordBatch] = []
-
-    def take(self, message: pa.RecordBatch) -> Iterator[tuple[int, Batch | Refusal]]:
-        """The steps that a message completes, and their batches; -1 and a refusal where the server ends for a reason."""
-        refusals = message.column(REFUSAL)
-        if refusals.null_count < len(refusals):
-            [text] = [text for text in refusals.to_pylist() if text is not None]
-            refusal = Refusal.found_in(text.encode())
-            yield -1, refusal or Refusal.of("failed", "the server ended the stream")
-            return
-        if message.num_rows == 1 and (message.column(MORE)[0].as_py() or self._parts):
-            self._parts.append(message)
-            if message.column(MORE)[0].as_py():
-                return
-            parts, self._parts = self._parts, []
-            yield message.column(STEP)[0].as_py(), {name: self._whole(name, parts) for name in self._shapes}
-            return
-        steps = message.column(STEP).to_pylist()
-        values = [self._values(name, message.column(name)) for name in self._shapes]
-        yield from zip(steps, (dict(zip(self._shapes, batch)) for batch in zip(*values)) if values else ({} for _ in steps))
-
-    def _values(self, name: str, column: pa.Array) -> Iterable[Any]:
-        """The values of a field, by step: copies, which a trainer may change."""
-        if not pa.types.is_list(column.type):
-            return column.to_pylist()
-        offsets, flat = _view(column.offsets), _view(column.values)
-        sent = flat[offsets[0] : offsets[-1]]
-        flat = aligned_empty(sent.shape, sent.dtype)
-        flat[:] = sent
-        borders = (offsets - offsets[0]).tolist()
-        return [_shaped(flat[start:stop], self._shapes[name]) for start, stop in zip(borders, borders[1:])]
-
-    def _whole(self, name: str, parts: Sequence[pa.RecordBatch]) -> Any:
-        columns = [part.column(name) for part in parts]
-        if not pa.types.is_list(columns[0].type):
-            return columns[0][0].as_py()
-        sent = [_view(column.flatten()) for column in columns]
-        flat = aligned_empty((sum(map(len, sent)),), sent[0].dtype)
-        return _shaped(np.concatenate(sent, out=flat), self._shapes[name])
+def _values(column: pa.Array, shape: tuple[int, ...]) -> Iterable[Any]:
+    """The values of a field, by step: copies, which a trainer may change."""
+    if not pa.types.is_list(column.type):
+        return column.to_pylist()
+    offsets, flat = _view(column.offsets), _view(column.values)
+    sent = flat[offsets[0] : offsets[-1]]
+    copied = aligned_empty(sent.shape, sent.dtype)
+    copied[:] = sent
+    borders = (offsets - offsets[0]).tolist()
+    return [_shaped(copied[start:stop], shape) for start, stop in zip(borders, borders[1:])]
 
 
 def _view(numbers: pa.Array) -> np.ndarray:

@@ -1,8 +1,8 @@
 """A DataLoader that counts the batches it hands out, and continues after them.
 
-The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer moves
-it. So each `for` continues after the last one, with and without workers, persistent ones too; and the state is that of `Loader`,
-for any rank, world and number of workers. A validation pass always starts over, unless a state was loaded since the last.
+The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer
+moves it. So each `for` continues after the last one, with and without workers, persistent ones too. A validation pass always
+starts over, unless a state was loaded since the last.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from torch.utils.data import DataLoader
 
 from datapipe.errors import UserError
 from datapipe.loader.field_table import PER_TOKEN
-from datapipe.loader.prefetch import PrefetchCounts
+from datapipe.loader.prefetch import PrefetchCounts, SharedIterator
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
-from datapipe.loader.turns import SharedIterator
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage.root import Root
 
@@ -48,7 +47,6 @@ def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
     Workers start by "spawn" for object stores and services, whose clients do not survive a fork.
 
     Args:
-        output: the output of a run, a path or URL.
         options: arguments of `StreamingDataLoader`: num_workers, collate_fn, pin_memory, …; all others are those of
             `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
     """
@@ -68,8 +66,6 @@ class StreamingDataLoader(DataLoader):
     """A DataLoader of whole batches whose position counts the batches handed out.
 
     Args:
-        dataset: a dataset of whole batches, which from now on only this loader iterates.
-        collate_fn: applied to each batch, in the workers.
         options: num_workers (0 by default), pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout,
             worker_init_fn, as for `DataLoader`. Workers send each batch through shared memory, which takes 25 to 30 times as
             long as threads: they pay where `collate_fn` computes for long.
@@ -87,6 +83,8 @@ class StreamingDataLoader(DataLoader):
     end_of_dataloader, remainder = False, -1
 
     def __init__(self, dataset: StreamingDataset, *, collate_fn: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        if unknown := options.keys() - _OF_WORKERS:
+            raise UserError(f"a StreamingDataLoader has no argument '{min(unknown)}', only {', '.join(sorted(_OF_WORKERS))}.")
         dataset.belong_to_loader()
         own = torch.Generator()  # a DataLoader draws a seed for each pass, and must not disturb that of the model
         super().__init__(dataset, batch_size=None, collate_fn=collate_fn or _as_it_is, generator=own, **options)
@@ -97,12 +95,10 @@ class StreamingDataLoader(DataLoader):
 
     @property
     def step(self) -> int:
-        """The next step to hand out."""
         return self.dataset.step
 
     @property
     def snapshot(self) -> Snapshot:
-        """The manifest: sequence length, tokenizer, sources."""
         return self.dataset.loader.snapshot
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -127,11 +123,7 @@ class StreamingDataLoader(DataLoader):
         return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_batches=held)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers.
-
-        Args:
-            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
-        """
+        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
         if self._holder and not is_called_by("datapipe.loader.device"):
             raise UserError(f"{HELD} Save the state of prefetch_to_device: batches.state_dict().")
         return self.dataset.loader.state_dict(step)
@@ -178,7 +170,6 @@ class StreamingDataLoader(DataLoader):
                 self._end_pass(keep_workers=False)
 
     def _refuse(self, wrappers: Wrappers) -> None:
-        """Raises UserError if batches would be left out, or the run would start over."""
         if wrappers.runs_ahead not in ("", "DevicePrefetcher"):
             raise UserError(
                 f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "
@@ -187,10 +178,10 @@ class StreamingDataLoader(DataLoader):
         if self._holder and not wrappers.runs_ahead and self.dataset.loader.split == "train":
             raise UserError(f"{HELD} Go on with prefetch_to_device, or close it: batches.close().")
         if self._is_fresh:
-            wrappers.refuse_beginning_anew()
+            wrappers.refuse_starting_over()
         if wrappers.keeps_state and self._is_fresh:
             raise UserError(
-                "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would begin anew. Set "
+                "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would start over. Set "
                 "Trainer(max_steps=…); or save and load the loader's state in a LightningDataModule (tests/examples)."
             )
 

@@ -6,14 +6,14 @@
     for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. Workers run ahead of the trainer, so their positions do not count the batches that were trained on:
+those of one process, each once. Workers run ahead of the trainer, so positions in them do not count what was trained on:
 
     without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
 
 A second pass continues after the first if this process handed out the batches. After a pass of workers, `load_state_dict`
-must set a position first (`passes.py`). A validation pass always starts over.
+must set a position first (`Passes`). A validation pass always starts over.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from datapipe.loader.batches import Batch
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
+from datapipe.loader.prefetch import SharedIterator
 from datapipe.loader.stats import LoaderStats
-from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
-from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
 
 PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
@@ -49,16 +48,10 @@ class StreamingDataset(IterableDataset):
     """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
-        output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
-            before `torch.distributed` began is refused afterwards.
-        dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
             With workers and another size, the order depends on the number of workers. Each row is collated in Python.
-
-    Attributes:
-        loader: of this process: its order, its position, its state.
     """
 
     def __init__(
@@ -71,7 +64,9 @@ class StreamingDataset(IterableDataset):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
+        if isinstance(dtype, torch.dtype):
+            dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+        self.loader = Loader(output, dtype=dtype, **options)
         fields, mesh = self.loader.options.fields, self.loader.mesh
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
@@ -88,11 +83,9 @@ class StreamingDataset(IterableDataset):
 
     @property
     def step(self) -> int:
-        """The next step to hand out, in this process."""
         return self.loader.step
 
     def stats(self) -> LoaderStats:
-        """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
         return self.loader.stats()
 
     def __len__(self) -> int:
@@ -210,7 +203,7 @@ class StreamingDataset(IterableDataset):
             self.loader.seek(0)
             step = self.loader.next_step(worker)
         elif self._is_owned:
-            self.loader.seek(self._passes.first_step or 0)
+            self.loader.seek(self._passes.first_step)
             step = self.loader.next_step(worker)
         else:
             step = self.loader.next_step(worker) if is_first else self.loader.step
@@ -253,17 +246,12 @@ class StreamingDataset(IterableDataset):
                 yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
 
     def _as_tensors(self, arrays: Batch) -> Batch:
-        return {name: self._as_tensor(value) for name, value in arrays.items()}
-
-    def _as_tensor(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
-        return tensor.pin_memory() if self._pins else tensor
-
-
-def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
-    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype if isinstance(dtype, torch.dtype) else dtype
+        batch = dict(arrays)
+        for name, value in arrays.items():
+            if isinstance(value, np.ndarray):
+                tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
+                batch[name] = tensor.pin_memory() if self._pins else tensor
+        return batch
 
 
 def _raise_at_first(error: Exception) -> Iterator[Batch]:
@@ -275,3 +263,63 @@ def _dataloader_worker() -> tuple[int, int]:
     """Number of this DataLoader worker, and of all workers; 0 of 1 in the main process."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+MOST_WORKERS = 1024
+"""Of one DataLoader; each has one number in shared memory."""
+
+SECOND_PASS = (
+    "{reader} iterated this dataset before, ahead of the trainer, so it is not known where another pass would go on. "
+    "Use datapipe.loader.torch.dataloader(…), which counts and goes on. Or make a new DataLoader for each loop, after "
+    "dataset.load_state_dict(dataset.state_dict(steps_done))."
+)
+SECOND_PASS_OF_OWNED = (
+    "this dataset belongs to a StreamingDataLoader, which counts its batches. Iterate that loader, and resume with its "
+    "load_state_dict(state) instead of dropping batches: leave out Accelerate's skip_first_batches, and give Hugging Face's "
+    "Trainer TrainingArguments(ignore_data_skip=True)."
+)
+
+
+class Passes:
+    """The passes of a DataLoader, which its main process permits and its workers claim, in shared memory.
+
+    A DataLoader copies its dataset into its workers at the start of a pass, and they run ahead of the trainer. A second pass
+    over the copies would repeat batches or leave some out, so each pass needs a position that was set in the main process.
+
+    A copy by `pickle` or `deepcopy` is independent. The n-th iteration in a worker is the n-th pass
+    since its start, so a worker that starts late takes no later pass for its own.
+    """
+
+    def __init__(self) -> None:
+        # the number of the permitted pass, its first step (-1: that of each process), and the last pass that each worker began
+        self._numbers = torch.zeros(2 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
+        self._next = 0  # the pass that this copy claims next
+
+    def permit(self, first_step: int = -1) -> None:
+        """Permits one pass, from `first_step` or else from the position that each process knows."""
+        self._numbers[1] = first_step
+        self._numbers[0] += 1
+        self._next = int(self._numbers[0])
+
+    def claim(self, worker: int) -> bool:
+        """Begins the next pass in `worker`, of this process. False if it is not permitted, or such a worker began it before."""
+        if worker >= MOST_WORKERS:
+            raise UserError(f"DataLoader worker {worker}: at most {MOST_WORKERS} workers are supported. Set fewer num_workers.")
+        if not int(self._numbers[2 + worker]) < self._next <= int(self._numbers[0]):
+            return False
+        self._numbers[2 + worker] = self._next
+        self._next += 1
+        return True
+
+    @property
+    def is_begun(self) -> bool:
+        return bool((self._numbers[2:] >= self._numbers[0]).any())
+
+    @property
+    def first_step(self) -> int:
+        return max(0, int(self._numbers[1]))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        if not self._numbers.is_shared():
+            self._numbers = self._numbers.clone().share_memory_()

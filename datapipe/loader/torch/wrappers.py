@@ -1,10 +1,9 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
-Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. They
-do not inform the dataset, and the trainer of one rank would then get wrong batches in silence: see `Wrappers`.
-
-In a worker process, the stack has only the classes of the DataLoader. Accelerate calls `set_epoch` of a dataset in the main
-process before each iteration, and is recognised there.
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split
+or hold its batches, and the trainer of one rank would then get wrong batches in silence. In a
+worker process, the stack has only the classes of the DataLoader. Accelerate calls `set_epoch` of a
+dataset in the main process before each iteration, and is recognised there.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ class Wrappers:
 
     Attributes:
         makes_batches: a DataLoader collates several items of the dataset into one.
-        splits: the class, of Accelerate, that gives each process a part of what a rank reads; "" if there is none.
-        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early; "" if there is
-            none.
+        splits: the class, of Accelerate, that gives each process a part of what a rank reads.
+        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
         resumed_at: the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself; else 0.
     """
@@ -81,7 +79,7 @@ class Wrappers:
     def refuse_trainer(self, data_size: int, is_fresh: bool) -> None:
         """Raises UserError if only some rows of one of `data_size` ranks would be handed out, or the run would start over."""
         if is_fresh:
-            self.refuse_beginning_anew()
+            self.refuse_starting_over()
         if self.splits and data_size > 1:
             raise UserError(
                 f"Accelerate ({self.splits}) would hand each process a part of what this dataset reads, which is the part of "
@@ -89,13 +87,13 @@ class Wrappers:
                 f"accelerator.prepare takes as it is; in Hugging Face's Trainer, return it from get_train_dataloader."
             )
 
-    def refuse_beginning_anew(self) -> None:
+    def refuse_starting_over(self) -> None:
         """Raises UserError if a trainer resumes, and the dataset does not: nothing was taken or loaded."""
         if self.resumed_at:
             raise UserError(
-                f"Hugging Face's Trainer resumes after step {self.resumed_at}, and this loader would begin anew. Save "
+                f"Hugging Face's Trainer resumes after step {self.resumed_at}, and this loader would start over. Save "
                 f"loader.state_dict() with each checkpoint, in a callback's on_save, and load it before trainer.train(…): see "
-                f"tests/examples/hf_trainer.py. To begin anew with other data, loader.load_state_dict(loader.state_dict())."
+                f"tests/examples/hf_trainer.py. To start over with other data, loader.load_state_dict(loader.state_dict())."
             )
 
 

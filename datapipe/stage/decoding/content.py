@@ -2,7 +2,7 @@
 
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
 every time: this module yields all content before the damage and then raises `BrokenStreamError`. It raises the same for a file
-of another format than its name tells. Memory is bounded by a chunk and the state of the decompressor.
+of another format than that of its name. Memory is bounded by a chunk and the state of the decompressor.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes
 
 
 def head_of(members: Members) -> bytes:
-    """The first `HEAD_BYTES` of the content of members or more, fewer of a shorter or damaged file."""
+    """The first `HEAD_BYTES` of content or more, fewer of a shorter or damaged file."""
     try:
         return next(_with_whole_head(_content(members)), b"")
     except BrokenStreamError:
@@ -108,8 +108,8 @@ def head_of(members: Members) -> bytes:
 
 
 def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
-    """Chunks of UTF-16 or UTF-32 with a byte-order mark as UTF-8 without one; other content as it is. The first chunk holds the whole
-    mark. Raises BrokenStreamError for wrong UTF-16 or UTF-32, behind all text before it, and for UTF-16 without a mark."""
+    """Chunks of UTF-16 or UTF-32 with a byte-order mark, which is in the first chunk, as UTF-8; others as they are. Raises
+    BrokenStreamError behind all text before the damage, and for UTF-16 without a mark."""
     first = next(content, b"")
     mark, name, codec = next((wide for wide in _WIDE if first.startswith(wide[0])), (b"", "", ""))
     if not mark:
@@ -135,10 +135,8 @@ def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
 def decoded(
     open_input: OpenInput, url: str, compression: str | None, max_window_bytes: int = MOST_WINDOW_BYTES
 ) -> Iterator[bytes]:
-    """The decompressed content in chunks, the first of at least `HEAD_BYTES` or all; nothing for an empty plain file.
-
-    Raises OSError where the storage failed, and BrokenStreamError for a damaged archive or another format, behind all content before
-    the damage. `max_window_bytes`: the largest window of a Zstandard frame, which is held in memory."""
+    """The decompressed content in chunks, the first of at least `HEAD_BYTES` or all. Raises OSError where the storage failed,
+    and BrokenStreamError for a damaged archive or another format, behind all content before the damage."""
     with open_input(url) as stream:
         yield from _with_whole_head(_content(opened_members(stream, compression, max_window_bytes=max_window_bytes)))
 

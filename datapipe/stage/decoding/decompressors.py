@@ -27,8 +27,7 @@ _MOST_HEADER_BYTES = 18
 
 
 def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) -> Callable[[], Any]:
-    """Makes the decompressors of a file, of which one is used at a time. Once `eof` is true, `unused_data` are the bytes behind the
-    member. Damage raises an error of the library."""
+    """Makes the decompressors of a file. Once `eof` is true, `unused_data` are the bytes behind the member."""
     if compression == "gzip":
         from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor
 

@@ -18,13 +18,12 @@ MAGIC = {
     "bzip2": b"BZh",
     "zip": b"PK\x03\x04",
 }
-"""The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions. No JSON begins like one of them, and no
-text that people write."""
+"""The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions. No text begins so."""
 
 _BEGINNINGS = {name: (magic,) for name, magic in MAGIC.items()} | {
     "bzip2": tuple(b"BZh%d%b" % (level, block) for level in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"))
 }
-"""Also of bzip2 at its nine levels, followed by its first block, or by the end of an empty stream."""
+"""Also of bzip2 at its nine levels, with its first block, or the end of an empty stream."""
 
 HEAD_BYTES = 1024
 _LFS_POINTER = re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\r?\n(?:ext-[^\n]*\n)*oid ")
@@ -33,7 +32,7 @@ specification, "The Pointer")."""
 
 
 class BrokenStreamError(DatapipeError):
-    """The file is truncated or damaged, or of another format than its name tells."""
+    """The file is truncated or damaged, or of another format than that of its name."""
 
 
 def check_format(beginning: bytes, compression: str | None) -> None:

@@ -10,8 +10,9 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                                         ───▶        range 2 reads g
 
 A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, is read whole, and positions are those in its UTF-8
-text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first newline
-of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being held.
+text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first
+newline of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being
+held.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _BLOCK_MEMBERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member that
-    begins behind it."""
+    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member
+    that begins behind it."""
 
     byte_offset: int
     content: bytes
@@ -64,9 +65,10 @@ class Block:
 def line_blocks(
     split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES
 ) -> Iterator[Block | Rejected]:
-    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too long to
-    hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to no line. A block
-    may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length again.
+    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is
+    too long to hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to
+    no line. A block may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length
+    again.
 
     Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split."""
     lines, compression = _Lines(), split.file.compression
@@ -82,7 +84,7 @@ def line_blocks(
             yield from lines.add(offset, chunk, max_line_bytes)
         yield from lines.take(last=True)
     except BrokenStreamError as error:
-        if split.start == 0:  # the other ranges of the file need not tell it again
+        if split.start == 0:  # the other ranges of the file need not report it again
             yield from lines.take()
             yield replace(lines.give_up(str(error)), is_file_damage=True)
 
@@ -137,9 +139,9 @@ def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:
     return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
 
 
-def too_long(max_line_bytes: int) -> str:
-    """The error of a line that is too long."""
-    return f"a line of more than {max_line_bytes} bytes, the most this reader takes (max_line_bytes)"
+def too_long(most_bytes: int, what: str = "line") -> str:
+    """The error of a line, or a row, that is too long."""
+    return f"a {what} of more than {most_bytes} bytes, the most this reader takes (max_{what}_bytes)"
 
 
 class _Lines:
@@ -163,8 +165,7 @@ class _Lines:
         self.skipping = False
 
     def add(self, position: int, chunk: bytes, max_line_bytes: int) -> Iterator[Block | Rejected]:
-        """Adds a chunk. Gives a block where enough lines are complete, and rejects a line that is too long and fills an
-        excerpt; the reader rejects shorter ones."""
+        """Adds a chunk. Gives a block where enough lines are complete, and rejects a line that is too long."""
         self._add(position, chunk)
         if self.tail_bytes > max(max_line_bytes, EXCERPT_BYTES):
             yield from self.take()
@@ -235,7 +236,7 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
 
 
 def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for UTF-16 and UTF-32."""
+    """The bytes of the split's lines as UTF-8, with their offsets. Raises UnsplittableInputError for UTF-16."""
     file = split.file
     if file.compression is None:
         found = _range(split, open_input)
@@ -282,7 +283,7 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
-    """Whether a plain file is an archive. The range at its beginning raises BrokenStreamError, so that the damage is reported once."""
+    """Whether a plain file is an archive, which only the range at its beginning reports."""
     if offset == 0:
         check_format(content, None)
         return False
@@ -306,8 +307,8 @@ def is_json_text(beginning: bytes) -> bool:
 
 
 def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterator[tuple[int, bytes]]:
-    """The content, in chunks with their offsets, as JSON lines. Raises UnsplittableInputError for the beginning of a file that must be
-    read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
+    """The content, in chunks with their offsets, as JSON lines. Raises UnsplittableInputError for the beginning of a file that
+    must be read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
     flat: FlatValues | None = None
     for number, (offset, chunk) in enumerate(content):
         if number == 0 and split.start == 0 and is_json_text(chunk):

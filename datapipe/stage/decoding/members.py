@@ -12,10 +12,11 @@ A file of `HAVE_MEMBERS` is read in ranges by several tasks:
                                 ─────────────────▶            reads the members from D on, which a search finds
                                  a search of [stop, D) finds no member: the ranges meet
 
-A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a search
-finds another one before it, bytes like a member stand inside of a member, and the range raises `UnsplittableInputError`. If no
-range raises, the ranges read the members that one reading of the file has, by induction: whether a search finds a member depends
-on the stored bytes from its first one on alone. A search never leaves the bytes that its range reads anyway.
+A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a
+search finds another one before it, bytes like a member stand inside of a member, and the range raises
+`UnsplittableInputError`. If no range raises, the ranges read the members that one reading of the file has, by induction:
+whether a search finds a member depends on the stored bytes from its first one on alone. A search never leaves the bytes that
+its range reads anyway.
 
 Memory is a block of stored bytes, a chunk of content, and the state of the decompressor.
 """
@@ -79,9 +80,8 @@ def opened_members(
     beginning: Beginning = ANY_CONTENT,
     max_window_bytes: int = MOST_WINDOW_BYTES,
 ) -> Members:
-    """The members in the stored bytes [start, stop) of a file. A file without compression is one member.
-
-    Raises BrokenStreamError for a file of another format, an empty one, and one that ends within its dictionary."""
+    """The members in the stored bytes [start, stop) of a file. A file without compression is one member. Raises
+    BrokenStreamError."""
     stored = StoredBytes(stream, stop)
     if compression is not None and not stored.num_bytes:
         raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
@@ -105,8 +105,9 @@ class Member:
 
     Attributes:
         offset: of its first byte in the stored file.
-        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise, as a
-            stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4 bytes.
+        position: of the first byte of its content: `offset` · 2^24, and 0 for the first member. Positions are unique and rise,
+            as a stored byte never makes 2^24 bytes: at most 1,032 of gzip, 255 of LZ4, 2^15 of Zstandard, by blocks of 4
+            bytes.
         is_behind: whether it belongs to the next range.
         chunks: the content. It is read once.
         damage: what is wrong behind the content that can be read, once that is read; empty for nothing.
@@ -120,8 +121,7 @@ class Member:
 
     @cached_property
     def next_offset(self) -> int | None:
-        """Where the next member begins, behind damage the next one that a search finds; None for none. Passes over content that
-        was not read."""
+        """Where the next member begins, behind damage the next one that a search finds; None for none."""
         for _ in self.chunks:
             pass
         return self._members.find(self.offset + 1) if self.damage else self._stop
@@ -153,7 +153,7 @@ class Member:
                 chunk = members.decompressed(decompressor, stored, members.content_bytes)
             except MemoryError:
                 raise
-            except Exception as error:  # each library has errors of its own
+            except Exception as error:  # each library has other errors
                 self.damage = f"the {self._name} {_problem(error)}"
                 if rest := self._rest(fed, num_bytes):
                     yield rest
@@ -190,8 +190,7 @@ def _problem(error: Exception) -> str:
 
 
 class Members:
-    """The members of a file, of which one is read at a time. `first`: offset of the first frame that has content; bytes before it
-    belong to it."""
+    """The members of a file, of which one is read at a time, from the first frame that has content on."""
 
     def __init__(self, stored: StoredBytes, compression: str | None, beginning: Beginning, max_window_bytes: int) -> None:
         self.stored, self.compression = stored, compression
@@ -203,10 +202,8 @@ class Members:
             self.feed_bytes, self.content_bytes = _FEED_BYTES[compression], _CONTENT_BYTES.get(compression, -1)
 
     def of_range(self, start: int = 0, stop: int | None = None) -> Iterator[Member]:
-        """The members that begin in [start, stop), and those behind it; nothing if none begins in the range.
-
-        Raises UnsplittableInputError where the range is read and the next one would begin where no member does.
-        """
+        """The members that begin in [start, stop), and those behind it; nothing if none begins in the range. Raises
+        UnsplittableInputError where the next range would begin where no member does."""
         offset = 0 if start == 0 else self.find(max(start, self.first + 1), stop)
         return iter(()) if offset is None else self._from(offset, stop)
 
@@ -275,8 +272,9 @@ class Members:
         return self._beginning.fits(content)
 
     def _behind_padding(self, offset: int) -> int:
-        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape or device, to the end
-        of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a hole in the file."""
+        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape, to the
+        end of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a
+        hole."""
         offset = end = self._behind_skippable(offset)
         if not offset or self.compression is None or self.stored.header(offset, 1) != b"\0":
             return offset

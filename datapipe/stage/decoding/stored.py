@@ -46,7 +46,7 @@ class StoredBytes:
         return self._stream.read_at(min(num_bytes, self.num_bytes - offset), offset) if offset < self.num_bytes else b""
 
     def matches(self, pattern: re.Pattern[bytes], num_bytes: int, start: int, stop: int | None = None) -> Iterator[int]:
-        """The offsets in [start, stop) at which a pattern of `num_bytes` bytes matches, ascending."""
+        """The offsets in [start, stop) at which a pattern of `num_bytes` matches, ascending."""
         stop, offset, tail = self.num_bytes if stop is None else stop, start, b""
         while offset - len(tail) < stop and (block := self.some(offset, BLOCK_BYTES)):
             window, begin = tail + bytes(block), offset - len(tail)

@@ -32,6 +32,6 @@ def open_classifier(path: Path) -> Classifier:
 
 
 def positive_label(labels: Sequence[str], positive: Sequence[str] = POSITIVE) -> int | None:
-    """The number of the label of two whose name, in lower case, is among `positive`; None where the names do not tell."""
+    """The number of the label of two whose name, in lower case, is among `positive`; None for other names."""
     meant = [number for number, label in enumerate(labels) if label.lower() in positive]
     return meant[0] if len(labels) == 2 and len(meant) == 1 else None

@@ -87,10 +87,8 @@ class CompiledModel:
         self._dense, self._layer = matrix.dense, _layer(file)
 
     def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The best labels of each text, as indices in `labels` (num_docs, k) int32, and their scores (num_docs, k) float64.
-
-        The best label comes first. Missing labels are -1 with score 0; a text without words has no labels.
-        """
+        """The best labels of each text, the best first, as indices in `labels` (num_docs, k) int32, and their scores
+        (num_docs, k) float64. Missing labels are -1 with score 0; a text without words has none."""
         embedding = self._embedding(starts, stops, data)
         labels, scores = np.empty((len(starts), k), np.int32), np.empty((len(starts), k), np.float64)
         best, num_labels = np.empty(k, np.float32), len(self.labels)
@@ -122,7 +120,7 @@ class CompiledModel:
 
     def _check_numbers(self, values: np.ndarray) -> None:
         if not np.isfinite(values).all():
-            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
+            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file again.")
 
 
 def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
@@ -164,10 +162,8 @@ def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, 
 
 
 def _huffman(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right child of every node of fastText's Huffman tree over labels; -1 for the labels.
-
-    The two nodes with the lowest counts are joined until one remains. fastText takes labels from the last on, as if sorted.
-    """
+    """Left and right child of every node of fastText's Huffman tree over labels; -1 for the labels. The two nodes with the
+    lowest counts are joined until one remains. fastText takes labels from the last on, as if sorted."""
     num_labels = len(counts)
     totals = counts + [NO_COUNT] * (num_labels - 1)
     children = np.full((2, 2 * num_labels - 1), -1, np.int32)

@@ -97,8 +97,8 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
-    """The content of a model file: `data` is the mapped file, uint8, into which the dictionary holds offsets; labels are without
-    fastText's prefix; rows of `matrix` are those of words, then of buckets, of `output` those of labels, or of inner nodes."""
+    """The content of a model file: `data` is the mapped file, into which the dictionary holds offsets; rows of `matrix` are
+    those of words, then of buckets, of `output` those of labels, or of inner nodes."""
 
     path: Path
     data: np.ndarray
@@ -229,7 +229,7 @@ def _read_matrix(file: _File, quantised: bool) -> Matrix:
 
 
 def _read_centroids(file: _File) -> np.ndarray:
-    """(parts, 256, dim of a part) float32; the last part may be narrower and is padded with zeros."""
+    """(parts, 256, dim of a part) float32; a narrower last part is padded with zeros."""
     dim, parts, size, last = file.numbers("4i")
     if min(dim, parts, size, last) < 1 or last > size or (parts - 1) * size + last != dim:
         raise file.refusal(f"{parts} parts of {size} dimensions, the last of {last}, for {dim}")

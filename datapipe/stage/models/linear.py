@@ -60,14 +60,14 @@ class LinearFile:
 
 
 def num_columns(kind: str, labels: tuple[str, ...]) -> int:
-    """Columns of weights: one tells two classes apart."""
+    """Columns of weights: one separates two classes."""
     return 1 if kind == "number" or len(labels) == 2 else len(labels)
 
 
 def file_bytes(file: LinearFile) -> bytes:
     """The bytes of a model file, the same for the same model."""
     columns = [np.ascontiguousarray(column) for column in file.entries.T]
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "version": _VERSION,
         "kind": file.kind,
         "labels": list(file.labels),
@@ -76,17 +76,17 @@ def file_bytes(file: LinearFile) -> bytes:
         "scales": [float(scale).hex() for scale in file.scales],
         "biases": [float(bias).hex() for bias in file.biases],
     }
-    told["checksum"] = _checksum(told, columns)
+    metadata["checksum"] = _checksum(metadata, columns)
     fields = [pa.field(str(number), pa.int32(), nullable=False) for number in range(len(columns))]
-    schema = pa.schema(fields, {_KEY: json.dumps(told, ensure_ascii=False).encode()})
+    schema = pa.schema(fields, {_KEY: json.dumps(metadata, ensure_ascii=False).encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
     return sink.getvalue().to_pybytes()
 
 
-def _checksum(told: dict[str, Any], columns: list[np.ndarray]) -> str:
-    digest = xxhash.xxh3_128(json.dumps(told, ensure_ascii=False, sort_keys=True).encode())
+def _checksum(metadata: dict[str, Any], columns: list[np.ndarray]) -> str:
+    digest = xxhash.xxh3_128(json.dumps(metadata, ensure_ascii=False, sort_keys=True).encode())
     for column in columns:
         digest.update(column.tobytes())
     return digest.hexdigest()
@@ -103,11 +103,11 @@ def read_file(path: Path) -> LinearFile:
                 raise _refusal(path, f"{reader.num_record_batches} record batches, expected 1")
             batch = reader.get_batch(0)
             batch.validate(full=True)
-            told = json.loads(content)
+            metadata = json.loads(content)
             columns = [_column(path, column) for column in batch.columns]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _refusal(path, str(error).partition("\n")[0]) from error
-    return _checked(path, told, columns)
+    return _checked(path, metadata, columns)
 
 
 def _column(path: Path, column: pa.Array) -> np.ndarray:
@@ -116,22 +116,22 @@ def _column(path: Path, column: pa.Array) -> np.ndarray:
     return column.to_numpy().copy()
 
 
-def _checked(path: Path, told: Any, columns: list[np.ndarray]) -> LinearFile:
-    if not isinstance(told, dict) or told.get("version") != _VERSION:
-        version = told.get("version") if isinstance(told, dict) else None
+def _checked(path: Path, metadata: Any, columns: list[np.ndarray]) -> LinearFile:
+    if not isinstance(metadata, dict) or metadata.get("version") != _VERSION:
+        version = metadata.get("version") if isinstance(metadata, dict) else None
         raise _refusal(path, f"version {version!r} of the format, expected {_VERSION}. A newer datapipe may have written it")
-    checksum = told.pop("checksum", None)
-    if checksum != _checksum(told, columns):
+    checksum = metadata.pop("checksum", None)
+    if checksum != _checksum(metadata, columns):
         raise _refusal(path, "its checksum differs: the file is damaged. Copy or train it again")
     try:
         file = LinearFile(
-            kind=told["kind"],
-            labels=tuple(told["labels"]),
-            word_bits=told["word_bits"],
-            character_bits=told["character_bits"],
+            kind=metadata["kind"],
+            labels=tuple(metadata["labels"]),
+            word_bits=metadata["word_bits"],
+            character_bits=metadata["character_bits"],
             entries=np.ascontiguousarray(np.stack(columns, axis=1)) if columns else np.empty((0, 0), np.int32),
-            scales=np.array([float.fromhex(scale) for scale in told["scales"]]),
-            biases=np.array([float.fromhex(bias) for bias in told["biases"]]),
+            scales=np.array([float.fromhex(scale) for scale in metadata["scales"]]),
+            biases=np.array([float.fromhex(bias) for bias in metadata["biases"]]),
         )
         if not _fits(file):
             raise _refusal(path, "its labels, bits and numbers do not fit together")
@@ -193,8 +193,8 @@ class LinearModel:
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts, one column for each label: (num_docs, num_labels) float32. A text without a known feature has a score too.
-        Scores follow from the text and the model alone. `starts, stops`: (num_docs,) int64, where each text lies in `data`."""
+        """The scores of texts `data[starts[i] : stops[i]]`, one column for each label: (num_docs, num_labels) float32. They
+        follow from the text and the model alone."""
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

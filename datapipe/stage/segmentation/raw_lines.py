@@ -1,4 +1,4 @@
-"""The lines of a batch with the white space around them, and per text its newlines and characters."""
+"""The lines of a batch with the white space around them, and counts of newlines and characters."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MOST_WORD_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entries:
-    """The entries `data[starts[i] : stops[i]]` of one list, from one file or the mixture; `origin` is that, for error messages."""
+    """Entries `data[starts[i] : stops[i]]` of a list, from one file or the mixture (`origin`)."""
 
     origin: str
     starts: np.ndarray
@@ -68,7 +68,7 @@ def _lines_of(origin: str, content: bytes) -> Entries:
 
 
 def domain_table(lists: Sequence[Entries]) -> np.ndarray:
-    """The table of hosts for `find_domains`. Raises UserError for an entry that is more than a host."""
+    """The table of hosts for `find_domains`. Raises UserError for more than a host."""
     hashes = [np.empty(0, np.uint64)]
     for entries in lists:
         offsets, data = url.normalize_urls(entries.starts, entries.stops, entries.data)

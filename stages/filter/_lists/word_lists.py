@@ -20,8 +20,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lists:
-    """Lists that are ready to be searched for; list i has bit i in the table. `notes`: how many entries each has, and which cannot be
-    found."""
+    """Lists that are ready to be searched for; list i has bit i in the table."""
 
     names: tuple[str, ...]
     table: WordLists
@@ -62,8 +61,7 @@ def _lines(name: str, path: Path) -> list[str]:
 
 
 def masks_of(lists: Lists, languages: pa.Array | None, num_docs: int) -> np.ndarray:
-    """The lists that count for each document, a bit for each: (num_docs,) uint64; all where
-    `languages` is None, else that of the language of the document."""
+    """The lists that count for each document, a bit for each: (num_docs,) uint64; None: all."""
     if languages is None:
         return np.full(num_docs, _ALL)
     names = pa.array(lists.names, pa.large_string())

@@ -50,8 +50,7 @@ _ENGLISH = ("en", "eng", "eng_Latn")
 
 
 def language_settings(language: str) -> Mapping[str, Any]:
-    """The options that the settings of a language decide, by its code: "deu_Latn", "deu" or "de".
-    Raises UserError for an unknown code."""
+    """The options that a language ("deu_Latn", "deu" or "de") decides. Raises UserError."""
     known = _codes()
     if language not in known:
         raise UserError(

@@ -32,8 +32,7 @@ class ProfiledFilter(Filter):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Adds the options of profile and language to the given ones. Pydantic refuses a value that
-        is no mapping or profile."""
+        """Adds the options of profile and language to the given ones."""
         if not isinstance(given, dict):
             return given
         language = given.get("language") if "language" in cls.model_fields else None

@@ -37,7 +37,7 @@ from stages.read._content_reader import ContentReader
 
 _BATCH_RECORDS = 4096
 _TEXT_PER_STORED_BYTE = 4
-"""Bytes of content in a stored byte of a compressed archive; those of Common Crawl hold four to five."""
+"""Bytes of content in a stored byte of a compressed archive; of Common Crawl four to five."""
 
 _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date"}
 """Headers of records by the names that sources use for them. Any other name is that of a header itself."""
@@ -45,8 +45,7 @@ _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A record that is a document: its text or page, values by the names that sources use for them,
-    and the headers of the response; those of the record win."""
+    """A record that is a document, values by the names that sources use for them, and the headers of the response."""
 
     record: Record
     content: bytes
@@ -80,7 +79,7 @@ class ArchiveReader(ContentReader):
         return warc_records(members, self.max_record_bytes, start, stop)
 
     def document(self, record: Record) -> Document | Rejected | str:
-        """The document that a record is; for a record that is none, the kind by which it is counted."""
+        """The document of a record; for a record without one, the kind by which it is counted."""
         raise NotImplementedError
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
@@ -130,7 +129,7 @@ class _Batch:
         return self._num_bytes >= TARGET_BATCH_BYTES or len(self._documents) + len(self._rejected) >= _BATCH_RECORDS
 
     def add(self, found: Document | Rejected | str) -> None:
-        """Adds a document, a record that cannot be read, or the kind of a record that is no document."""
+        """Adds a document, an unreadable record, or the kind of a record that is no document."""
         if isinstance(found, Rejected):
             self._rejected.append(found)
         elif isinstance(found, str):
@@ -140,7 +139,7 @@ class _Batch:
             self._num_bytes += len(found.content)
 
     def take(self) -> ReadBatch:
-        """The batch of what was added since the last call. Texts that are not UTF-8 are rejected."""
+        """The batch since the last call. Texts that are not UTF-8 are rejected."""
         contents = self._contents()
         documents = self._documents
         batch = ReadBatch(
@@ -225,7 +224,7 @@ class PageReader(ArchiveReader):
         return _passed_over(mime, self.mime) or Document(record, record.body, columns)
 
     def _body(self, record: Record, response: Response) -> bytes | Rejected:
-        """The body of a response. Of one that the crawler has cut off, and says so, what there is."""
+        """The body of a response; the beginning of one that the crawler has cut off."""
         try:
             return decoded_body(response, self.max_record_bytes, record.headers.get("WARC-Truncated") is not None)
         except BodyError as error:

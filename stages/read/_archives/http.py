@@ -50,8 +50,7 @@ class BodyError(DatapipeError):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response: its body as stored, its headers, those of one name joined by ", ", and its
-    status, None where its line has none."""
+    """A response: its stored body, its headers, those of one name joined by ", ", its status."""
 
     body: bytes
     status: int | None = None
@@ -59,8 +58,7 @@ class Response:
 
 
 def parse_response(block: bytes) -> Response | None:
-    """The response in the block of a record; None where the block does not begin with a status line. A response of the class
-    1xx, such as "100 Continue", announces the response that follows it in the block."""
+    """The response in the block of a record; None without a status line. Responses of the class 1xx are passed over."""
     response = _parse(block)
     for _ in range(_MOST_ANNOUNCEMENTS):
         if response is None or (response.status or 0) // 100 != 1 or not response.body.startswith(b"HTTP/"):
@@ -104,7 +102,7 @@ def _odd_headers(head: bytes) -> dict[bytes, bytes]:
 
 
 def media_type(content_type: str | None) -> str | None:
-    """The type of a Content-Type without its parameters, in lower case; None where there is none."""
+    """The type of a Content-Type without its parameters, in lower case; None without one."""
     return (content_type or "").partition(";")[0].partition(",")[0].strip().lower() or None
 
 
@@ -115,9 +113,8 @@ def charset(content_type: str | None) -> str | None:
 
 
 def decoded_body(response: Response, max_bytes: int, is_cut_off: bool = False) -> bytes:
-    """The body without transfer and content encodings. Raises BodyError for one that is larger than `max_bytes`, encoded or not, that
-    breaks off, or whose encoding is damaged. `is_cut_off`: whether the crawler has cut the response off, so that the decoded part
-    is the body."""
+    """The body without transfer and content encodings; of one that the crawler has cut off, the decoded part. Raises BodyError
+    for one that is larger than `max_bytes`, encoded or not, that breaks off, or whose encoding is damaged."""
     headers, body = response.headers, response.body
     codings, transfer_codings = _listed(headers.get("content-encoding")), _listed(headers.get("transfer-encoding"))
     if len(codings) + len(transfer_codings) > _MOST_CODINGS:
@@ -138,8 +135,7 @@ def _listed(header: str | None) -> list[str]:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """The chunks of a body (RFC 9112, 7.1), joined; the body itself where it does not begin with a
-    chunk. The last chunk, of size 0, may be missing."""
+    """The chunks of a body (RFC 9112, 7.1), joined; the body itself without a chunk. The last, of size 0, may be missing."""
     content, offset, view = bytearray(), 0, memoryview(body)
     while offset < len(body):
         size = _CHUNK.match(body, offset)
@@ -183,7 +179,7 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
             content.append(chunk)
     except BodyError:
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library has other errors
         if _CONTROL.search(body[:_PLAIN_HEAD_BYTES]) is None:  # it begins as text does
             return body
         raise BodyError(f"the {coding} body is damaged: {error}", b"".join(content)) from None
@@ -191,8 +187,7 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def _frames(coding: str, feed_bytes: int, body: bytes) -> Iterator[bytes]:
-    """The content of all members or frames; bytes behind the last one are ignored, as browsers do.
-    The body itself where it does not begin as one."""
+    """The content of all members; bytes behind the last one are ignored, as browsers do."""
     magic = MAGIC[coding]
     if not body.startswith(magic):
         yield body

@@ -20,8 +20,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of a kind as WARC names it: "response", "conversion"; "unknown" for any other. `body`: all bytes of its block.
-    `has_short_length`: whether its head declares fewer bytes."""
+    """A record of a kind as WARC names it. `has_short_length`: whether its head declares fewer bytes than `body` has."""
 
     position: int
     kind: str

@@ -48,8 +48,8 @@ _EXPECTED = "expected a record that begins with WARC/1"
 
 
 def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
-    """The records of a file, or of the byte range that holds their members, in a plain file their first bytes; `Rejected` in place of
-    unreadable ones and those of more than `max_bytes`. Raises UnsplittableInputError where the next range would begin within one."""
+    """The records of a file or byte range; `Rejected` for unreadable ones and those of more than `max_bytes`. Raises
+    UnsplittableInputError where the next range would begin within a record."""
     if members.compression is not None:
         return _of_members(members.of_range(start, stop), max_bytes)
     if stop is None:
@@ -81,8 +81,7 @@ def _next_opened(found: Iterator[Member]) -> _Opened | None:
 
 
 class _Opened:
-    """The content of a member, and of those behind it in which its last record goes on, since some
-    writers cut files into members at any byte. `member` is the one that was read last."""
+    """The content of a member, and of those behind it in which its last record goes on. `member` is the last one read."""
 
     def __init__(self, member: Member, found: Iterator[Member]) -> None:
         self.member, self._found, self._own = member, found, ByteStream(member.chunks)
@@ -104,9 +103,8 @@ class _Opened:
 
 
 def regular_records(content: bytes, position: int, max_bytes: int) -> list[Record] | None:
-    """The records in the content of a member, the first one at `position`, where each is written as
-    the standard has it: no header over several lines, none twice, a known type, and two line ends
-    behind a body of the length that is declared. None for any other content."""
+    """The records in the content of a member, the first one at `position`; None where one is not written as the standard has
+    it: no header over several lines, none twice, a known type, two line ends behind a body of the declared length."""
     found: list[Record] = []
     begin = 0
     while begin < len(content):
@@ -202,8 +200,8 @@ def _of_plain_range(members: Members, max_bytes: int, start: int, stop: int) -> 
 
 
 def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) -> Generator[Record | Rejected, None, int | None]:
-    """The records of a plain file. Behind damage it goes on at the next record that can be found. Returns the offset of the
-    first record at or behind `stop` that a search finds too; None at the end of the file."""
+    """The records of a plain file. Reading resumes behind damage at the next record. Returns the offset of the first record at
+    or behind `stop` that a search finds too; None at the end of the file."""
     begin: int | None = start
     while begin is not None:
         searched_from, begin_next = begin + 1, None

@@ -48,8 +48,8 @@ class Message:
 
 @dataclass(kw_only=True, slots=True)
 class Layout:
-    """The messages of a file: record batches in order, None for one whose head is damaged; dictionary batches in order, with the number
-    of the record batch that each stands before. `damage`: why there may be more record batches; empty for none."""
+    """The messages of a file: record batches in order, None for one whose head is damaged; dictionary batches in order, with
+    the number of the record batch that each stands before. `damage`: why there may be more record batches; empty for none."""
 
     schema: Message
     batches: list[Message | None] = field(default_factory=list)
@@ -141,7 +141,7 @@ def _schema_at(stream: pa.NativeFile, offset: int, stop: int) -> Message:
 
 
 def _message_at(stream: pa.NativeFile, offset: int, stop: int) -> Message | None:
-    """The message that begins at a byte; None for an end marker. Raises ValueError for anything else."""
+    """The message at a byte; None for an end marker. Raises ValueError for anything else."""
     if not 0 <= offset <= stop - 4:
         raise ValueError(f"a message at byte {offset} of {stop}, so the file is damaged or cut off")
     content = stream.read_at(min(_HEAD_READ_BYTES, stop - offset), offset)

@@ -158,9 +158,8 @@ class LineParser:
         return texts, errors | {int(rows[number]): error for number, error in wrong_keys.items()}
 
     def _texts(self, run: _Run, path: _TextPath) -> tuple[pa.Array, dict[int, str]]:
-        """The text of each line, null where there is none; and the errors of refused lines, by
-        line. A refused run is read again up to the line at fault and from there on, so a bad line
-        costs a few calls of the parser, however long the block is."""
+        """The text of each line, null where there is none; and the errors of refused lines, by line. A refused run is parsed
+        up to the line at fault and from there on, so a bad line costs a few calls of the parser."""
         chunks: list[pa.Array] = []
         refused: dict[int, str] = {}
         runs = [(0, len(run.starts))] if len(run.starts) else []
@@ -202,8 +201,8 @@ def _without_lone_half(found: re.Match[bytes]) -> bytes:
 
 
 def with_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
-    """The batch of a block. Where the file ends within the object on its last line, the reject of the line says so: it stands
-    for all documents behind it that are lost. Lines that are too long keep their error, at whichever end they are rejected."""
+    """The batch of a block. If the file ends within the object on its last line, the reject of the line stands for the
+    documents that are lost behind it."""
     start = block.content.rfind(b"\n") + 1
     is_last = bool(batch.rejected) and batch.rejected[-1].position == block.position(start)
     if not is_last or not 0 < len(block.content) - start <= max_line_bytes or not _is_open_object(block.content[start:]):
@@ -228,8 +227,7 @@ def _is_open_object(line: bytes) -> bool:
 
 
 def undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray, nul_error: str) -> dict[int, str]:
-    """The errors of lines that are no text, by line, and of those with NUL bytes. Arrow's JSON
-    parser accepts them: it ignores bytes in strings and ends at a NUL."""
+    """The errors of lines that are not UTF-8 or have NULs, by line: Arrow accepts both."""
     data = np.frombuffer(content, np.uint8)
     try:
         texts_from(np.array([0, len(data)]), data).validate(full=True)
@@ -283,8 +281,8 @@ class NamedField:
         self._key = FieldPath([name]) if "." in name else None
 
     def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string,
-        null where a line has none; and the first byte of each as written, (num_lines,) uint8."""
+        """The values in parsed lines as strings, (num_lines,) large_string, null for none; and the first byte of each,
+        uint8."""
         values, firsts = _values(self._path, data, starts, stops)
         if self._key is None or not values.null_count:
             return values, firsts

@@ -43,8 +43,7 @@ Typed = tuple[pa.Array, pa.DataType | None]
 def kept_columns(
     values: Mapping[str, tuple[pa.Array, np.ndarray]], fields: FieldNames
 ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
-    """The columns of kept fields, whose values are given as for `typed`, and the types of those whose type does not hold their
-    values. A field that has no type yet, or a declared one, becomes text."""
+    """The columns of kept fields, whose values are given as for `typed`, and the types of those that need a wider one."""
     columns: dict[str, pa.Array] = {}
     wider: dict[str, pa.DataType] = {}
     for name, (texts, firsts) in values.items():

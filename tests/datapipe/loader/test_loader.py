@@ -369,7 +369,7 @@ def test_state_of_an_earlier_snapshot_is_refused_with_the_call_that_opens_it(gro
     check_that_the_error_names_the_snapshot(str(folder), earlier)
     state = Loader(folder, batch_size=4, snapshot=earlier).state_dict()
     shutil.rmtree(folder / "snapshots" / earlier)
-    with pytest.raises(SnapshotError, match=f"^the output has no snapshot {earlier[:12]}, .* of another output"):
+    with pytest.raises(SnapshotError, match="does not list it, the state is of another output"):
         Loader(folder, batch_size=4).load_state_dict(state)
 
 

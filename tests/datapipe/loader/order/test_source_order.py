@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens.permute import permute
-from datapipe.loader.order import address_finder
-from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.grown_order import Generations, GrownOrder, source_eras
+from datapipe.loader.order import grown_order
+from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
 from datapipe.shards.source_entry import Strata
@@ -298,7 +297,7 @@ def test_addresses_of_any_sources_and_epochs_are_those_of_single_samples() -> No
     assert make_finder().find(sources, ordinals).tolist() == expected
 
 
-@pytest.mark.parametrize("most_bytes", [address_finder.MOST_BYTES, 1])
+@pytest.mark.parametrize("most_bytes", [grown_order.MOST_BYTES, 1])
 @pytest.mark.parametrize("window", [0, 1, 2])
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_addresses_do_not_depend_on_the_samples_before(
@@ -306,7 +305,7 @@ def test_addresses_do_not_depend_on_the_samples_before(
 ) -> None:
     sources, ordinals = drawn(400, num_epochs=3)
     expected = make_finder(window).find(sources, ordinals, attempt)
-    monkeypatch.setattr(address_finder, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(grown_order, "MOST_BYTES", most_bytes)
     finder = make_finder(window)
     for first in (300, 0, 100, 200, 400):
         part = slice(first, first + 100)

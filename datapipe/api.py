@@ -156,8 +156,8 @@ def plan_run(
     output: str | Path | None = None,
     limit: int | None = None,
 ) -> PlannedRun:
-    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and errors as
-    those of `run`."""
+    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and
+    errors as those of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)
@@ -193,7 +193,6 @@ def _of_program(output: str | Path | None) -> Iterator[None]:
 
 
 def _observer(progress: bool, state: RunState) -> Observer:
-    """What shows the run: the live display, or the logger."""
     if not progress:
         return _log_event
     from datapipe.engine.watching.terminal import Terminal

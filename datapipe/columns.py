@@ -52,8 +52,8 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_only(column: pa.Array) -> pa.Array:
-    """The column over the same memory, without a way to write to it: Arrow hands out writable buffers of immutable arrays.
-    Structs, dictionaries and views are left as they are."""
+    """The column over the same memory, without a way to write to it: Arrow hands out writable
+    buffers of immutable arrays. Structs, dictionaries and views are left as they are."""
     buffers, children = column.buffers(), []
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         buffers, children = buffers[:2], [read_only(column.values)]
@@ -136,9 +136,9 @@ def dtype_of(kind: pa.DataType) -> np.dtype:
 
 
 def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
-    """Document keys: file hash, then position in the file, both big-endian, so that byte order is file order.
-    `file_hashes`: uint64, one for all documents or (num_docs,). `positions`: (num_docs,) uint64 in the file:
-    `datapipe.stage.reader.ReadBatch`."""
+    """Document keys: file hash, then position in the file, both big-endian, so that byte order is
+    file order. `file_hashes`: uint64, one for all documents or (num_docs,). `positions`:
+    (num_docs,) uint64 in the file: `datapipe.stage.reader.ReadBatch`."""
     halves = np.empty((len(positions), 2), ">u8")
     halves[:, 0] = file_hashes
     halves[:, 1] = positions
@@ -184,8 +184,8 @@ def hex_keys(keys: pa.Array) -> pa.Array:
 
 
 def take_rows(rows: pa.RecordBatch, chosen: np.ndarray) -> pa.RecordBatch:
-    """The rows `chosen`, (num_chosen,) integers, copied. Lists of numbers are copied as strings of bytes: Arrow's `take`
-    makes an index of 8 bytes for every number in them."""
+    """The rows `chosen`, (num_chosen,) integers, copied. Lists of numbers are copied as strings of
+    bytes: Arrow's `take` makes an index of 8 bytes for every number in them."""
     indices = pa.array(chosen)
     taken = [
         _list_views(_byte_views(column).take(indices), column.type) if _is_plain_list(column) else column.take(indices)

@@ -84,13 +84,12 @@ def masked_urls(text: str) -> str:
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL has lost its credentials."""
     return "://" in url and (f"://{MASK}@" in url or url.endswith(f"?{MASK}"))
 
 
 def restored(url: str, originals: Iterable[str]) -> str:
-    """A masked URL with the credentials of the first original on the same host; the URL itself where there is none.
-    `originals`: URLs and globs with their credentials."""
+    """A masked URL with the credentials of the first original on the same host; the URL itself
+    where there is none. `originals`: URLs and globs with their credentials."""
     found = _URL.fullmatch(url)
     if found is None or not is_masked(url):
         return url
@@ -133,7 +132,6 @@ def _query(match: re.Match[str]) -> str:
 
 
 def _bare(match: re.Match[str]) -> str:
-    """Host and path of a URL."""
     return match[2][len(_user(match)) : len(match[2]) - len(_query(match))]
 
 

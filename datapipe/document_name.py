@@ -2,9 +2,9 @@
 
     key  =  hash of (source, path), position   ◀─▶   web/2025/part-07.jsonl:15180
 
-PATH is the path of the input file relative to its source. POSITION is the byte offset of the record in the decompressed file,
-its row number, or in files of many members what `stages/README.md` says. A document whose input has an id is printed with it:
-"doc-17 (web/a.jsonl:120)".
+PATH is the path of the input file relative to its source. POSITION is the byte offset of the record
+in the decompressed file, its row number, or in files of many members what `stages/README.md` says.
+A document whose input has an id is printed with it: "doc-17 (web/a.jsonl:120)".
 
 A text is taken as the first of these that a file has; a text that names two documents in the same way is refused with both:
 
@@ -56,9 +56,9 @@ class InputFiles:
             self._by_path.setdefault(path, {})[number] = name
 
     def key(self, text: str) -> bytes | None:
-        """The key, 16 bytes, of a document that the user names in one of the forms of `FORMS`; None where no
-        file has the name. A key in hex digits is not looked up. Raises UserError for other texts, and for
-        documents of several files."""
+        """The key, 16 bytes, of a document that the user names in one of the forms of `FORMS`; None
+        where no file has the name. A key in hex digits is not looked up. Raises UserError for other
+        texts, and for documents of several files."""
         named = text.strip().removeprefix(_BYTE_ORDER_MARK).strip()
         if key := _HEX_KEY.match(named):
             return bytes.fromhex(key[1])
@@ -95,7 +95,6 @@ def _quoted(named: str, text: str) -> str | None:
 
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    """File and position of each text that is a name."""
     found: dict[tuple[str, int], None] = {}
     for name in names:
         file, colon, digits = name.rpartition(":")
@@ -106,7 +105,6 @@ def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _documents(numbered: Iterable[tuple[str, int]], files: Mapping[str, Mapping[int, str]]) -> dict[bytes, str]:
-    """Names by key of the documents at these positions of files of these names."""
     return {
         number.to_bytes(8, "big") + position.to_bytes(_POSITION_BYTES, "big"): f"{name}:{position}"
         for file, position in numbered

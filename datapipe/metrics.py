@@ -89,8 +89,8 @@ class Packing(Sums):
     documents: int = 0  # with at least one token in a row
     split_documents: int = 0  # of these, documents that are split over several spans
     pieces: int = 0  # spans of documents in rows
-    # dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all their
-    # tokens
+    # dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all
+    # their tokens
     dropped_tokens: int = 0
     dropped_documents: int = 0
     # of these, documents that fit into a row and are split to keep `pack.max_padding`
@@ -113,8 +113,8 @@ class TaskMetrics:
     # documents in and out; empty for tasks on rows
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     work: dict[str, Work] = field(default_factory=dict)  # by name, in the order of the data
-    # the numbers of its kind of work, a dataclass of the kind; as JSON in a record that was read from the
-    # ledger, until `of` is asked for it. None where the kind has none.
+    # the numbers of its kind of work, a dataclass of the kind; as JSON in a record that was read
+    # from the ledger, until `of` is asked for it. None where the kind has none.
     own: Any = field(default=None, compare=False)  # it has one of two forms
     # of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others
     second_attempt: str = ""
@@ -155,7 +155,6 @@ class TaskMetrics:
             del item  # whoever has it may release it before the next one is made
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers that are not the defaults."""
         numbers = _adapter(TaskMetrics).dump_python(self, mode="json", exclude={"own"}, exclude_defaults=True)
         if self.own is not None:
             is_json = isinstance(self.own, dict)
@@ -174,7 +173,6 @@ def _adapter(kind: type[Own]) -> TypeAdapter[Own]:
 
 
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
-    """The sum of document counts."""
     total = DocumentCounts()
     for part in parts:
         total.add(part)

@@ -16,23 +16,23 @@ MIX_2 = np.uint64(0x94D049BB133111EB)
 
 def seed_for(root: int, *names: str | int) -> int:
     """A 64-bit seed for a purpose: `names`, from general to specific, below the seed `root` of the
-    mixture. Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ, and so
-    do 3 and "3"."""
+    mixture. Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ,
+    and so do 3 and "3"."""
     parts = [f"i{root}"] + [f"i{name}" if isinstance(name, int) else f"s{len(name)}:{name}" for name in names]
     return xxhash.xxh3_64_intdigest("\x1f".join(parts).encode())
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half of the bits on average.
-    `values`: (n,) uint64."""
+    """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half
+    of the bits on average. `values`: (n,) uint64."""
     values = (values ^ (values >> np.uint64(30))) * MIX_1
     values = (values ^ (values >> np.uint64(27))) * MIX_2
     return values ^ (values >> np.uint64(31))
 
 
 def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
-    """One uniform uint64 per document key: (num_docs,). Every random choice about a document is a threshold on such a hash.
-    `halves`: file hashes and positions, of `columns.key_halves`."""
+    """One uniform uint64 per document key: (num_docs,). Every random choice about a document is a
+    threshold on such a hash. `halves`: file hashes and positions, of `columns.key_halves`."""
     file_hash, position = halves
     with np.errstate(over="ignore"):
         return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + GOLDEN + position) ^ np.uint64(seed))

@@ -46,8 +46,8 @@ class TokenCounts(Sums):
 class CountsByName:
     """Token counts of a source by the language or licence that its documents have."""
 
-    # empty where nothing is counted; None where there are more than `MAX_NAMES`. A part never has more than
-    # the whole, so the result does not depend on how the source was split.
+    # empty where nothing is counted; None where there are more than `MAX_NAMES`. A part never has
+    # more than the whole, so the result does not depend on how the source was split.
     by_name: dict[str, TokenCounts] | None = field(default_factory=dict)
 
     def add(self, other: CountsByName) -> None:
@@ -57,8 +57,8 @@ class CountsByName:
             self._add(name, counts)
 
     def count(self, codes: NDArray[np.int64], names: Sequence[str], counted: NDArray[np.int64]) -> None:
-        """Adds documents. `codes`: (num_docs,) numbers of `names`. `counted`: (num_docs, 4), the fields of
-        `TokenCounts` of each document."""
+        """Adds documents. `codes`: (num_docs,) numbers of `names`. `counted`: (num_docs, 4), the
+        fields of `TokenCounts` of each document."""
         if self.by_name is None:
             return
         sums = np.zeros((len(names), counted.shape[1]), np.int64)
@@ -147,7 +147,6 @@ class TokenizerFigures(BaseModel, frozen=True):
 
     @classmethod
     def of(cls, sources: Mapping[str, Fertility], **about: Any) -> Self:
-        """The figures of sources, and their sum."""
         total = Fertility()
         for fertility in sources.values():
             total.add(fertility)

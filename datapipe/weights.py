@@ -25,8 +25,8 @@ _HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
 
 
 def exact_number(value: object) -> Fraction:
-    """The number as it is written: 0.1 is a tenth, since the shortest decimal form of a float counts. Raises ValueError for
-    anything else than a finite number or its text."""
+    """The number as it is written: 0.1 is a tenth, since the shortest decimal form of a float
+    counts. Raises ValueError for anything else than a finite number or its text."""
     if isinstance(value, bool) or not isinstance(value, Real | str):
         raise ValueError(f"{value!r} of type {type(value).__name__} is not a number")
     text = value.strip().replace("_", "") if isinstance(value, str) else str(value)

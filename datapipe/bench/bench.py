@@ -97,8 +97,8 @@ def bench(
 
 
 class _Measuring:
-    """The measurement of one source in its own folder. `trained`: records of the tokenizer of an earlier
-    pass."""
+    """The measurement of one source in its own folder. `trained`: records of the tokenizer of an
+    earlier pass."""
 
     def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
         self.name, self.request, self.folder, self.say = name, request, folder, say
@@ -181,7 +181,6 @@ class _Measuring:
             shutil.copyfile(self.folder / str(number) / path, target)
 
     def _clear(self, number: int) -> None:
-        """Records the size of the folder, and removes the files of a pass."""
         sizes = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.folder) for name in names]
         self.scratch_bytes = max(self.scratch_bytes, sum(sizes))
         if number >= 0:

@@ -20,8 +20,8 @@ def bench_loader(
     steps: int,
     compute: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures of `loader-bench --json`. Waits are
-    those of every step but the first."""
+    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures of
+    `loader-bench --json`. Waits are those of every step but the first."""
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at
@@ -56,7 +56,6 @@ def bench_loader(
 
 
 def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
-    """The seconds waited for each batch."""
     waits: list[float] = []
     asked_at = time.perf_counter()
     for _ in islice(loader, steps):

@@ -21,6 +21,7 @@ _KINDS = {
     "read documents": "documents",
     "write documents": "documents",
     "write facts": "facts",
+    "measure": "measure",
     "sample": "sample",
     "train tokenizer": "train",
     "load tokenizer": "load",
@@ -39,11 +40,9 @@ _GLOBAL_KINDS = ("exchange", "decisions", "apply")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One kind of work."""
-
     name: str  # as in `datapipe report --full`
-    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
-    # load, tokenize, tokens, pack, shards, files or other
+    # read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, measure, sample,
+    # train, load, tokenize, tokens, pack, shards, files or other
     kind: str
     uses: str = ""  # the stage, such as "filter.language"; empty for work of the engine itself
     seconds: float  # the median over passes
@@ -63,8 +62,8 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in the run.
-    `emitting`: names of the global stages in the run."""
+    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in
+    the run. `emitting`: names of the global stages in the run."""
     work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
@@ -87,7 +86,6 @@ def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> l
 
 
 def _records(plan: Plan) -> list[Record]:
-    """Every record once. Two steps with the same task share its record."""
     return list({record.fingerprint: record for step in plan.steps for record in step.records}.values())
 
 
@@ -151,6 +149,7 @@ _BY_KIND = {
     "apply": "It grows with the documents and the decisions on them: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, use fewer global stages.",
     "facts": "What `explore` shows of each document is written: keep fewer columns.",
+    "measure": "Distributions of every rule are counted: drop documents earlier.",
     "sample": "The tokenizer's sample is drawn from all documents: an existing tokenizer (tokenizer.path) saves this.",
     "tokenize": "It grows with the kept text: drop more before it, or add cores; every core encodes at this rate.",
     "tokens": "Token rows are sorted, compressed and written: a faster disk under the output helps.",
@@ -163,8 +162,8 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks` read the
-    sample."""
+    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks`
+    read the sample."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

@@ -19,14 +19,11 @@ from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE, FieldNames, ReadBatch, 
 from datapipe.steps.request import PlannedSource
 from datapipe.storage.root import open_input
 
-SPREAD = 16
-"""Groups that are read in turn: enough that one unusual file does not decide the result."""
+SPREAD = 16  # Groups that are read in turn: enough that one unusual file does not decide the result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The sample of a source."""
-
     # by the splits that one task reads, the number of their documents in the sample; None for all of them
     limits: Mapping[tuple[Split, ...], int | None]
     documents: int
@@ -94,7 +91,6 @@ class _Reading:
         self.is_done = False
 
     def take(self, batch: ReadBatch, budget_left: int) -> int:
-        """Takes documents until they fill the rest of the budget. Returns their bytes."""
         ends = np.cumsum(text_lengths(batch.content))
         num_taken = min(len(ends), int(np.searchsorted(ends, budget_left)) + 1)
         taken_bytes = int(ends[num_taken - 1]) if num_taken else 0

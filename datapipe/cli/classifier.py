@@ -154,8 +154,8 @@ def annotate(
 ) -> None:
     """Score a sample of documents with a language model, to train on.
 
-    The server speaks the chat completions of OpenAI, as vLLM, SGLang and llama.cpp do. Every answer is kept: the same command
-    goes on where it was stopped, and asks nothing twice.
+    The server speaks the chat completions of OpenAI, as vLLM, SGLang and llama.cpp do. Every answer
+    is kept: the same command goes on where it was stopped, and asks nothing twice.
 
     \b
     datapipe classifier annotate MIXTURE.yaml --sample 2000 \\

@@ -132,7 +132,6 @@ def inspect(
 def _check_companions(
     sweep: str | None, thresholds: str | None, clusters: str | None, members: int | None, least_alike: bool
 ) -> None:
-    """Raises UserError for an option without the option that it belongs to."""
     if thresholds is not None and sweep is None:
         raise UserError("--at goes with --sweep STAGE.THRESHOLD")
     if (members is not None or least_alike) and clusters is None:
@@ -140,7 +139,6 @@ def _check_companions(
 
 
 def _numbers(listed: str | None) -> list[float]:
-    """The numbers of --at. Raises UserError."""
     try:
         numbers = [float(value) for value in listed.split(",")] if listed is not None else []
     except ValueError:
@@ -171,9 +169,9 @@ def sql(
     datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
     datapipe sql OUTPUT "describe documents"
 
-    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are documents, clusters, borderlines,
-    findings and packed; mixtures/README.md lists their columns. A query reads the tables of this output alone: no other file,
-    no network, and it writes nothing.
+    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are
+    documents, clusters, borderlines, findings and packed; mixtures/README.md lists their columns. A
+    query reads the tables of this output alone: no other file, no network, and it writes nothing.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.documents import Inspector
@@ -225,9 +223,9 @@ def browse(
     datapipe browse OUTPUT
     datapipe browse OUTPUT --port 8080 --no-open
 
-    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and shows replacements instead of
-    what the redactions of a source replace. To see it from another machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C
-    ends the command.
+    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and
+    shows replacements instead of what the redactions of a source replace. To see it from another
+    machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C ends the command.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.endpoints import serve

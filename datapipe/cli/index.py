@@ -76,8 +76,8 @@ def takedown(
     the shards, and in earlier snapshots: `datapipe export OUTPUT --format arrow --to NEW` writes them without. work/ holds
     their text until it is deleted.
 
-    Of an index, their rows are deleted, so that later runs no longer compare with them. Files without such rows, and the
-    outputs that the index was made of, do not change.
+    Of an index, their rows are deleted, so that later runs no longer compare with them. Files
+    without such rows, and the outputs that the index was made of, do not change.
 
     Documents that are not there are listed, and the exit status is 1; of an output on an object store, only those whose file is
     not there, since looking for the others would read all shards. In an index that may be a document that was dropped

@@ -10,9 +10,9 @@
 | | | an input file that is damaged, or changes during the run |
 | 130 | stopped by Ctrl-C, SIGTERM or SIGHUP | |
 
-The class of an error decides, wherever it is found: UserError ends with 2, every other error with 1 (`errors.py`). Errors are
-plain lines on stderr, and the last one is the reason. Tracebacks go to a file. A command is one function in a module of this
-package that calls the package that does the work.
+The class of an error decides, wherever it is found: UserError ends with 2, every other error with 1
+(`errors.py`). Errors are plain lines on stderr, and the last one is the reason. Tracebacks go to a
+file. A command is one function in a module of this package that calls the package that does the work.
 """
 
 import sys

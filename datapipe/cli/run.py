@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from datapipe.engine.watching.state import RunState
     from datapipe.steps.request import Generation
 
-_SHOWN_SOURCES = 10
-"""Sources of which the last screen names the documents."""
+_SHOWN_SOURCES = 10  # Sources of which the last screen names the documents
 
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
@@ -129,7 +128,6 @@ def run(
 def _run(
     emit: Observer, options: RunOptions, state: RunState, console: Console, mixture: Mixture, generation: Generation | None
 ) -> None:
-    """Runs a mixture and prints the last screen. Raises what ended the run early."""
     from datapipe.engine.run import Run
     from datapipe.engine.run_report import run_and_report
     from datapipe.report.screen import print_screen
@@ -154,7 +152,6 @@ def _read_to_its_end() -> Iterator[None]:
 
 
 def _serve(state: RunState, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
-    """Serves figures where Prometheus can read them, until the command ends."""
     from datapipe.engine.watching.metrics import serve_runs
     from datapipe.storage.root import Root
 
@@ -182,7 +179,6 @@ def _news(run: Run) -> list[str]:
 
 
 def _documents(run: Run) -> list[str]:
-    """Where the documents of each source are."""
     from datapipe.quantities import counted
 
     assert run.snapshot is not None
@@ -202,9 +198,9 @@ def plan(
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line says about how much would be written, and in which time, without that of compiling the kernels,
-    once on a machine. The document of --json has `steps`, `sources`, `estimate` and `warnings`. `tasks` of a step is null until
-    the step before is committed.
+    Nothing runs. The last line says about how much would be written, and in which time, without
+    that of compiling the kernels, once on a machine. The document of --json has `steps`, `sources`,
+    `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
     """
     from datapipe.config import load_mixture
     from datapipe.engine.history import estimated, why

@@ -62,9 +62,9 @@ def snapshots(
 ) -> None:
     """List the snapshots of an output, and what changed; pin one.
 
-    Each has the time of its publication, what it holds and its size. "its own" is the size of the shards that no other
-    snapshot has, where that is not all. A pinned snapshot stays, whatever `datapipe clean` keeps, until it is unpinned.
-    DIGITS are the first ones of its fingerprint.
+    Each has the time of its publication, what it holds and its size. "its own" is the size of the
+    shards that no other snapshot has, where that is not all. A pinned snapshot stays, whatever
+    `datapipe clean` keeps, until it is unpinned. DIGITS are the first ones of its fingerprint.
 
     \b
     datapipe snapshots runs/trial --pin 3f2a81 --why "run 7"

@@ -36,7 +36,6 @@ def stages(
 
 
 def _print_list(console: Console) -> None:
-    """Prints the name, the kind and the first sentence of each: below the name on a terminal, in a pipe in one line."""
     from datapipe.config import catalogue
     from datapipe.report.layout import print_text
 
@@ -152,8 +151,8 @@ def mixture_schema() -> dict[str, Any]:
 def _with_options(
     definitions: dict[str, Any], prefix: str, stages: Mapping[str, type[Stage]], more: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """The schema of each name with the options of its stage below it, which become definitions. `prefix`: of
-    the names of definitions. `more`: options that every stage takes."""
+    """The schema of each name with the options of its stage below it, which become definitions.
+    `prefix`: of the names of definitions. `more`: options that every stage takes."""
     for name, stage in stages.items():
         defined = f"{prefix}{name}"
         options = stage.model_json_schema(ref_template=f"#/$defs/{defined}.{{model}}")

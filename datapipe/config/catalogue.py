@@ -170,8 +170,6 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for display."""
-
     name: str
     kind: str  # filter, map, global, reader, or function with what it costs
     summary: str  # the first paragraph of the class's docstring; `details` is that of its module
@@ -218,7 +216,6 @@ def _type_in_words(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default as a mixture spells it."""
     return json.dumps(to_jsonable_python(field.get_default(call_default_factory=True)), ensure_ascii=False)
 
 
@@ -227,7 +224,6 @@ def _reader_class(name: str) -> type[Reader]:
 
 
 def _only_class(name: str, kind: type[AnyStage]) -> type[AnyStage]:
-    """The only public class of a kind that a module of stages/ defines."""
     module = importlib.import_module(f"{_PACKAGE}.{name}")
     classes = [
         member
@@ -244,7 +240,6 @@ def _only_class(name: str, kind: type[AnyStage]) -> type[AnyStage]:
 
 
 def _user_stage(name: str, where: str) -> type[Stage]:
-    """The stage class of a module that the user names, or the stage of a function in it."""
     module_name, _, member_name = name.partition(":")
     module = _user_module(module_name, name, where)
     member = getattr(module, member_name, None)
@@ -336,7 +331,6 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
 
 
 def _name_of(stage: type[Stage]) -> str:
-    """How a mixture names a stage."""
     module = stage.__module__
     return module.removeprefix(f"{_PACKAGE}.") if module.startswith(f"{_PACKAGE}.") else f"{module}:{stage.__name__}"
 

@@ -43,9 +43,7 @@ _DURATION_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(r"([+-]?[0-9_]*\.?[0-9_]*(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 
-MAX_WEIGHT = 10**300
-"""The largest weight: a float can hold it."""
-
+MAX_WEIGHT = 10**300  # the largest weight: a float can hold it
 SIZE_EXPECTED = "expected a size above 0 such as 256MiB, 1GB or 1048576"
 DURATION_EXPECTED = "expected a duration above 0 such as 90s, 30min, 6h or 2d"
 COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
@@ -121,7 +119,6 @@ def _ratio(value: Any, expected: str) -> Fraction:
 
 
 def _number(value: Any, expected: str) -> Fraction:
-    """The exact number of an int, float, Fraction or its text."""
     try:
         return exact_number(value)
     except ValueError as error:

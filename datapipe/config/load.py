@@ -136,7 +136,6 @@ def _next_part(node: Any, path: KeyPath, parts: list[str], option: str) -> tuple
 
 
 def _stage_names(entries: list[Any]) -> dict[str, int]:
-    """The index of each well-formed stage of a list, by its name in the run."""
     names = {}
     for index, entry in enumerate(entries):
         try:

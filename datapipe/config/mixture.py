@@ -251,12 +251,10 @@ class Mixture(Record):
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """The sources with input files, by name."""
         return {name: source for name, source in self.all_sources.items() if isinstance(source, Source)}
 
     @property
     def snapshot_sources(self) -> Mapping[str, SnapshotSource]:
-        """The sources that are other outputs, by name."""
         return {name: source for name, source in self.all_sources.items() if isinstance(source, SnapshotSource)}
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
@@ -348,8 +346,6 @@ class Mixture(Record):
         return self._origins.where(path)
 
     def with_origins(self, origins: Origins) -> Mixture:
-        """This mixture, with the location of each of its values."""
-
         def located(uses: tuple[StageUse, ...], *path: str | int) -> tuple[StageUse, ...]:
             return tuple(use.model_copy(update={"where": origins.where((*path, index))}) for index, use in enumerate(uses))
 

@@ -23,9 +23,7 @@ from datapipe.config.problems import Problem
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.weights import integer_weights
 
-STAIRS = 64
-"""Equal steps that approximate a linear schedule."""
-
+STAIRS = 64  # Equal steps that approximate a linear schedule
 Weights = Mapping[str, Fraction]
 
 

@@ -51,8 +51,7 @@ _EXPECTED = {
 """What was expected, by pydantic's type of error; the context fills the braces. Other types keep pydantic's message."""
 
 
-Problem = tuple[KeyPath, str]
-"""The path of a key below the value at hand, and what is wrong there."""
+Problem = tuple[KeyPath, str]  # the path of a key below the value at hand, and what is wrong there
 
 
 class ProblemsError(ValueError):
@@ -124,7 +123,6 @@ def _choices(value: Any, expected: str) -> str:
 
 
 def described(value: Any) -> str:
-    """A value as messages show it."""
     match value:
         case None:
             return "nothing"
@@ -166,7 +164,6 @@ def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """The field that a key of a mixture sets."""
     return next((field for name, field in model.model_fields.items() if (field.alias or name) == key), None)
 
 

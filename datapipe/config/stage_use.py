@@ -42,7 +42,6 @@ class StageUse(Record):
         return hash((self.name, self.alias))
 
     def to_data(self) -> str | dict[str, Any]:
-        """This use as a mixture spells it."""
         renamed = {"as": self.alias} if self.alias != self.name else {}
         return {self.name: {**self.options, **renamed}} if self.options or renamed else self.name
 

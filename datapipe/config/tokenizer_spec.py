@@ -58,7 +58,6 @@ class TokenizerSpec(Record):
 
     @property
     def is_none(self) -> bool:
-        """Whether the run ends with documents, and makes no tokens."""
         return self.train is None and self.path is None
 
     @model_validator(mode="wrap")

@@ -30,16 +30,12 @@ from ruamel.yaml.scanner import Scanner, ScannerError
 
 from datapipe.errors import UserError
 
-KeyPath = tuple[str | int, ...]
-"""The keys and list indexes that lead to a value."""
-
+KeyPath = tuple[str | int, ...]  # the keys and list indexes that lead to a value
 MAX_VALUES = 100_000
 """Limit on the number of values, because a few nested aliases can expand to billions."""
 
 MAX_LEVELS = 64
-LARGEST_NUMBER = 10**300
-"""A float can hold it, and Python prints it."""
-
+LARGEST_NUMBER = 10**300  # A float can hold it, and Python prints it
 _TAG = "tag:yaml.org,2002:"
 _TYPED_SCALARS = (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")

@@ -13,8 +13,8 @@ COMPILED_WHEN_CALLED = frozenset(
     f"datapipe.kernels.{name}"
     for name in (
         "learned.fasttext_labels:flat_labels",
-        "learned.fasttext_scores:flat_scores",
-        "learned.fasttext_scores:tree_scores",
+        "learned.fasttext_labels:flat_scores",
+        "learned.fasttext_labels:tree_scores",
         "filters.repetition:walk_ngrams",
         "filters.url:normalize",
         "text.json_strings:measure_quoted",

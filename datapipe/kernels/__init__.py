@@ -30,8 +30,7 @@ import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import FORMAT, INLINE_FLAGS, KERNEL_FLAGS
-from datapipe.kernels.keys import CodeReached, code_reached
+from datapipe.kernels.keys import FORMAT, INLINE_FLAGS, KERNEL_FLAGS, CodeReached, code_reached
 from datapipe.kernels.types import function_by_type, signature_text
 
 Arguments = ParamSpec("Arguments")
@@ -54,12 +53,10 @@ class Kernel(Generic[Arguments, Returned]):
 
     @cached_property
     def code(self) -> CodeReached:
-        """The code that the kernel is compiled from."""
         return code_reached(self.function, signature_text(self.function), KERNEL_FLAGS, INLINE_FLAGS, FORMAT)
 
     @property
     def entry(self) -> Entry:
-        """The file that keeps the compiled code."""
         return Entry(self.name, self.code.key)
 
     @cached_property

@@ -18,7 +18,6 @@ from datapipe.machine.files import locked
 
 
 def kernels_folder() -> Path:
-    """The folder of the compiled kernels of all versions."""
     return cache_home() / "kernels"
 
 
@@ -35,8 +34,8 @@ class Entry:
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
-        """Holds the right to compile this kernel on this machine. Without `wait`, False where another process
-        has it."""
+        """Holds the right to compile this kernel on this machine. Without `wait`, False where
+        another process has it."""
         is_ours = True
         with ExitStack() as stack:
             try:

@@ -1,7 +1,7 @@
 """Loads a kernel's machine code from the cache, or compiles and stores it. Imports numba.
 
-Functions that kernels call are compiled without wrappers for calls from Python and C, which took 10 of the 52
-CPU seconds of the quickstart's kernels.
+Functions that kernels call are compiled without wrappers for calls from Python and C, which took 10
+of the 52 CPU seconds of the quickstart's kernels.
 """
 
 import pickle
@@ -17,7 +17,7 @@ from numba.core.typing import templates
 
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
+from datapipe.kernels.keys import INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
 from datapipe.machine.activity import doing, starting
 from datapipe.machine.cache import read_checked, write_checked

@@ -48,8 +48,8 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the missing kernels and imports numba before the first call. Prints one line to standard error
-    if it compiles."""
+    """Compiles the missing kernels and imports numba before the first call. Prints one line to
+    standard error if it compiles."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:
@@ -58,8 +58,8 @@ def compile_at_once(names: Iterable[str]) -> None:
 
 
 class Compilation:
-    """Kernels being compiled in the background inside a `with` block, by at most `workers` processes.
-    `num_kernels`, known inside the block, counts those that the cache does not hold."""
+    """Kernels being compiled in the background inside a `with` block, by at most `workers`
+    processes. `num_kernels`, known inside the block, counts those that the cache does not hold."""
 
     def __init__(self, names: Iterable[str], workers: int, progress: Progress) -> None:
         self.num_kernels = 0
@@ -107,7 +107,6 @@ class Compilation:
         self._process = None
 
     def _read(self) -> None:
-        """Reports each finished kernel, until the last compiler ends."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -169,7 +168,6 @@ def _compile(kernels: Sequence[Kernel]) -> None:
 
 
 def _error_of(kernel: Kernel) -> str:
-    """The error of a kernel that does not compile; empty where it compiles."""
     from datapipe.kernels.compiled import compile_into
 
     try:

@@ -31,9 +31,7 @@ LAST_BIN = (HIGHEST_EXPONENT - LOWEST_EXPONENT + 1) * BINS_AN_OCTAVE
 """The number of the last bin; the first is -LAST_BIN."""
 
 NUM_BINS = 2 * LAST_BIN + 1
-NEAREST = 50
-"""Documents that are held on each side of a threshold."""
-
+NEAREST = 50  # documents that are held on each side of a threshold
 _EXPONENT_BIAS = 1023
 _MANTISSA_SHIFT = np.int64(48)
 """Of the bits of a float64: 52 bits of mantissa, of which 4 give the bin."""
@@ -44,8 +42,6 @@ _TIE_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Decided(NamedTuple):
-    """The documents that a filter decided about: an input."""
-
     reasons: Int64s  # (num_docs,), the rule that the document fails first; -1 for none
     text_bytes: Int64s  # (num_docs,)
     # file_hashes, positions: (num_docs,), the halves of the keys
@@ -54,8 +50,8 @@ class Decided(NamedTuple):
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance, then by a
-    keyed hash."""
+    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance,
+    then by a keyed hash."""
 
     sizes: Int64sOut  # (2,), documents on each side
     # distances, values, limits: (2, NEAREST)
@@ -74,7 +70,6 @@ def decided(reasons: np.ndarray, text_bytes: np.ndarray, halves: tuple[np.ndarra
 
 
 def nothing_near() -> NearestOut:
-    """An empty output of `measure`."""
     out = NearestOut._make(map(np.zeros_like, room_for(NearestOut, (2, NEAREST))))
     return out._replace(sizes=np.zeros(2, np.int64))
 
@@ -104,8 +99,8 @@ def _is_before(distance: Any, tie: Any, other_distance: Any, other_tie: Any) -> 
 def measure(
     values: Float64s, limits: Float64s, documents: Decided, rule: int, side: int, counts: Int64MatrixOut, nearest: NearestOut
 ) -> int:
-    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns the number of NaN
-    values.
+    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns
+    the number of NaN values.
 
     A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
 

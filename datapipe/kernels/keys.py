@@ -4,10 +4,9 @@
                                                                        ├── NamedTuple: its name and fields
                                                                        └── @inline, @intrinsic: the same again, at any depth
 
-The walk follows function objects, not files, so the key depends on no path, time stamp, line number, comment or docstring.
-Bytecode differs between versions of Python, which `version_key` covers. A global that the walk cannot follow is an error.
-
-An object that stands for compiled code declares what that code is made of in the attribute `__kernel_code__`.
+The walk follows function objects, so the key depends on no path, time stamp, line number, comment or docstring.
+`version_key` covers the version of Python. A global that the walk cannot follow is an error. An object that stands for
+compiled code declares its parts in the attribute `__kernel_code__`.
 """
 
 import dis
@@ -48,12 +47,20 @@ _TARGET = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 """Where both are set, numba compiles for them, whatever processor it runs on: an image brings kernels to other machines."""
 
 
+_FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
+
+KERNEL_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True}  # Numba's options for kernels
+INLINE_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "inline": "never"}
+"""Numba's options for the functions that kernels call."""
+
+FORMAT = 2
+"""Raise it when `compiled.py` makes different code of the same function: all kernels then compile anew."""
+
+
 @lru_cache(maxsize=1)
 def version_key() -> str:
-    """What compiled code depends on beside the kernel, as the name of a folder: "python3.11.7-numpy2.4.6-…-<digest>".
-
-    The digest covers the settings of code generation and the processor with its features, or those of `_TARGET` in its place.
-    """
+    """A folder for all that decides compiled code beside the kernel: "python3.11.7-numpy2.4.6-…-<digest>". The digest
+    covers the settings of code generation and the processor with its features, or `_TARGET`."""
     import llvmlite.binding as llvm  # pyright: ignore[reportMissingImports]
 
     target: list[Any] = [llvm.get_process_triple()]

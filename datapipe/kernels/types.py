@@ -1,4 +1,4 @@
-r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls by them.
+r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls with them.
 
     @kernel
     def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:
@@ -11,12 +11,11 @@ r"""Types that kernels are annotated with: numba compiles for them, and pyright 
 | a NamedTuple of these | arguments that belong together |
 | `Int32sOut \| Int64sOut`, also of the last parameter | a kernel for each: `copy_int32` and `copy_int64` of `copy` |
 
-An input array may be read-only or writable. Numba converts nothing inside a tuple, so the arrays of an input NamedTuple are
-read-only views (`input_record` makes them; pickling makes arrays writable again), and those of an output are writable. A tuple
-of six arrays costs 2.4 µs more per call than six arrays.
+Numba converts nothing inside a tuple, so the arrays of an input NamedTuple are read-only views (`input_record`; pickling
+makes arrays writable), and those of an output are writable. A tuple of six arrays costs 2.4 µs more per call.
 
-A kernel unpacks its records once, before its loops: each read of a field counts a reference. Cutting English words took 11.6 ms
-instead of 6.5 ms with a record that was passed on for every word.
+A kernel unpacks its records once, before its loops: each read of a field counts a reference. Cutting English words took
+11.6 ms instead of 6.5 ms with a record that was passed on for every word.
 """
 
 import typing
@@ -32,8 +31,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba
-    this one alone."""
+    """What numba must know of an array. The type checker reads the first argument of `Annotated`,
+    and numba this one alone."""
 
     item: type[np.generic]
     num_axes: int = 1  # of a C-contiguous array
@@ -104,13 +103,12 @@ def room_for(kind: type[Record], shape: int | tuple[int, ...]) -> Record:
 
 
 def first_rows(out: Record, count: int) -> Record:
-    """The rows that a kernel wrote to an output."""
     return type(out)(*(column[:count] for column in out))
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output, as far as there is room; it returns their number,
-    and is called again where `room` is less."""
+    """The rows that `fill` writes to an output; it returns their number, and is called again where
+    there is less room."""
     while True:
         out = room_for(kind, room)
         count = fill(out)
@@ -131,7 +129,7 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
 
 def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
     """The function for each type of its last parameter where that is one of several, by the dtype;
-    else the function by None. Parameters with as many types change along with the last one."""
+    else by None. Parameters with as many types change along."""
     parameters, result = annotations_of(function)
     types = {name: typing.get_args(each) for name, each in parameters.items() if typing.get_origin(each) in (Union, UnionType)}
     if not types:
@@ -150,13 +148,11 @@ def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
 
 @cache
 def fields_of(record: Any) -> list[Any]:
-    """Annotations of the fields of a NamedTuple, in order."""
     hints = typing.get_type_hints(record, include_extras=True)
     return [hints[name] for name in record._fields]
 
 
 def form_of(annotation: Any) -> ArrayForm:
-    """The form of an annotated array."""
     _, form = typing.get_args(annotation)
     return form
 
@@ -170,8 +166,7 @@ def is_record(annotation: Any) -> bool:
 
 
 def signature_text(function: Callable[..., Any]) -> str:
-    """The types that a kernel is compiled for, as text that changes whenever the compiled code must
-    change. Raises TypeError for a missing or unknown annotation."""
+    """The types that a kernel is compiled for, as text. Raises TypeError for a missing or unknown annotation."""
     parameters, result = annotations_of(function)
     return f"({', '.join(map(_text_of, parameters.values()))}) -> {_text_of(result)}"
 

@@ -19,8 +19,8 @@ from datapipe.language_model.rate_limiter import RateLimiter
 from datapipe.language_model.spending import Spending, Tokens, expected_tokens, tokens_of
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
-"""Attempts for one request that fail or find the server busy, before it is given up. `RateLimiter.failed`
-counts others."""
+"""Attempts for one request that fail or find the server busy, before it is given up.
+`RateLimiter.failed` counts others."""
 
 _FAILING_S = 120.0
 """A request is to blame where others are answered between its attempts; where none are, after so many seconds."""
@@ -64,8 +64,8 @@ class Asking:
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, requests: Iterator[Request]) -> None:
-        """Asks until every request is answered or left out. Raises the error that ended it, after the
-        attempts under way."""
+        """Asks until every request is answered or left out. Raises the error that ended it, after
+        the attempts under way."""
         workers = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)

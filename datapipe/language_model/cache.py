@@ -4,10 +4,10 @@
 
     key of a request ─▶ `get` ─▶ Answer or None          answer ─▶ `put` ─▶ appended and fsynced, and only then does it exist
 
-The key covers the whole body of the request and how often it was asked before. Answers that come during a sync are written
-together by the next one. A killed process leaves at most a line without an end, which the next one cuts off. A line without
-its checksum is skipped and counted; its answer is asked for again. Memory: an index of about 150 bytes an answer. A second
-process at the same cache is refused.
+The key covers the whole body of the request and how often it was asked before. Answers that come during
+a sync are written together by the next one. A killed process leaves at most a line without an end,
+which the next one cuts off. A line without its checksum is skipped and counted; its answer is asked for
+again. Memory: an index of about 150 bytes an answer. A second process at the same cache is refused.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _CHECKSUM_CHARS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """A model's answer. `finish_reason`: "stop", "length" where it was cut off, or another word of the API;
-    None, as of tokens, where the server does not send it."""
+    """A model's answer. `finish_reason`: "stop", "length" where it was cut off, or another word of
+    the API; None, as of tokens, where the server does not send it."""
 
     content: str
     finish_reason: str | None = None
@@ -73,7 +73,6 @@ class AnswerCache:
         return self
 
     def get(self, key: str) -> Answer | None:
-        """The answer to a request, if it is known."""
         offset = self._offsets.get(bytes.fromhex(key))
         if offset is None:
             return None

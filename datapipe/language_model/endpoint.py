@@ -67,8 +67,8 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last byte of the
-    answer."""
+    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last
+    byte of the answer."""
 
     url: str
     api_key_env: str = ""
@@ -94,8 +94,8 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of `environment`,
-    if any. Raises UserError."""
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of
+    `environment`, if any. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")
@@ -110,7 +110,6 @@ def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], time
 
 
 def _parts(url: str) -> SplitResult:
-    """The parts of a URL that requests can be sent to."""
     with suppress(ValueError, httpx.InvalidURL):
         parts = urlsplit(url)
         httpx.URL(url)
@@ -195,7 +194,6 @@ class Client:
 
 
 def _is_of_certificate(error: BaseException | None) -> bool:
-    """Whether the certificate of the server is not trusted, which no other attempt changes."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -254,7 +252,6 @@ def _count(usage: Any, name: str) -> int | None:
 
 
 def _said(text: str) -> str:
-    """What an answer says of an error: its message, where it has one."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

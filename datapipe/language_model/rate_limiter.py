@@ -1,7 +1,7 @@
 """When requests begin, and how long to wait for a silent server.
 
-A request begins when the server's Retry-After allows. Pauses between attempts double, with a jitter that is a keyed hash of
-the request: requests that failed together do not come back together.
+A request begins when the server's Retry-After allows. Pauses between attempts double, with a jitter
+that is a keyed hash of the request: requests that failed together do not come back together.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ def pause_s(error: AttemptError, number: int, key: str) -> float:
 
 
 class RateLimiter:
-    """The moment from which requests may begin, and the end of waiting for a silent server: `most_s` seconds after the
-    first failure since the last answer. `report` gets a line after `_REPORT_AFTER_S` without an answer, then every half
-    minute, and when answers come again."""
+    """The moment from which requests may begin, and the end of waiting for a silent server:
+    `most_s` seconds after the first failure since the last answer. `report` gets a line after
+    `_REPORT_AFTER_S` without an answer, then every half minute, and when answers come again."""
 
     def __init__(self, clock: Clock, most_s: float, endpoint: str, report: Callable[[str], None]) -> None:
         self.clock, self._most_s, self._endpoint, self._report = clock, most_s, endpoint, report

@@ -1,8 +1,8 @@
 """The tokens and the money of requests.
 
-Tokens are those of the server's `usage`; before a request, and without `usage`, bytes / 4 of the messages, and `max_tokens`
-of each answer. Money is tokens times the user's prices. A request begins only if the limit holds even when it, and all
-others under way, take the most.
+Tokens are those of the server's `usage`; before a request, and without `usage`, bytes / 4 of the
+messages, and `max_tokens` of each answer. Money is tokens times the user's prices. A request begins
+only if the limit holds even when it, and all others under way, take the most.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from datapipe.errors import DatapipeError
 from datapipe.language_model.cache import Answer
 
 _BYTES_PER_TOKEN = 4
-_PER_MESSAGE = 8
-"""Tokens by which the templates of chat models surround a message, about."""
-
+_PER_MESSAGE = 8  # tokens by which the templates of chat models surround a message, about
 _MILLION = 1_000_000
 
 

@@ -3,9 +3,9 @@
     model, held-out documents  ─▶  Figures  ─▶  tables that are printed
                                            └▶  MODEL.card.json, MODEL.card.md
 
-The figures are those of `datapipe classifier evaluate --json`. Two classes also have a curve: which threshold keeps which
-share of documents. Numbers have the measures of "at least" for several numbers. A card has no time and no property of the
-machine: the same training gives the same card.
+The figures are those of `datapipe classifier evaluate --json`. Two classes also have a curve: which
+threshold keeps which share of documents. Numbers have the measures of "at least" for several
+numbers. A card has no time and no property of the machine: the same training gives the same card.
 """
 
 import json
@@ -26,9 +26,7 @@ from datapipe.models.training import Examples
 from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Of the curve."""
-
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the curve
 _MOST_CUTS = 10
 
 

@@ -4,9 +4,9 @@
     OUTPUT           of an earlier run with `tokenizer: none`: read as it is
     files, globs     of any supported format: run without stages
 
-A mixture runs up to its first `filter.classifier`, whether its model exists or not. Other sources than the wanted one are
-left out, unless a stage compares documents of all sources. For training, sources are positive or negative, or a column is
-the label.
+A mixture runs up to its first `filter.classifier`, whether its model exists or not. Other sources
+than the wanted one are left out, unless a stage compares documents of all sources. For training,
+sources are positive or negative, or a column is the label.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,14 +41,11 @@ from datapipe.storage.root import Root
 CLASSIFIER = "filter.classifier"
 _FILES = "files"
 
-NEGATIVE, POSITIVE = "0", "1"
-"""Labels of models that distinguish sources."""
+NEGATIVE, POSITIVE = "0", "1"  # labels of models that distinguish sources
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentInput:
-    """What the user names."""
-
     paths: tuple[str, ...]  # a mixture, an output, or files and globs
     source: str | None = None  # of the mixture or output; None for all
     # name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one
@@ -83,8 +80,8 @@ class RunDocuments:
 
 
 def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
-    """The documents that the user names. Runs stages in the folder `work`, which is kept, where they have not run. Raises
-    UserError for wrong input, DatapipeError where the run failed."""
+    """The documents that the user names. Runs stages in the folder `work`, which is kept, where
+    they have not run. Raises UserError for wrong input, DatapipeError where the run failed."""
     root = _output(wanted.paths)
     if root is None:
         _run(_mixture_to_run(wanted, work), wanted, console)
@@ -166,8 +163,8 @@ def is_of_runs(paths: Sequence[str]) -> bool:
 
 
 def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
-    """The documents of sources with their labels. Runs stages in the folder `work`, which is kept. Raises
-    UserError."""
+    """The documents of sources with their labels. Runs stages in the folder `work`, which is kept.
+    Raises UserError."""
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)

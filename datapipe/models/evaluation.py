@@ -27,9 +27,7 @@ from datapipe.models.labelled_files import LabelledBatch, LabelledFiles
 from datapipe.models.metrics import Agreement, AtThreshold, Confusion, Estimate, Ranking
 from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 
-ALL = "all"
-"""The group of all documents."""
-
+ALL = "all"  # the group of all documents
 _SHOWN = 5  # values that an error lists
 
 
@@ -39,8 +37,8 @@ class Question:
     renamed: Mapping[str, str] = field(default_factory=dict)
     positive: str = ""  # the label whose score counts, of two; "": by its name, see `positive_label`
     threshold: float = 0.5  # of two classes, the score from which on a document is predicted positive
-    # of numbers, the value from which on a document is positive, and predicted positive; None: no such
-    # measures
+    # of numbers, the value from which on a document is positive, and predicted positive; None: no
+    # such measures
     cut: float | None = None
     # whether documents with a label that the models do not know are left out; else they are an error
     known_only: bool = False
@@ -136,8 +134,8 @@ class _Models:
         return labels[1 - number], labels[number]
 
     def score(self, batch: LabelledBatch) -> tuple[np.ndarray, np.ndarray, Mapping[str, pa.Array]]:
-        """The targets of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the outcomes of all
-        models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
+        """The targets of a batch, (num_docs,) int64 numbers of labels or float64 numbers; the
+        outcomes of all models, (num_models, num_docs) float32, see `outcome_of`; the groups."""
         targets = self._targets(batch)
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
@@ -171,7 +169,6 @@ class _Models:
         )
 
     def measure(self, targets: np.ndarray, outcomes: np.ndarray) -> tuple[Measures, ...]:
-        """The measures of every model on the documents of a group."""
         least = self.question.cut if self.kind == "number" else self.question.threshold
         first, *others = [measures_of(self.kind, targets, outcome, self.labels, least) for outcome in outcomes]
         if first.ranking is not None:
@@ -186,8 +183,8 @@ def kind_of(model: Classifier) -> str:
 
 
 def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> np.ndarray:
-    """The answers of a model, (num_docs,) float32: of two labels the score of the last one, of several the
-    number of the best label, else the predicted number."""
+    """The answers of a model, (num_docs,) float32: of two labels the score of the last one, of
+    several the number of the best label, else the predicted number."""
     if model.kind == "number":
         return scores[:, 0]
     in_order = scores[:, [model.labels.index(label) for label in labels]]
@@ -195,8 +192,8 @@ def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> 
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
-    """The measures of one model, without its lead, of `targets` and `outcome`, (num_docs,) each. From `least` on a document
-    is predicted positive; None: no such measures."""
+    """The measures of one model, without its lead, of `targets` and `outcome`, (num_docs,) each.
+    From `least` on a document is predicted positive; None: no such measures."""
     if kind == "several classes":
         return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
     agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None

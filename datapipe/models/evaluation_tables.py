@@ -12,9 +12,7 @@ from datapipe.models.evaluation import ALL, Evaluation, Measures
 from datapipe.models.metrics import AtThreshold, Confusion, Estimate, Ranking
 from datapipe.report.layout import NumberTable, print_text
 
-_MOST_LABELS = 8
-"""A confusion matrix of more labels is not shown; its largest errors are."""
-
+_MOST_LABELS = 8  # A confusion matrix of more labels is not shown; its largest errors are
 _MOST_ERRORS = 10
 _INTERVAL = "95%"
 
@@ -35,7 +33,6 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
     named = list(_named(evaluation))
 
     def table(title: str, headings: Sequence[str], part: str, cells: Callable[[Any], Sequence[str]]) -> NumberTable:
-        """A table of one part of the measures, where a group has it."""
         shown = NumberTable(title, ["", *headings], edges=False)
         for name, measures in named:
             counts = [f"{measures.num_docs:,}"] if headings[0] == "docs" else []
@@ -88,7 +85,6 @@ def _threshold_cells(found: AtThreshold) -> list[str]:
 
 
 def _confusion_tables(name: str, found: Confusion) -> Iterator[NumberTable]:
-    """The measures of each label, and the matrix or its largest errors."""
     counts = np.array(found.confusion)  # [label, predicted]
     rows = [
         [label, f"{real:,}", f"{guessed:,}", _number(of.precision.value), _number(of.recall.value), *_estimate(of.f1)]

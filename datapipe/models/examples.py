@@ -77,11 +77,9 @@ def is_first(table: pa.Table, names: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
-    """Which label documents have."""
-
     label_field: str = ""  # the field or column with the label; "" where the source is the label
-    # whose values are not torn apart by the split; "" for none. A document without a value is a group by
-    # itself.
+    # whose values are not torn apart by the split; "" for none. A document without a value is a
+    # group by itself.
     group_field: str = ""
     is_number: bool = False  # whether labels are numbers on a scale
     # of two labels, the one whose score counts; it comes last. None: by its name.
@@ -93,8 +91,6 @@ class Labelling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How much is taken, and how."""
-
     sample_bytes: int  # text of each label at most, of all documents where numbers are predicted
     max_chars: int | None = None  # characters of the start of each text; None for all
     held_out: float = 0.2  # share of the documents, or of the groups, that is not trained on
@@ -104,12 +100,10 @@ class Limits:
 
 @dataclass(kw_only=True, slots=True)
 class Counts:
-    """What became of the documents that were read."""
-
     read: int = 0  # with a label; `empty` of them, of white space alone, are left out
     empty: int = 0
-    # different texts, each label's counted apart. The other documents are copies of them, or beyond the
-    # sample.
+    # different texts, each label's counted apart. The other documents are copies of them, or beyond
+    # the sample.
     kept: int = 0
     conflicting: int = 0  # texts with several labels, left out; with numbers: that have the mean
     is_full: bool = False  # whether a sample has reached its limit

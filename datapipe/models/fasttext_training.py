@@ -33,8 +33,7 @@ _END_OF_LINE = b"</s>"
 _FILE_VERSION = 12
 _UNUSED_WINDOW, _UNUSED_NEGATIVES, _LABEL_UPDATES, _UNUSED_SAMPLING = 5, 5, 100, 1e-4  # fastText's defaults
 
-MOST_BYTES = 16 << 30
-"""Of the rows of a model. Training and writing the file take twice this."""
+MOST_BYTES = 16 << 30  # of the rows of a model. Training and writing the file take twice this.
 
 
 class FastTextTrainer(Trainer):
@@ -67,7 +66,6 @@ class FastTextTrainer(Trainer):
         return self
 
     def train(self, examples: Examples) -> bytes:
-        """See `Trainer.train`."""
         for label in examples.labels:
             if "\0" in label:
                 raise UserError(f"label {label!r} holds a NUL, which ends a label in the file. Rename it.")
@@ -111,8 +109,8 @@ class FastTextTrainer(Trainer):
         return inputs
 
     def _rows(self, texts: _NumberedTexts) -> np.ndarray:
-        """The row of each distinct word, the most frequent first, behind `</s>`: (num_distinct,) int32, -1
-        for rare ones."""
+        """The row of each distinct word, the most frequent first, behind `</s>`: (num_distinct,)
+        int32, -1 for rare ones."""
         rows = np.full(len(texts.counts), -1, np.int32)
         by_count = np.argsort(-texts.counts, kind="stable")
         frequent = by_count[texts.counts[by_count] >= self.min_count]

@@ -2,8 +2,8 @@
 
     files or globs  ->  LabelledFiles.read()  ->  batches: texts, values of the label, values of other fields
 
-Documents without a label and records that are no documents are left out and counted. A damaged file is an error. Memory: a
-batch.
+Documents without a label and records that are no documents are left out and counted. A damaged file
+is an error. Memory: a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledBatch:
-    """Labelled documents of one file or output, (num_docs,) each: texts, values of the label without nulls, and values of
-    other fields by name, which may be null."""
+    """Labelled documents of one file or output, (num_docs,) each: texts, values of the label
+    without nulls, and values of other fields by name, which may be null."""
 
     url: str
     texts: pa.Array
@@ -64,8 +64,8 @@ def as_text(values: pa.Array) -> pa.Array:
 
 @dataclass(kw_only=True, slots=True)
 class LabelledFiles:
-    """Files of labelled documents by paths, globs and URLs, their fields (dots reach into objects), and counts of what was
-    left out."""
+    """Files of labelled documents by paths, globs and URLs, their fields (dots reach into objects),
+    and counts of what was left out."""
 
     patterns: Sequence[str]
     text_field: str = "text"
@@ -75,8 +75,8 @@ class LabelledFiles:
     num_rejected: int = field(default=0, init=False)
 
     def read(self) -> Iterator[LabelledBatch]:
-        """The documents in the order of the patterns and paths. Raises UserError where no document has a
-        label, or a field is missing."""
+        """The documents in the order of the patterns and paths. Raises UserError where no document
+        has a label, or a field is missing."""
         num_labelled, valueless, files = 0, set(self.other_fields), self._files()
         for file, reader in files:
             for batch in self._read_file(file, reader):

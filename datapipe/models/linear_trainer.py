@@ -27,16 +27,13 @@ from datapipe.rng import seed_for
 from datapipe.stage.models.linear import LinearFile, file_bytes, folded_slices, num_columns
 
 _MOST_WEIGHT = (1 << 23) - 1
-_MOST_FEATURES = (1 << 31) - 1
-"""That liblinear takes."""
-
+_MOST_FEATURES = (1 << 31) - 1  # That liblinear takes
 _FEATURES_A_BYTE = 2, 3
 """No text has more features than this for each of its bytes: a word and a pair; n-grams of 3, 4 and 5 characters."""
 
 _SEARCHED_BYTES = 8 << 20
 
-Feature = tuple[str, float]
-"""An n-gram, and the weight of one occurrence in a text of length 1."""
+Feature = tuple[str, float]  # an n-gram, and the weight of one occurrence in a text of length 1
 
 
 class LinearTrainer(Trainer):
@@ -58,7 +55,6 @@ class LinearTrainer(Trainer):
     tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")
 
     def train(self, examples: Examples) -> bytes:
-        """See `Trainer.train`."""
         character_bits = self.bits if self.characters else 0
         rows, importances = _rows(examples.texts, self.bits, character_bits)
         kind = "number" if examples.predicts_number else "classes"
@@ -133,9 +129,9 @@ def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[n
 
 
 def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
-    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of `PARTS` so
-    that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the smoothed inverse
-    document frequency of scikit-learn."""
+    """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of
+    `PARTS` so that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the
+    smoothed inverse document frequency of scikit-learn."""
     found, of_slot = np.unique(frequencies, return_inverse=True)
     values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
@@ -159,8 +155,8 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """The features of the highest weight of each label, looked for in the texts that the model was trained
-    on."""
+    """The features of the highest weight of each label, looked for in the texts that the model was
+    trained on."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)

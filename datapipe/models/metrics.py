@@ -5,9 +5,9 @@
     several classes  targets, labels   ->  Confusion    counts, macro figures, F1 of each label
     numbers          targets, numbers  ->  Agreement    RMSE, Spearman's correlation
 
-`README.md` names the source of each interval. Curves, ranks and Wilson's interval are scikit-learn's and SciPy's, which
-have the other intervals by resampling alone: that takes minutes with many groups and gives none where all documents are
-right.
+`README.md` names the source of each interval. Curves, ranks and Wilson's interval are
+scikit-learn's and SciPy's, which have the other intervals by resampling alone: that takes minutes
+with many groups and gives none where all documents are right.
 
 Documents of equal scores share a rank, and a threshold has all of them on one side. A measure that the documents do not
 define is NaN, as are its bounds. The records have the names of `--json` and of cards.
@@ -20,9 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.stats import binomtest, rankdata
 
-CONFIDENCE = 0.95
-"""Of all intervals."""
-
+CONFIDENCE = 0.95  # of all intervals
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
@@ -156,8 +154,6 @@ def _on_logit_scale(value: float, error: float, num_docs: int) -> Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfLabel:
-    """The measures of one label of several."""
-
     precision: Estimate
     recall: Estimate
     f1: Estimate
@@ -165,8 +161,8 @@ class OfLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Documents by their label and the one that was predicted. Macro figures are means over the labels that
-    documents have."""
+    """Documents by their label and the one that was predicted. Macro figures are means over the
+    labels that documents have."""
 
     accuracy: Estimate
     macro_f1: Estimate

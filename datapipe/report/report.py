@@ -310,7 +310,7 @@ class Report(Record):
     peak_worker_bytes: int
     run: Command | None = None
     shards: Published | None
-    provenance: ReportProvenance = ReportProvenance()
+    provenance: ReportProvenance
 
     def with_(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from datapipe.metrics import total_by_name, total_counts
 from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
+from datapipe.report.origins import ReportProvenance
 from datapipe.report.report import Entry, Published, Report, SecondAttempts, TaskCounts, Threshold, Total
 from datapipe.shards.manifest import Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts
@@ -56,6 +57,7 @@ def summarize(
         },
         peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
         shards=None if snapshot is None else Published.of(snapshot, before),
+        provenance=ReportProvenance(),
     )
 
 

@@ -26,24 +26,19 @@ from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
-from datapipe.tokens.special_tokens import added_around, is_in_brackets, unspellable
-from datapipe.tokens.vocabulary import unknown_id, what_it_lacks
+from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, what_it_lacks
 
 TOKENIZER = "tokenizer.json"
 
-SLICE_BYTES = 2 << 20
-"""Bytes of text per call of a library."""
-
+SLICE_BYTES = 2 << 20  # bytes of text per call of a library
 LARGEST_VOCABULARY = 1 << 24
-"""Limit of ids, since tables by id take memory in every worker. Published vocabularies have less than 2^19
-(2026-11)."""
+"""Limit of ids, since tables by id take memory in every worker. Published vocabularies have less
+than 2^19 (2026-11)."""
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
 
-LARGEST_FILE = 1 << 30
-"""Bytes. Published files have less than 40 million (2026-11)."""
-
+LARGEST_FILE = 1 << 30  # Bytes. Published files have less than 40 million (2026-11).
 _DOES = {"eos": "end", "bos": "begin"}
 
 
@@ -121,7 +116,6 @@ class Encoder:
 
     @property
     def _markers(self) -> dict[str, int]:
-        """The tokens that begin and end documents, with their ids."""
         begin = {} if self.bos_token is None or self.bos_id is None else {self.bos_token: self.bos_id}
         return {self.eos_token: self.eos_id} | begin
 
@@ -149,8 +143,8 @@ class Encoder:
         return self._json
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets (num_docs + 1,) int64.
-        Raises EncodingError where the library fails on a text."""
+        """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets
+        (num_docs + 1,) int64. Raises EncodingError where the library fails on a text."""
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         dtype = columns.dtype_of(self.id_type)

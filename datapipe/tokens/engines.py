@@ -3,10 +3,10 @@
     texts (list of str) ── Fastokens ──▶ two buffers: ids, offsets         20 to 160 times as fast, where proved (`proof.py`)
                         └─ Reference ──▶ an `Encoding` a text ──▶ ids        everywhere else
 
-Text goes in as `str`, since neither library takes bytes. fastokens 0.3.5 starts threads beside rayon's unless
-FASTOKENS_BPE_THREADS is 1; with one thread its cache of words takes at most 130 MB, whatever the text (2026-11). Both
-libraries raise panics of Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so
-it is loaded again.
+Text goes in as `str`, since neither library takes bytes. fastokens 0.3.5 starts threads beside
+rayon's unless FASTOKENS_BPE_THREADS is 1; with one thread its cache of words takes at most 130 MB,
+whatever the text (2026-11). Both libraries raise panics of Rust as a BaseException that cannot be
+imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
 """
 
 import json
@@ -45,7 +45,6 @@ def is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def _failing(library: str, what: str) -> Iterator[None]:
-    """Turns what a library raises into EncodingError."""
     try:
         yield
     except BaseException as error:
@@ -56,14 +55,12 @@ def _failing(library: str, what: str) -> Iterator[None]:
 
 
 class Reference:
-    """Encodes by `tokenizers`."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,) int64. Raises
-        EncodingError."""
+        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,)
+        int64. Raises EncodingError."""
         with _failing(TOKENIZERS, "encode a text"):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
-from datapipe.kernels.text.word_counts import word_counts
+from datapipe.kernels.text.words import word_counts
 from datapipe.stage.documents import DocumentBatch
 from datapipe.token_counts import Fertility, TokenCounts, TokenExample, UnusedTokens
 
-LANGUAGE = "language"
-"""The column with the language of a document."""
+LANGUAGE = "language"  # the column with the language of a document
 MAX_LANGUAGE_BYTES = 32
 """A column `language` with a longer value, or too many values, holds something else, and tokens are not counted by it."""
 
@@ -36,8 +35,8 @@ class Meter:
         self.used = np.zeros(vocab_size, np.bool_)
 
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids`, `offsets`:
-        of `Encoder.encode`."""
+        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids`,
+        `offsets`: of `Encoder.encode`."""
         self.used[ids] = True
         self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64
@@ -78,7 +77,6 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
 
 
 def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> UnusedTokens:
-    """The tokens that never occur."""
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}

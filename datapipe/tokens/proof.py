@@ -26,16 +26,11 @@ from datapipe.errors import EncodingError
 from datapipe.machine.cache import cache_home, cached
 from datapipe.machine.libraries import installed_version
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference
-from datapipe.tokens.special_tokens import is_in_brackets
-from datapipe.tokens.vocabulary import pieces_of
+from datapipe.tokens.vocabulary import is_in_brackets, pieces_of
 
-BATTERY = 4
-"""Raise it when the texts change: results that are kept name it."""
-
+BATTERY = 4  # raise it when the texts change: results that are kept name it
 _MOST_STRINGS, _STRINGS_PER_PIECE = 100_000, 20
-_PIECES = 5
-"""Most pieces of a random string."""
-
+_PIECES = 5  # most pieces of a random string
 _SLICE_TEXTS = 4_096
 _SHOWN_CHARS = 60
 
@@ -50,8 +45,8 @@ _ATOMS = (*_SIGNS, *_SPACES.split("|"), *_WORDS.split("|"), *_CLUSTERS.split("|"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which library encodes with a tokenizer: its version in the proof, the digest of the texts, and why
-    fastokens does not encode; "" where it does."""
+    """Which library encodes with a tokenizer: its version in the proof, the digest of the texts,
+    and why fastokens does not encode; "" where it does."""
 
     library: str
     version: str
@@ -157,8 +152,8 @@ def _runs() -> Iterator[str]:
 
 
 def _unicode() -> Iterator[str]:
-    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the planes
-    without characters."""
+    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the
+    planes without characters."""
     blocks = [(range(0x20000), 32), (range(0x20000, 0x40000), 128), (range(0xE0000, 0xE1000), 32)]
     blocks += [(range(0x40000, 0xE0000, 61), 16), (range(0xE1000, 0x110000, 61), 16)]
     for codes, size in blocks:

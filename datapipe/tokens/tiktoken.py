@@ -7,8 +7,8 @@ tiktoken merges the two neighbours whose union has the lowest rank; a tokenizer.
 lists every split of a token into two other tokens by the rank of the token, as Hugging Face's converter does. A word of the
 vocabulary becomes its token without merges (`ignore_merges`).
 
-A rank file has no pattern and no special tokens. `KNOWN` has both for OpenAI's files, by the SHA-256 that tiktoken pins;
-the mixture gives them for other files.
+A rank file has no pattern and no special tokens. `KNOWN` has both for OpenAI's files, by the
+SHA-256 that tiktoken pins; the mixture gives them for other files.
 """
 
 import base64
@@ -30,8 +30,6 @@ _FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """The settings that a rank file lacks: the pattern, and the special tokens with their ids."""
-
     pattern: str
     special_tokens: Mapping[str, int]
 
@@ -61,14 +59,13 @@ KNOWN: dict[str, Encoding] = {
 
 
 def is_rank_file(content: bytes) -> bool:
-    """Whether a file is a rank file, by its first line."""
     return _FIRST_LINE.match(content) is not None
 
 
 def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
-    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special tokens are
-    optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens, and unknown files
-    without both."""
+    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special
+    tokens are optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens,
+    and unknown files without both."""
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)

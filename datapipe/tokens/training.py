@@ -3,10 +3,10 @@
     sampled texts ──▶ distinct words with their counts ──▶ merges ──▶ tokenizer.json
              (`word_counts.py`)              (`kernels/tokens/bpe_training.py`)
 
-The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every text. Merges follow exact
-counts, with ties broken by the ids of the pair, as in the trainer of Hugging Face `tokenizers`, which counts words at 4
-MB/s. On 100 MB of text ours takes a fifth of its CPU time, and half that of rustbpe (DECISIONS.md). Memory is that of the
-distinct words of the sample.
+The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every
+text. Merges follow exact counts, with ties broken by the ids of the pair, as in the trainer of
+Hugging Face `tokenizers`, which counts words at 4 MB/s. On 100 MB of text ours takes a fifth of its
+CPU time, and half that of rustbpe (DECISIONS.md). Memory is that of the distinct words of the sample.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,8 @@ from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 
-SMALLEST_VOCABULARY = 257
-"""The 256 bytes and the end-of-text token."""
-
-_MIN_COUNT = 2
-"""A pair that occurs once teaches nothing."""
+SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
+_MIN_COUNT = 2  # A pair that occurs once teaches nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +45,9 @@ class Trained:
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
-    """A tokenizer.json, as `Encoder.to_json()` has it, trained on counted words, each once in the columns
-    of `word_counts.COUNTED`. It has fewer than `vocab_size` tokens, at least 257, if too few pairs occur
-    twice."""
+    """A tokenizer.json, as `Encoder.to_json()` has it, trained on counted words, each once in the
+    columns of `word_counts.COUNTED`. It has fewer than `vocab_size` tokens, at least 257, if too
+    few pairs occur twice."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
     joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)

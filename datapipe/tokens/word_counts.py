@@ -19,11 +19,8 @@ LONGEST_WORD = 1 << 16
 """Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and pieces of a
 genome teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
-_SLICE_BYTES = 2 << 20
-"""Bytes of text per call of the kernel, which needs 8 bytes for each of them."""
-
-_MOST_UNSUMMED = 1 << 20
-"""Rows that are kept before equal words among them are summed."""
+_SLICE_BYTES = 2 << 20  # bytes of text per call of the kernel, which needs 8 bytes for each of them
+_MOST_UNSUMMED = 1 << 20  # rows that are kept before equal words among them are summed
 
 
 class WordCounts:
@@ -34,7 +31,6 @@ class WordCounts:
         self._num_rows, self._num_distinct = 0, 0
 
     def add(self, counted: pa.RecordBatch | pa.Table) -> None:
-        """Adds counts, in the columns of `COUNTED`."""
         self._parts.append(pa.Table.from_batches([counted]) if isinstance(counted, pa.RecordBatch) else counted)
         self._num_rows += counted.num_rows
         if self._num_rows > 2 * self._num_distinct + _MOST_UNSUMMED:
@@ -51,8 +47,8 @@ class WordCounts:
 
 
 def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
-    """The words of texts and how often each occurs, in the columns of `COUNTED`; a word may be in several
-    batches."""
+    """The words of texts and how often each occurs, in the columns of `COUNTED`; a word may be in
+    several batches."""
     for part in slices_of(_in_chunks(columns.as_large_string(texts)), _SLICE_BYTES):
         yield _counted(part, pattern)
 

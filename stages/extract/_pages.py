@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field
 
-from datapipe.kernels.html.plain import strip_tags
-from datapipe.kernels.html.tags import measure_tags
+from datapipe.kernels.html.tags import measure_tags, strip_tags
 from stages.extract._charsets import DETECTORS, UTF_16, Decoded, decode_page
 from stages.extract._engines import LEAST_SHARE, TRIED, Engine, Page
 from stages.extract._formulas import has_formulas, write_latex

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.kernels.filters.prefix import prefix_stops
 from datapipe.kernels.text.normalize import find_unstable
-from datapipe.kernels.text.unicode_classes import composition_table, plain_sizes
+from datapipe.kernels.text.unicode_classes import composition_table, plain_sizes, prefix_stops
 
 _PARTS = 4
 """The most code points that NFC makes one of (U+1F82 of four), by the data of Unicode."""

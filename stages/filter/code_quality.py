@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from datapipe.kernels.filters import code
-from datapipe.kernels.filters.prefix import prefix_stops
+from datapipe.kernels.text.unicode_classes import prefix_stops
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.profiles import ProfiledFilter

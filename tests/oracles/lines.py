@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from datapipe.kernels.filters.counters import COUNTED
-from datapipe.kernels.filters.line_rules import Limits
+from datapipe.kernels.filters.line_rules import COUNTED, Limits
 from tests.oracles.texts import characters, fnv, mix, text_of
 
 CITATION = re.compile(rb"\[[0-9]*\]|\[edit\]|\[citation needed\]")

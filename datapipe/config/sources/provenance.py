@@ -8,8 +8,8 @@
     licenses, source with license_field    ─▶ filter.license, as its first stage, or where its stages name it
     mixture.max_synthetic, weights         ─▶ is the share of synthetic sources allowed?      else a problem
 
-The snapshot records where a source comes from, and the report and the card show it. No task depends on it, so an edit runs
-nothing again.
+The snapshot records where a source comes from, and the report and the card show it. No task depends
+on it, so an edit runs nothing again.
 """
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ class CostSpec(Record):
 # ------------------------------------------------------------------------------------------------ what a mixture allows
 
 
-FILTER = "filter.license"
-"""The stage that drops documents by their licence."""
+FILTER = "filter.license"  # the stage that drops documents by their licence
 
 
 def licensing_problems(

@@ -72,7 +72,6 @@ MaxEpochs = Annotated[
 
 
 def _of_keys(data: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """A mapping by its model alone, so that problems name its keys."""
     return SyntheticSpec.model_validate(data) if isinstance(data, dict) else validate(data)
 
 

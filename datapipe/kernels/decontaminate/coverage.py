@@ -40,8 +40,8 @@ class Passages(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Passages that reach what an item needs, (num_passages,) int64 each. `starts` and `stops`: of the first and the last
-    n-gram; `sums`: the weights of the distinct n-grams."""
+    """Passages that reach what an item needs, (num_passages,) int64 each. `starts` and `stops`: of
+    the first and the last n-gram; `sums`: the weights of the distinct n-grams."""
 
     documents: Int64sOut
     items: Int64sOut
@@ -74,8 +74,8 @@ def find_covered(
     passages: Passages,
     out: Covered,
 ) -> int:
-    """Writes the passages as far as there is room; returns their number. The matches, all of n-grams, are
-    columns of `search.Matches`."""
+    """Writes the passages as far as there is room; returns their number. The matches, all of
+    n-grams, are columns of `search.Matches`."""
     (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
     out_documents, out_items, out_starts, out_stops, out_sums = out
     count = np.int64(0)

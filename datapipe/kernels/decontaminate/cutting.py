@@ -11,13 +11,10 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import ahead, is_continuation
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
-SEPARATOR = b"\n\n"
-"""What stands between two pieces: a blank line."""
+SEPARATOR = b"\n\n"  # what stands between two pieces: a blank line
 
 
 class Removed(NamedTuple):
-    """Spans to replace: an output of `cut_around`."""
-
     # starts, stops: (num_spans,), bytes in the data
     starts: Int64sOut
     stops: Int64sOut

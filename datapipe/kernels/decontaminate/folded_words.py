@@ -7,9 +7,9 @@ is replaced by its compatibility decomposition without case and without combinin
 upper-case texts have the same words. Symbols for letters, such as №, become these letters; the dotless ı is "i", for
 Turkish capitals; syllables of Hangul become jamo.
 
-In scripts without spaces each character is a word and weighs less than a word of other scripts (`WHOLE`): two ideographs,
-or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh as much as one (words of Chinese have 1.5 to 2
-characters, of Thai about four).
+In scripts without spaces each character is a word and weighs less than a word of other scripts
+(`WHOLE`): two ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh
+as much as one (words of Chinese have 1.5 to 2 characters, of Thai about four).
 """
 
 import sys
@@ -25,9 +25,7 @@ from datapipe.kernels.hashing import FNV_BASIS, mix64
 from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int32s, input_record
 
-WHOLE = 4
-"""The weight of a word of a script with spaces."""
-
+WHOLE = 4  # the weight of a word of a script with spaces
 IDEOGRAPH, SYLLABLE = 2, 1
 """The weights of words of one character: of Han, and of the other scripts without spaces."""
 
@@ -45,9 +43,9 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 class WordTable(NamedTuple):
     """What every code point is in a word: an input of kernels."""
 
-    # (0x110000,). 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21 bits: 0
-    # for letters of scripts with spaces, the weight of a word of one character, or 3 for a mark. Below -1:
-    # -p, where `expansions[p]` is the number of code points that follow, with their kind.
+    # (0x110000,). 0: ends a word. -1: left out. Above: the folded code point, with its kind above 21
+    # bits: 0 for letters of scripts with spaces, the weight of a word of one character, or 3 for a mark.
+    # Below -1: -p, where `expansions[p]` is the number of code points that follow, with their kind.
     codes: Int32s
     expansions: Int32s
 
@@ -86,7 +84,6 @@ def words_table() -> WordTable:
 
 
 def _kinds(classes: np.ndarray) -> np.ndarray:
-    """The kind of every code point, (0x110000,) int32."""
     kinds = np.where(classes & ALONE, SYLLABLE, 0).astype(np.int32)
     for start, stop in _HAN:
         kinds[start:stop][kinds[start:stop] == SYLLABLE] = IDEOGRAPH

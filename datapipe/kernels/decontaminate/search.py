@@ -3,8 +3,8 @@
     words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
            ->  window of a tail  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
 
-A short question is found by its last `TAIL_WORDS` words, its tail, which is rare in other text. Each tail lists the lengths
-of the questions that end with it; runs of these lengths are looked up.
+A short question is found by its last `TAIL_WORDS` words, its tail, which is rare in other text.
+Each tail lists the lengths of the questions that end with it; runs of these lengths are looked up.
 
 Both kernels return the number of rows. Where the outputs have less room, the caller calls again with more.
 """
@@ -30,13 +30,11 @@ from datapipe.kernels.decontaminate.word_runs import (
 from datapipe.kernels.hashing import find_slot, mix64, slot_of_key
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, filled
 
-TAIL_WORDS = 4
-"""Words of a tail, and the least of a question that is found as a whole."""
-
+TAIL_WORDS = 4  # words of a tail, and the least of a question that is found as a whole
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter then overlap, up to
-twice as fast."""
+"""Words whose keys are made before the first of them is looked up: loads of the filter then
+overlap, up to twice as fast."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1
@@ -44,8 +42,6 @@ _LAST = _ROOM - 1
 
 
 class Tails(NamedTuple):
-    """The entries of tails: an input of kernels."""
-
     first: int  # the entry of the first tail; tail i is entry `first + i`. Below 0: there are none.
     offsets: Int64s  # (num_tails + 1,)
     lengths: Int32s  # words of the questions that end with each tail, each length once
@@ -141,8 +137,6 @@ def find_grams(
 
 
 class Answers(NamedTuple):
-    """The answers of questions: an input of kernels."""
-
     offsets: Int64s  # (num_questions + 1,)
     lengths: Int32s  # words of the answers of each question, each length once
     keys: UInt64s  # (num_slots,), the keys of questions with answers, see `pair_key`
@@ -166,8 +160,8 @@ def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int
 
 
 class Pairs(NamedTuple):
-    """Questions that their answers follow, (num_pairs,) int64 each. `matches`: of the question; `stops`: of
-    the answer."""
+    """Questions that their answers follow, (num_pairs,) int64 each. `matches`: of the question;
+    `stops`: of the answer."""
 
     matches: Int64sOut
     pairs: Int64sOut
@@ -190,9 +184,9 @@ REACH = 64
 def find_answers(
     questions: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, words: WordTable, answers: Answers, out: Pairs
 ) -> int:
-    """Writes the questions that one of their answers follows within `REACH` words; returns their number. `questions`,
-    `stops`, `ends`: (num_matches,), the question of each match, the byte after it, and after its document. `words`:
-    `folded_words.words_table()`."""
+    """Writes the questions that one of their answers follows within `REACH` words; returns their
+    number. `questions`, `stops`, `ends`: (num_matches,), the question of each match, the byte after
+    it, and after its document. `words`: `folded_words.words_table()`."""
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
     matches, found, pair_stops = out
     prefixes, count = np.zeros(RING, np.uint64), np.int64(0)

@@ -2,15 +2,15 @@
 
     words  ->  prefix hashes, the last `RING` of them  ->  the hash of the last m words, for any m below `RING`
 
-The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the hash P(i) - P(i - m) *
-R**m, which depends on these words alone.
+The prefix hash of i words is P(i) = P(i - 1) * R + h(i), modulo 2**64. The last m words have the
+hash P(i) - P(i - m) * R**m, which depends on these words alone.
 
-The window at a word is the fewest last words that weigh at least n words (`folded_words.py`): n words in scripts with
-spaces, 2 n characters in Chinese. It depends only on the text before its end, so a passage has the same windows in an item
-and in a document, but for those that begin before it.
+The window at a word is the fewest last words that weigh at least n words (`folded_words.py`): n
+words in scripts with spaces, 2 n characters in Chinese. It depends only on the text before its end,
+so a passage has the same windows in an item and in a document, but for those that begin before it.
 
-A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), which 2 % of absent keys pass, precedes an
-open-addressing table: an absent key costs one load.
+A bit filter (Bloom 1970, two bits in one word of 64, `FILTER_BITS` a key), which 2 % of absent keys
+pass, precedes an open-addressing table: an absent key costs one load.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +36,6 @@ _0, _1, _6, _63 = (np.uint64(number) for number in (0, 1, 6, 63))
 
 
 def _powers() -> np.ndarray:
-    """The powers of the radix, (RING,) uint64."""
     powers = np.ones(RING, np.uint64)
     for number in range(1, RING):
         powers[number : number + 1] = powers[number - 1 : number] * RADIX
@@ -47,8 +46,6 @@ _POWERS = _powers()
 
 
 class GramTable(NamedTuple):
-    """The keys of an index: an input of kernels."""
-
     bits: UInt64s  # (a power of two,), the bit filter
     keys: UInt64s  # (num_slots,), see `hashing.py`
     entries: Int32s  # (num_slots,), the entry of each key
@@ -79,7 +76,6 @@ def filter_word(bits, key) -> Any:
 
 @inline
 def filter_mask(key) -> Any:
-    """The two bits of a key."""
     return (_1 << (key & _63)) | (_1 << ((key >> _6) & _63))
 
 
@@ -96,7 +92,6 @@ def mark_present(bits, keys, num_keys, present) -> None:
 
 @inline
 def entry_of(keys, entries, key) -> Any:
-    """The entry of a key, or -1."""
     slot = find_slot(keys, len(keys), key)
     return np.int64(entries[slot]) if keys[slot] == key else np.int64(-1)
 
@@ -132,8 +127,8 @@ def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: 
 
 @kernel
 def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, kind: np.uint64, out: RunsOut) -> int:
-    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their number.
-    `kind`: of the keys."""
+    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their
+    number. `kind`: of the keys."""
     (codes, expansions), (texts, keys, num_words, weights, prefixes) = table, out
     prefix_ring, weight_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64)
     count = np.int64(0)
@@ -158,7 +153,7 @@ def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, k
 
 @kernel
 def key_texts(num_words: Int64s, prefixes: UInt64s, kind: np.uint64, keys: UInt64sOut) -> None:
-    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,); 0 for others and for
-    texts without words. The arguments are those of `RunsOut`."""
+    """Writes the key of all words of each text of fewer than `RING` words, (num_texts,); 0 for
+    others and for texts without words. The arguments are those of `RunsOut`."""
     for text in range(len(num_words)):
         keys[text] = run_key(prefixes[text], _0, num_words[text], kind) if 0 < num_words[text] < RING else _0

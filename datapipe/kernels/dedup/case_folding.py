@@ -6,8 +6,8 @@ This is the canonical caseless form of Unicode (chapter 3.13, definition D145), 
 syllables of Hangul are composed. So "É" equals "é" in one code point or two, "STRASSE" equals "straße", "Σίσυφος" equals
 "ΣΊΣΥΦΟΣ", and "ﬁ" is "fi", but "²" is not "2". The dotted İ is "i" with a dot above, and the dotless ı stays.
 
-`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps words alone, with at
-least one 0 between them and after the last of a document.
+`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps
+words alone, with at least one 0 between them and after the last of a document.
 
 The tables cover Unicode 14.0; newer characters stay as they are. Decompositions, combining classes and case folding of an
 assigned character never change, so the tables are the same on every version of Python. Marks in a row are put in canonical
@@ -50,12 +50,8 @@ _ALONE, _EXTENDS = 1 << 29, 1 << 30
 _ORDERED = CLASS_MASK << CLASS_SHIFT
 _ANY_MARK = _ORDERED | _EXTENDS
 
-_NOTHING = -1
-"""In `Folding.codes`: no character at all."""
-
-_OUTSIDE, _INSIDE, _LONE = range(3)
-"""Between words; in a word; in a word of one character."""
-
+_NOTHING = -1  # In `Folding.codes`: no character at all
+_OUTSIDE, _INSIDE, _LONE = range(3)  # Between words; in a word; in a word of one character
 _HANGUL, _LEADS, _VOWELS, _TAILS = 0xAC00, 0x1100, 0x1161, 0x11A7
 _NUM_LEADS, _NUM_VOWELS, _NUM_TAILS = 19, 21, 28
 """Syllables of Hangul and the jamo that they consist of (Unicode, chapter 3.12). The first tail stands for none."""
@@ -170,8 +166,8 @@ def joined_syllable(before, code) -> Any:
 
 @inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
-    """A jamo, or the syllable that it makes with the document's last character; and the number of bytes
-    before it."""
+    """A jamo, or the syllable that it makes with the document's last character; and the number of
+    bytes before it."""
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
         syllable = joined_syllable(before, code)
@@ -202,8 +198,8 @@ def insert_mark(marks, num_marks, mark) -> None:
 def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes the folded texts, or their words; bytes past `out_offsets[-1]` are not written.
 
-    One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most scripts go at half the
-    speed. `out` has room for GROWTH * bytes of the texts + num_docs bytes.
+    One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most
+    scripts go at half the speed. `out` has room for GROWTH * bytes of the texts + num_docs bytes.
     """
     codes, expansions, words = folding
     marks, written = np.zeros(MOST_MARKS, np.int32), np.int64(0)

@@ -2,8 +2,8 @@
 
     edges (0, 3) (3, 5) (1, 2)   ->   labels 0 1 1 0 4 0: the smallest node of each component
 
-The order of the edges does not matter. A root is the smallest node of its tree, and every search halves its path, so a
-chain of n nodes costs O(n log n).
+The order of the edges does not matter. A root is the smallest node of its tree, and every search
+halves its path, so a chain of n nodes costs O(n log n).
 """
 
 import numpy as np

@@ -4,10 +4,10 @@
                no case     hashed     polynomial of the word         least value under each
                                       hashes, rolled, mixed          permutation
 
-Shingles may also be `ngram` consecutive characters of folded words. Texts are in their canonical caseless form
-(`case_folding.py`); a word is a run of letters, marks and numbers, or one character of a script without spaces
-(`word_characters.py`). Words are written with 0 between them, so that they are hashed eight bytes at a time, more than
-twice as fast as byte by byte.
+Shingles may also be `ngram` consecutive characters of folded words. Texts are in their canonical
+caseless form (`case_folding.py`); a word is a run of letters, marks and numbers, or one character
+of a script without spaces (`word_characters.py`). Words are written with 0 between them, so that
+they are hashed eight bytes at a time, more than twice as fast as byte by byte.
 
 Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, 2-independent
 for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). x is the upper half of a
@@ -60,8 +60,8 @@ class Permutations(NamedTuple):
 
 
 class SignaturesOut(NamedTuple):
-    """Outputs of `sign`, (num_docs,) each: words; the hash of the last `ngram` words; and the signatures
-    (num_docs, num_perm), all ones for a document without a shingle."""
+    """Outputs of `sign`, (num_docs,) each: words; the hash of the last `ngram` words; and the
+    signatures (num_docs, num_perm), all ones for a document without a shingle."""
 
     num_words: Int64sOut
     word_hashes: UInt64sOut
@@ -110,8 +110,8 @@ def band_rows(
 
 @inline
 def hash_word(words, j):
-    """The hash and the stop of the word at byte j. The last of its eight-byte reads contains a 0, so every word is split in
-    one way."""
+    """The hash and the stop of the word at byte j. The last of its eight-byte reads contains a 0,
+    so every word is split in one way."""
     hashed, eight = _WORD, eight_bytes(words, j)
     zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
     while zeros == _0:
@@ -190,8 +190,8 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a band; a
-    remainder is not used."""
+    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a
+    band; a remainder is not used."""
     rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:

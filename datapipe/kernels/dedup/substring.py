@@ -8,11 +8,11 @@ hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equ
 windows with the same selected gram are compared. Text of `length - gram + 2` tokens has two selected grams on average. The
 span of a selected gram is the run of windows that selected it.
 
-A token (`substring_tokens.py`) owns the bytes up to the next token. Chunks of long documents overlap by one window less a
-token, so memory is bounded by the chunk.
+A token (`substring_tokens.py`) owns the bytes up to the next token. Chunks of long documents
+overlap by one window less a token, so memory is bounded by the chunk.
 
-Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make
-such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
+Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024
+tokens and more make such hashes collide; spans are shorter than that up to `MAX_LENGTH`.
 """
 
 from functools import lru_cache
@@ -40,8 +40,8 @@ from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
-"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start
-byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then
+start byte, size in bytes and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
 SELF_REPEATED = 256
 """Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
@@ -54,8 +54,6 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class WindowSizes(NamedTuple):
-    """How tokens are grouped: an input of kernels."""
-
     length: int  # tokens of a window
     gram: int  # tokens of a gram, at most `length`
     chunk_tokens: int  # windows of a chunk
@@ -83,8 +81,6 @@ class Scratch(NamedTuple):
 
 
 class SelectionOut(NamedTuple):
-    """Outputs of `select_grams`."""
-
     chunks: Int64MatrixOut  # (max_chunks, CHUNK_COLUMNS); a document with fewer tokens than a window has none
     selected: Int64MatrixOut  # (max_selected, GRAM_COLUMNS); `max_selected` is at least `chunk_tokens`
     halves: UInt64MatrixOut  # (max_selected, 2): hash of the gram, hash of the span
@@ -93,7 +89,6 @@ class SelectionOut(NamedTuple):
 
 @lru_cache(maxsize=4)
 def window_sizes(length: int, gram: int, chunk_tokens: int) -> WindowSizes:
-    """The sizes, with the powers of the radix."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
     return input_record(WindowSizes, (length, gram, chunk_tokens, np.cumprod(factors, dtype=np.uint64)))
@@ -105,7 +100,6 @@ def recent_grams() -> np.ndarray:
 
 
 def scratch_for(sizes: WindowSizes) -> Scratch:
-    """Buffers that hold any chunk."""
     return room_for(Scratch, sizes.chunk_tokens + sizes.length + 2)
 
 
@@ -154,7 +148,6 @@ def _take_span(
 
 @inline
 def _end_repeat(data, by_bytes, chunk, starts, repeat, repeats) -> None:
-    """Writes the open self-repeat, if there is one."""
     if repeat[0] >= 0:
         start, stop = starts[repeat[0]], starts[repeat[1]]
         partial = _partial_bytes(data, start, stop) if by_bytes else 0
@@ -219,13 +212,13 @@ def select_grams(
     state: Int64sOut,
     out: SelectionOut,
 ) -> int:
-    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the
-    selected grams.
+    """Writes the chunks of documents and their selected grams until another chunk does not fit;
+    returns the selected grams.
 
     A span equal to an earlier span of its chunk becomes a self-repeat, as far as the table `recent`
-    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats
-    are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,): document, byte
-    and number of the next chunk (read and updated); chunks and self-repeats written.
+    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent
+    self-repeats are merged. `scratch`, `recent`: `scratch_for(windows)`, `recent_grams()`. `state`: (5,):
+    document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
     """
     by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
     starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
@@ -256,8 +249,8 @@ def select_grams(
 
 @kernel
 def hash_windows(
-    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
-    # them
+    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the
+    # spans are in them
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,

@@ -1,7 +1,7 @@
 """The tokens that `substring` compares: words, or bytes.
 
-A word token is a run of letters, marks and digits, or a run of signs; in scripts without spaces, a character. White space
-belongs to no token. With `by_bytes` every byte is a token, white space too.
+A word token is a run of letters, marks and digits, or a run of signs; in scripts without spaces, a
+character. White space belongs to no token. With `by_bytes` every byte is a token, white space too.
 """
 
 import sys
@@ -21,8 +21,6 @@ _JOINERS = [0x200C, 0x200D]
 
 
 class TokenRules(NamedTuple):
-    """What a token is: an input of kernels."""
-
     kinds: UInt8s  # `token_table()`
     by_bytes: bool  # whether every byte is a token; `kinds` is not used then
 
@@ -42,7 +40,6 @@ def token_table() -> np.ndarray:
 
 
 def token_rules(by_bytes: bool) -> TokenRules:
-    """The rules for bytes, or for words."""
     return input_record(TokenRules, (token_table(), by_bytes))
 
 

@@ -7,8 +7,8 @@ unit without white space around it, as it is or folded as CCNet (Wenzek et al. 2
 digits of any script as 0, no Unicode punctuation, no control or invisible characters (`word_characters.py`), each run of
 white space as one space, in the form of `case_folding.py`. CCNet's program drops 34 marks only.
 
-The length of a unit counts the characters of its canonical decomposition, without combining marks; a syllable of Hangul is
-one.
+The length of a unit counts the characters of its canonical decomposition, without combining marks;
+a syllable of Hangul is one.
 
 A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a
 sentence-final mark of East Asian scripts. Abbreviations are not recognized: duplicates only need the same rule everywhere.
@@ -56,9 +56,7 @@ _JOINS = 1 << 30
 _LAST_CODE = np.uint64(CODE_MASK)
 _NUM_MASK, _COUNTED_SHIFT = 0xFF, 8
 _NEWLINE = 0x0A
-_WIDE = 0x3000
-"""From this code point on a mark ends a sentence even if no white space follows."""
-
+_WIDE = 0x3000  # From this code point on a mark ends a sentence even if no white space follows
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]
 _BLANK, _ZERO = 0x20, ord("0")
 _PRIME_1, _PRIME_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -69,9 +67,9 @@ _29, _32 = np.uint64(29), np.uint64(32)
 class NormalForm(NamedTuple):
     """How units are folded before they are hashed: an input of kernels."""
 
-    # (0x110000,), the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins the
-    # character before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number, with those that
-    # count towards the length above `_COUNTED_SHIFT`, and they follow
+    # (0x110000,), the folded character as in `case_folding.py`, with `_JOINS` for a jamo that joins
+    # the character before it; `_DROPPED`; `_SPACE`; or -p where `expansions[p]` is their number,
+    # with those that count towards the length above `_COUNTED_SHIFT`, and they follow
     fold: Int32s
     expansions: Int32s
     squeezed: bool  # whether a run of white space becomes one space
@@ -103,7 +101,6 @@ def find_units(
 
 @lru_cache(maxsize=2)
 def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
-    """The normal form by the name of the option."""
     fold, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), np.zeros(1, np.int32)
     if name == "ccnet":
         codes, parts, _ = text_folding()
@@ -123,7 +120,6 @@ def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
 
 
 def _num_counted(character: str) -> int:
-    """The characters of a decomposition that are no combining marks."""
     return sum(combining(part) == 0 for part in normalize("NFD", character))
 
 
@@ -197,7 +193,6 @@ def _hash_unit(data, start, stop, fold, expansions, squeezed, waiting) -> tuple[
 
 @inline
 def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
-    """Both halves after the characters that wait."""
     for i in range(num_waiting):
         hashed, digest = _absorb(hashed, digest, np.uint64(np.int64(waiting[i]) & CODE_MASK))
     return hashed, digest
@@ -205,8 +200,8 @@ def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
 
 @inline
 def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any, Any, Any]:
-    """`_hash_unit` in canonical order, with syllables of Hangul composed. `waiting`, (MOST_MARKS,) scratch: the last
-    character that is no mark, and the marks behind it in their order."""
+    """`_hash_unit` in canonical order, with syllables of Hangul composed. `waiting`, (MOST_MARKS,)
+    scratch: the last character that is no mark, and the marks behind it in their order."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET
     num_waiting = np.int64(0)
     while position < stop:
@@ -242,7 +237,6 @@ def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any,
 
 @inline
 def _is_blank(data, position, stop, fold) -> Any:
-    """Whether the bytes [position, stop) are all white space."""
     while position < stop:
         code, size = decode(data, position, stop)
         if fold[code] != _SPACE:
@@ -253,7 +247,6 @@ def _is_blank(data, position, stop, fold) -> Any:
 
 @inline
 def _next_newline(data, position, stop) -> Any:
-    """The position of the first newline in [position, stop), or `stop`."""
     rest = data[position:stop]
     for i in range(len(rest)):
         if rest[i] == _NEWLINE:
@@ -263,8 +256,8 @@ def _next_newline(data, position, stop) -> Any:
 
 @kernel
 def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, paragraphs: bool, out: TextUnits) -> int:
-    """Writes the lines that are not blank, or with `paragraphs` the runs of such lines; returns the number of
-    units. `min_chars`: least characters of the normal form; at least one is required."""
+    """Writes the lines that are not blank, or with `paragraphs` the runs of such lines; returns the
+    number of units. `min_chars`: least characters of the normal form; at least one is required."""
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count, waiting = np.int64(0), np.zeros(MOST_MARKS, np.int32)
     for doc in range(len(offsets) - 1):
@@ -313,8 +306,8 @@ def _sentence_stop(data, position, stop, marks) -> Any:
 def find_three_sentences(
     offsets: Int64s, data: UInt8s, form: NormalForm, marks: UInt16s, min_chars: int, out: TextUnits
 ) -> int:
-    """Writes every three consecutive sentences that together have `min_chars` characters; returns the number of units. A
-    sentence whose normal form is empty belongs to the one before it."""
+    """Writes every three consecutive sentences that together have `min_chars` characters; returns
+    the number of units. A sentence whose normal form is empty belongs to the one before it."""
     (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count, waiting = np.int64(0), np.zeros(MOST_MARKS, np.int32)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)

@@ -1,18 +1,16 @@
-"""Measurements of `filter.code_quality`, from the bytes of source files. All are 0 for an empty file.
+r"""Measurements of `filter.code_quality`, from the bytes of source files. All are 0 for an empty file.
 
     bytes  ->  measure_code     lines, their mean and greatest length, shares of letters and digits, characters
-           ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest and all
+           ->  measure_encoded  runs of base64, hexadecimal bytes and `\u` escapes: the longest and all
            ->  first_lines, find_markers     words at the beginning of a file
 
-A line ends at a newline; text after the last newline is a line of its own. Lengths are in
-characters, without the newline. A byte that belongs to no character counts as one.
+Lengths of lines are in characters, without the newline. A byte that belongs to no character counts
+as one. The runs are those of the regular expressions in the StarCoder2 paper, found in linear time:
 
-The runs are those of the regular expressions in the StarCoder2 paper, found in time linear in the text:
+    [a-zA-Z0-9+/\n=]{64,}      (?:\b(?:0x|\\x)?[0-9a-fA-F]{2}(?:,|\b\s*)){8,}      (?:\\u[0-9a-fA-F]{4}){8,}
 
-    [a-zA-Z0-9+/\\n=]{64,}      (?:\\b(?:0x|\\\\x)?[0-9a-fA-F]{2}(?:,|\\b\\s*)){8,}      (?:\\\\u[0-9a-fA-F]{4}){8,}
-
-where bytes above 127 are word characters and white space is that of ASCII. Most text is skipped: in
-64 bytes that end with a blank no run of 64 begins, so the search goes on after the blank.
+where bytes above 127 are word characters and white space is that of ASCII. In 64 bytes that end
+with a blank no run of 64 begins, so the search goes on after the blank.
 """
 
 from collections.abc import Sequence
@@ -27,9 +25,7 @@ from datapipe.kernels.types import Float64MatrixOut, Int64MatrixOut, Int64s, Int
 NUM_LINES, MEAN_LENGTH, MAX_LENGTH, ALPHANUMERIC, ALPHABETIC, NUM_CHARS = range(6)
 """Columns of `code_measures`."""
 
-LONGEST, MATCHED = range(2)
-"""Columns of `encoded_runs`, in characters."""
-
+LONGEST, MATCHED = range(2)  # columns of `encoded_runs`, in characters
 _BASE64, _BYTES, _ESCAPES = range(3)
 _WINDOWS = (64, 23, 48)
 """The shortest run of each kind: 64 characters, 8 bytes such as `12,` (no comma at the end), 8 escapes such as `\\u1234`."""
@@ -211,7 +207,6 @@ def _hex_bytes(data, first, offset, end, kinds) -> tuple[Any, Any]:
 
 @inline
 def _is_boundary(data, first, offset, end, kinds) -> Any:
-    """Whether a word begins or ends between the byte before `offset` and the byte at it."""
     before = offset > first and kinds[data[offset - 1]] & _WORD_BIT != 0
     after = offset < end and kinds[data[offset]] & _WORD_BIT != 0
     return before != after
@@ -244,8 +239,8 @@ def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut)
 
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
-    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,) uint8.
-    `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
+    """Whether each text contains a marker, in any ASCII case, before `stops`: `out` (num_docs,)
+    uint8. `marker_offsets`, `markers`: a column of texts without ASCII capitals; none is empty."""
     begins = np.zeros(256, np.uint8)
     for byte in range(256):
         for marker in range(len(marker_offsets) - 1):

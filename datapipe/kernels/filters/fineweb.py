@@ -14,9 +14,7 @@ from datapipe.kernels.text.unicode_classes import codes_of, decode_before
 from datapipe.kernels.text.words import Lines
 from datapipe.kernels.types import Int64MatrixOut, UInt8s
 
-NUM_LINES, ENDED, SHORT = range(3)
-"""Columns of `line_ends`."""
-
+NUM_LINES, ENDED, SHORT = range(3)  # columns of `line_ends`
 _SENTENCE_ENDS = (
     "21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736 17D4-17D6 17D9-17DA "
     "1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E 1C3B-1C3C 1C7E-1C7F 203C-203D 2047-2049 2E2E 2E3C 2E53-2E54 "

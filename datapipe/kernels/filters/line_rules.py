@@ -4,8 +4,7 @@
                   --sum_documents->  (num_docs, NUM_SUMS)
                   --write_texts--->  the texts without those lines, each with its newline; blank lines stay
 
-Texts are copied in runs, from one line that a rule changes to the next. Case is ASCII case. Every
-pass is linear in the bytes of the lines.
+Texts are copied in runs between changed lines. Case is ASCII case. Every pass is linear.
 """
 
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import starts_with
-from datapipe.kernels.filters.counters import is_counter
-from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, WHITE, mark_at, mark_before, mark_table, stripped
+from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, WHITE, mark_at, mark_before, mark_table, stripped, white_stop
 from datapipe.kernels.text.words import Lines
 from datapipe.kernels.types import (
     Int32s,
@@ -65,8 +63,6 @@ class LineEdits(NamedTuple):
 
 
 class LineEditsOut(NamedTuple):
-    """Room for `LineEdits`, an output of kernels."""
-
     reasons: UInt8sOut
     rest_starts: Int64sOut
     rest_lengths: Int32sOut
@@ -101,7 +97,6 @@ def classify(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> Cl
 
 
 def room_for_edits(lines: Lines) -> LineEditsOut:
-    """Room for the edits of lines."""
     return room_for(LineEditsOut, len(lines.starts))._replace(rests=np.empty(int(lines.lengths.sum()), np.uint8))
 
 
@@ -174,7 +169,6 @@ def _measure(data, offset, stop, marks) -> tuple[Any, Any, Any, Any]:
 
 @inline
 def _is_symbols(data, offset, stop, symbols) -> Any:
-    """Whether a line consists of the symbols and spaces."""
     while offset < stop and symbols[data[offset]]:
         offset += 1
     return offset == stop
@@ -217,7 +211,7 @@ def _without_white(data, offset, start, marks) -> Any:
 @inline
 def _edit(data, start, stop, marks, loose, out, used) -> Any:
     """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white
-    space character. Returns the bytes written, 0 where nothing but white space is left."""
+    space character. Returns the bytes written, 0 where only white space is left."""
     out_stop, offset, clear = used, start, start
     while offset < stop:
         if not starts_with(data, offset, stop, _CART, 0x20):
@@ -263,8 +257,8 @@ def write_texts(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the kept documents, `keep` (num_docs,) uint8, without the removed lines; an edited document loses the white space
-    around it. `out`: as long as the kept documents before the edits."""
+    """Writes the kept documents, `keep` (num_docs,), without the removed lines; an edited document
+    loses the white space around it."""
     doc_offsets, starts, lengths, _, _, _ = lines
     reasons, rest_starts, rest_lengths, rests = edits
     num_written = np.int64(0)
@@ -304,3 +298,71 @@ def _whole_line(data, offset, first, last, stop) -> tuple[Any, Any]:
     while last < stop and data[last] != _NEWLINE:
         last += 1
     return first, min(last + 1, stop)
+
+
+COUNTED = (
+    "likes",
+    "shares",
+    "comments",
+    "retweets",
+    "reposts",
+    "quotes",
+    "bookmarks",
+    "upvotes",
+    "downvotes",
+    "downloads",
+    "views",
+    "followers",
+)
+"""Nouns of counters: "1,234 likes"."""
+
+_UNDERSCORE, _COMMA = (ord(sign) for sign in "_,")
+_COUNTED_BYTES = np.frombuffer("".join(f"{word}\0" for word in COUNTED).encode(), np.uint8)
+
+
+@inline
+def is_counter(data, offset, stop, marks) -> Any:
+    """Whether a line is a number, with an optional k, m or b, and one of COUNTED: "1,234 likes", "(3.5k views)"."""
+    first = offset = _after_signs(data, offset, stop, marks)
+    while offset < stop and (
+        0x30 <= data[offset] <= 0x39 or (offset > first and (data[offset] == _COMMA or data[offset] == _DOT))
+    ):
+        offset += 1
+    if (
+        offset < stop
+        and offset > first
+        and (data[offset] | 0x20 == 0x6B or data[offset] | 0x20 == 0x6D or data[offset] | 0x20 == 0x62)
+    ):
+        offset += 1
+    word = white_stop(data, offset, stop, marks)
+    if offset == first or word == offset:
+        return False
+    end = word
+    while end < stop and 0x61 <= data[end] | 0x20 <= 0x7A:
+        end += 1
+    return _is_counted(data, word, end) and _after_signs(data, end, stop, marks) == stop
+
+
+@inline
+def _after_signs(data, offset, stop, marks) -> Any:
+    while offset < stop:
+        mark, size = mark_at(data, offset, stop, marks)
+        if mark & ALNUM or data[offset] == _UNDERSCORE:
+            break
+        offset += size
+    return offset
+
+
+@inline
+def _is_counted(data, start, stop) -> Any:
+    offset, same = start, True
+    for number in range(len(_COUNTED_BYTES)):
+        byte = _COUNTED_BYTES[number]
+        if byte == 0:
+            if same and offset == stop:
+                return True
+            offset, same = start, True
+        else:
+            same = same and offset < stop and data[offset] | 0x20 == byte
+            offset += 1
+    return False

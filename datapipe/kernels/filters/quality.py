@@ -6,8 +6,7 @@
     Words, bytes  ->  count_stop_words  ->  (num_docs, 2)   different stop words, occurrences of stop words
     Lines, bytes  ->  count_lines       ->  (num_docs, 2)   lines that start with a bullet, lines that trail off
 
-A word has content where it is more than punctuation and symbols. All measurements are counts: each
-profile divides them by denominators of its own, and no document divides by zero here.
+A word has content where it is more than punctuation and symbols. All measurements are counts; each profile divides them.
 """
 
 from functools import lru_cache
@@ -31,17 +30,11 @@ from datapipe.kernels.text.unicode_classes import (
 from datapipe.kernels.text.words import Lines, Words
 from datapipe.kernels.types import Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
-NUM_WORDS, NUM_CONTENT, CONTENT_CHARS, NUM_LETTERS, NUM_CHARS = range(5)
-"""Columns of `word_counts`."""
-
-HASHES, ELLIPSES, SPACED_ELLIPSES = range(3)
-"""Columns of `symbol_counts`."""
-
-BULLETS, TRAILING = range(2)
-"""Columns of `line_counts`."""
-
+NUM_WORDS, NUM_CONTENT, CONTENT_CHARS, NUM_LETTERS, NUM_CHARS = range(5)  # columns of `word_counts`
+HASHES, ELLIPSES, SPACED_ELLIPSES = range(3)  # columns of `symbol_counts`
+BULLETS, TRAILING = range(2)  # columns of `line_counts`
 EXACT, FOLDED, STRIPPED = range(3)
-"""Comparison with stop words. EXACT: as written. FOLDED: in any case; a stop word of more than 6 characters in lower case,
+"""Comparison with stop words. FOLDED: in any case; one of more than 6 characters in lower case,
 capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
@@ -60,7 +53,7 @@ def word_counts(words: Words) -> np.ndarray:
 
 
 def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64: words of fastText, between ASCII white space and NUL, that begin with a
+    """(num_docs,) int64: words between ASCII white space and NUL (fastText) that begin with a
     letter or a digit (`str.isalnum`)."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_word_starts(offsets, data, class_table(), out)
@@ -91,8 +84,6 @@ def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> n
 
 
 class StopWords(NamedTuple):
-    """Stop words as a hash table, an input of kernels."""
-
     keys: UInt64s  # (num_slots,), 0 where free
     numbers: Int64s  # (num_slots,), the word of each key
     longest: int  # bytes of the longest word

@@ -3,18 +3,14 @@
     Lines  ->  paragraphs  ->  unit_repetition    lines or paragraphs that are copies, and their characters
     Words  ->  ngram_repetition                   characters in the most frequent 2..4-gram, in repeated 5..10-grams
 
-All measurements are counts: each profile divides them by denominators of its own.
+All measurements are counts; each profile divides them. The kernels compare 64-bit hashes; that of an n-gram is a polynomial
+of its word hashes. An n-gram can repeat only where both (n-1)-grams inside it do, so `depth`, the length of the longest
+repeated n-gram at each word so far, leaves few look-ups after n = 3.
 
-The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the
-order of words counts and ("ab", "c") differs from ("a", "bc").
-
-An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest
-repeated n-gram at each word so far, therefore leaves few look-ups after n = 3.
-
-Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB) for a document of any size. Where the distinct
-n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a quarter, and so on: all
-failed attempts together cost less than one more pass. Only `walk_ngrams` needs all n-grams at once: 16 to 32 bytes for each
-word at which a repeated 5-gram starts.
+Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB). Where the distinct
+n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a
+quarter, and so on: all failed attempts together cost less than one more pass. Only `walk_ngrams`
+needs all n-grams at once: 16 to 32 bytes for each word at which a repeated 5-gram starts.
 """
 
 from typing import Any, NamedTuple
@@ -53,13 +49,12 @@ class Units(NamedTuple):
     chars: Int32s  # (num_units,), code points
 
 
-NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
-"""Columns of `unit_repetition`."""
+NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)  # columns of `unit_repetition`
 
 
 def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
-    """Runs of lines between blank lines; paragraphs are equal where their lines are. Each newline
-    inside a paragraph counts as `joint_chars` characters, 0 or 1."""
+    """Runs of lines between blank lines; a newline inside a paragraph counts as `joint_chars`
+    characters, 0 or 1."""
     limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
     join_lines(lines, opens, joint_chars, doc_offsets, hashes, chars)
@@ -67,8 +62,8 @@ def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
 
 
 def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies. With
-    `every` the first occurrence of a unit that occurs again is a copy too."""
+    """Copies among lines or paragraphs, (num_docs, 4): units, their characters, copies, characters
+    in copies. With `every` the first occurrence of a repeated unit is a copy too."""
     slots = num_slots_for(_longest(units.doc_offsets), max_slots)
     out = np.empty((len(units.doc_offsets) - 1, 4), np.int64)
     scratch = (np.empty(slots, np.uint64), np.empty(slots, np.uint8))
@@ -77,15 +72,15 @@ def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> n
 
 
 def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Repeated runs of words, (num_docs, 9) int64: characters, without the white space between words.
+    """Repeated runs of words, (num_docs, 9): characters, without the white space between words.
 
-    Columns 0..2: of the most frequent 2, 3, 4-gram (the longest of equally frequent ones), its characters times its
-    occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
-    Each word counts once, and the first occurrence counts too.
+    Columns 0..2: of the most frequent 2, 3, 4-gram (the longest of equally frequent ones), its
+    characters times its occurrences, which may overlap; 0 where none occurs twice. Columns 3..8:
+    characters in words of any repeated 5..10-gram, each word once, first occurrences too.
 
-    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
-    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
-    skipped as a whole. `max_slots`: of the hash table, a power of two.
+    `joined` counts like datatrove. Columns 0..2: of equally frequent n-grams the first, also where it
+    occurs once, with the spaces between its words. Columns 3..8: from the first word on, an n-gram
+    that occurred before is skipped as a whole. `max_slots` of the hash table is a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
     slots = num_slots_for(_longest(words.doc_offsets), max_slots)
@@ -133,7 +128,7 @@ def join_lines(
 @kernel
 def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
     """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: scratch, the hash table,
-    of equal powers of two: hashes, and whether a hash occurred again."""
+    of equal powers of two."""
     doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
@@ -269,11 +264,9 @@ def _ngram(document, word, n) -> Any:
 
 @inline
 def _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, depth) -> Any:
-    """Raises `depth` to `n` at every word where a repeated n-gram starts.
-
-    Returns the characters of the most frequent n-gram in all its occurrences: the longest of equally frequent ones or, where
-    `joined`, the first. Returns 0 where none occurs twice, -1 where a part of the hash space overflows the table.
-    """
+    """Raises `depth` to `n` at every word where a repeated n-gram starts. Returns the characters of the most frequent
+    n-gram in all its occurrences: the longest of equally frequent ones or, where `joined`, the first; 0 where none occurs
+    twice, -1 where a part of the hash space overflows the table."""
     most, most_chars, first = np.int64(1), np.int64(0), np.int64(0)
     for part in range(num_parts):
         keys[:size] = 0

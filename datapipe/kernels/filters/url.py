@@ -1,16 +1,14 @@
-"""Columns of URLs: their normal form and their hosts. No URL becomes a Python object.
+"""Columns of URLs: their normal form and their hosts.
 
     https://www.Example.com/a/?utm_source=x   ->   example.com/a   ->   host example.com
 
-The form is that of C4 (`normalize_url` in TFDS's `c4_utils.py`). C4 does exactly the following, in this order:
+The form is that of C4 (`normalize_url` in TFDS's `c4_utils.py`), in this order:
 
-1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it.
-2. Everything from the first `?utm_`, `?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x` stays.
-3. Slashes at the end are removed.
+1. Every `http://` and `https://` is removed, at any offset, with a `www.` after it. 2. Everything from the first `?utm_`,
+`?ref` or `?feed` on is removed: `?reference=1` too, but `?a=1&utm_source=x` stays. 3. Slashes at the end are removed.
 
-Fragments, other parameters and their order, ports and percent signs stay. Three further steps give one page one form: the
-scheme and `www.` are matched in any case, a `www.` at the start is removed without a scheme too, and the host is lower-cased in
-ASCII.
+Beyond C4, the scheme and `www.` are matched in any case, a `www.` at the start is removed without a
+scheme too, and the host is lower-cased in ASCII.
 """
 
 from typing import Any
@@ -68,8 +66,8 @@ def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOu
 
 @kernel
 def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOut) -> None:
-    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot:
-    `starts`, `stops` (num_urls,) int64; empty where there is none."""
+    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot; empty
+    where there is none."""
     for url in range(len(offsets) - 1):
         start, stop = _host(data, offsets[url], offsets[url + 1])
         start += _www(data, start, stop)
@@ -101,7 +99,6 @@ def _host(data, start, stop) -> tuple[Any, Any]:
 
 @inline
 def _authority_end(data, start, stop) -> Any:
-    """Offset of the first slash, question mark or hash."""
     for offset in range(start, stop):
         if data[offset] == _SLASH or data[offset] == _QUESTION or data[offset] == _HASH:
             return offset
@@ -124,7 +121,6 @@ def _scheme(data, offset, stop) -> Any:
 
 @inline
 def _www(data, offset, stop) -> Any:
-    """Bytes of a `www.` in any case at `offset`; 0 where there is none."""
     return len(_WWW) if _starts_with(data, offset, stop, _WWW, True) else 0
 
 
@@ -139,7 +135,6 @@ def _tracking(out, first, stop) -> Any:
 
 @inline
 def _starts_with(data, offset, stop, wanted, any_case) -> Any:
-    """Whether the bytes `wanted`, in lower case, are at `offset`."""
     if offset + len(wanted) > stop:
         return False
     for index in range(len(wanted)):

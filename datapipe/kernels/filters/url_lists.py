@@ -3,10 +3,9 @@
     hosts, URLs  ->  64-bit hashes in an open-addressing table  ->  is the URL, its host, or a parent domain listed?
     words        ->  an Aho-Corasick automaton as a table       ->  which words occur: one pass for any number of words
 
-A word is a run of ASCII letters and digits, in any case, and bytes above 127. Other bytes separate words. The search for parts
-of words ignores them, so `ab` matches in `a-b`. An entry of several words matches where they follow each other.
-
-Two entries in 2 ** 64 share a hash: with a million entries, one URL in 10 ** 13 matches by accident.
+A word is a run of ASCII letters and digits, in any case, and bytes above 127. The search for parts
+of words ignores other bytes, so `ab` matches in `a-b`. An entry of several words matches where they
+follow each other. With a million entries, one URL in 10^13 matches by an accident of hashes.
 """
 
 import re
@@ -52,8 +51,8 @@ def hashes_of(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.nda
 
 @kernel
 def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut) -> None:
-    """Hashes each range [starts, stops) of `data` from its last byte to its first, so that hashing
-    a host also hashes its parent domains: `out` (num_ranges,) uint64, never 0."""
+    """Hashes each range of `data` from its last byte to its first, so that a host's hash passes
+    those of its parent domains; never 0."""
     for index in range(len(starts)):
         hashed = FNV_BASIS
         for offset in range(stops[index] - 1, starts[index] - 1, -1):
@@ -77,8 +76,8 @@ def find_hashes(hashes: UInt64s, table: UInt64s, out: UInt8sOut) -> None:
 
 @kernel
 def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, out: UInt8sOut) -> None:
-    """Whether each host [starts, stops) of `data` is in the table of `hash_table` or below a domain
-    that is: `out` (num_hosts,) uint8. An empty host matches nothing."""
+    """Whether each host of `data`, or a parent domain, is in the table of `hash_table`. An empty
+    host matches nothing."""
     for host in range(len(starts)):
         hashed, is_listed = FNV_BASIS, False
         for offset in range(stops[host] - 1, starts[host] - 1, -1):

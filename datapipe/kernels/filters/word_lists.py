@@ -2,11 +2,10 @@
 
     text  ->  its words, folded (`dedup/case_folding.py`)  ->  the hash of each  ->  a filter of bits  ->  entries
 
-An entry is one word or several in a row, whatever stands between them in the text. Case, accents in one code point or two,
-signs and white space are not compared. In scripts without spaces each character is a word, so an entry of two characters
-matches anywhere. Where several entries begin at a word, the longest counts, and the search goes on behind it.
-
-Most words begin no entry: the filter, which fits into the first cache, answers for nearly all of them.
+An entry is one word or several in a row, whatever stands between them. Case, accents in one code
+point or two, signs and white space do not count. In scripts without spaces each character is a
+word. The longest entry that begins at a word counts, and the search continues after it. Most words
+begin no entry: the filter, which fits into the first cache, answers for nearly all of them.
 """
 
 from collections.abc import Mapping
@@ -20,9 +19,7 @@ from datapipe.kernels.dedup.minhash import hash_word
 from datapipe.kernels.hashing import find_slot, table_of
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record, room_for
 
-MOST_LISTS = 64
-"""Lists that can be distinguished: a bit of 64 for each."""
-
+MOST_LISTS = 64  # Lists that can be distinguished: a bit of 64 for each
 _FILTER_BITS = 18
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 _1, _7, _3 = np.uint64(1), np.uint64(7), np.uint64(3)
@@ -88,7 +85,6 @@ def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, m
 
 @inline
 def _next_word(words, position, stop) -> Any:
-    """The start of the next word at or after a byte; `stop` where there is none."""
     while position < stop and words[position] == 0:
         position += _1
     return position
@@ -136,8 +132,8 @@ def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s
 
 @kernel
 def hash_words(offsets: Int64s, words: UInt8s, hashes: UInt64sOut, counts: Int64sOut) -> None:
-    """Writes the hashes of all words that `case_folding.fold_texts` wrote, one text after the
-    other, and their number in each."""
+    """Writes the hashes of all words of `case_folding.fold_texts`, one text after the other, and
+    their number in each."""
     written = 0
     for doc in range(len(offsets) - 1):
         before = written

@@ -1,7 +1,7 @@
-"""The elements of HTML that behave in a way of their own, in a hash table of their names.
+"""The elements of HTML with special behaviour, in a hash table of their names.
 
-A name is packed into one number, its last eight bytes, so longer names that end alike are taken for one. None of these do.
-The kind of an element is a number of flags, 0 for any element that is nested by its start and end tags alone.
+A name is packed into one number, its last eight bytes. The kind of an element is a number of flags,
+0 for any element that is nested by its start and end tags alone.
 """
 
 import random
@@ -14,9 +14,7 @@ RANK = 0b111
 """Elements of one rank close each other, as one item of a list closes the item before it, and those of lower rank inside it."""
 
 OPTION_RANK, CELL_RANK = 2, 5
-CLOSES_SHIFT = 3
-"""Three bits: the highest rank that the end tag of an element closes with it."""
-
+CLOSES_SHIFT = 3  # Three bits: the highest rank that the end tag of an element closes with it
 VOID, RAW, SHOWN, FOREIGN, NOT_FOREIGN, IN_LINE, CELL, PLAINTEXT, ROOT = (1 << bit for bit in range(6, 15))
 """VOID: no end tag. RAW: its content is no markup; SHOWN: but text. FOREIGN: not HTML; NOT_FOREIGN: HTML inside of it.
 IN_LINE: does not break the line. CELL: of a table. ROOT: however many tags, one element."""

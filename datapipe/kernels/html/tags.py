@@ -1,22 +1,23 @@
-"""How large, deep and wide the tags of web pages are: a bound of what a parser will make of them, in one pass over the bytes.
+"""How large, deep and wide the tags of web pages are: a bound of the work of a parser, in one pass over the bytes.
 
-Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so pages
-are measured first. Tags, attributes, comments and elements of raw text are distinguished as the HTML Standard's tokenizer does
-(https://html.spec.whatwg.org/multipage/parsing.html#tokenization), in any charset that has ASCII's bytes for ASCII alone.
+Parsers of HTML take time in the square of the attributes of a tag, and main-text detection in the square of the depth, so
+pages are measured first. Tags, attributes, comments and elements of raw text are those of the HTML Standard's tokenizer
+(https://html.spec.whatwg.org/multipage/parsing.html#tokenization).
 
-The depth is not that of the tree, which takes a parser, but no tree is more than about twice as deep, as random tags show
-(`tests/datapipe/kernels/html/test_tags.py`): an element that is not closed by its own end tag counts to the end of the page.
-`<li>`, `<p>`, cells and rows close their like, so lists and tables without end tags are as deep as they look.
+No tree is more than about twice as deep as this depth, as random tags show (`tests/datapipe/kernels/html/test_tags.py`). An
+element without its end tag counts to the end of the page; `<li>`, `<p>`, cells and rows close their like.
 """
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.html.elements import (
+    CELL,
     CELL_RANK,
     CLOSES_SHIFT,
     FONT,
     FOREIGN,
+    IN_LINE,
     NOT_FOREIGN,
     OPTION_RANK,
     PLAINTEXT,
@@ -25,17 +26,17 @@ from datapipe.kernels.html.elements import (
     ROOT,
     SCRIPT,
     SELECT,
+    SHOWN,
     VOID,
     kind_of,
 )
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt64sOut
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64sOut
 
 _SLASH, _LT, _EQUALS, _GT, _QUOTE, _APOSTROPHE = 0x2F, 0x3C, 0x3D, 0x3E, 0x22, 0x27
 TAG_COST = 100
 """Of any start tag: what trafilatura takes for one, 40 µs, at `max_cost` 5,000,000 for 2 s. Resiliparse takes 2 µs."""
 
-_MOST_CROSSED = 64
-"""The most open elements that an end tag is compared with."""
+_MOST_CROSSED = 64  # the most open elements that an end tag is compared with
 
 
 _SIGN, _END, _SPACE = 1, 2, 3
@@ -143,7 +144,7 @@ def _is_at(data, at, stop, name):
 @inline
 def skip_raw_text(data, at, stop, name):
     """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
-    script that a comment hides, an inner `<script>` takes the next end tag for itself."""
+    script that a comment hides, an inner `<script>` takes the next end tag."""
     start, escaped, nested = at, False, False
     while at < stop:
         if not escaped:
@@ -223,7 +224,7 @@ def _lost(stack, element, top):
 
 @inline
 def cost_of(depth, attributes, options):
-    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each
+    """The cost of a start tag: main-text detection climbs to the root, parsers compare each
     attribute with every other, and lexbor walks the options of a list for each."""
     return TAG_COST + depth + attributes * attributes // 32 + options // 10
 
@@ -251,8 +252,8 @@ def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
     """Measures every page: about how deep its elements lie, the most attributes of one of its tags
-    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`, (num_docs,) int64
-    each. `stack`: (limit,) scratch: a greater depth counts as the limit."""
+    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,)
+    scratch: a greater depth counts as the limit."""
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
@@ -284,3 +285,33 @@ def measure_tags(
                 top += 1
                 deepest = max(deepest, top + lost)
         depths[document], attributes[document], costs[document] = min(deepest, len(stack)), widest, cost
+
+
+@kernel
+def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
+    """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset
+    whose ASCII bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a
+    space, any other nothing."""
+    written = 0
+    for document in range(len(offsets) - 1):
+        at, stop = offsets[document], offsets[document + 1]
+        out_offsets[document] = written
+        while at < stop:
+            at += 1
+            byte = data[at - 1]
+            is_end = byte == _LT and at < stop and data[at] == _SLASH
+            if byte == _LT and at < stop and (data[at] == 0x21 or data[at] == 0x3F):
+                at = skip_declaration(data, at + 1, stop)
+            elif byte == _LT and at < stop and is_letter(data[min(at + is_end, stop - 1)]):
+                at, name = read_name(data, at + is_end, stop)
+                at = skip_attributes(data, at, stop)[0]
+                kind = kind_of(name)
+                if not kind & IN_LINE:
+                    out[written] = 0x20 if kind & CELL else 0x0A
+                    written += 1
+                if not is_end and kind & RAW and not kind & SHOWN:
+                    at = skip_raw_text(data, at, stop, name)
+            else:
+                out[written] = byte
+                written += 1
+    out_offsets[len(offsets) - 1] = written

@@ -1,7 +1,6 @@
-"""The exponential function by additions and multiplications of float64 alone, so that every machine gives the same bits.
+"""The exponential function by sums and products of float64 alone, so that every machine gives the same bits.
 
-The `exp` of the mathematical library differs in its last bit from one library and processor to
-another. Numba fuses no multiplication with an addition, so each step is rounded as IEEE 754 says.
+The `exp` of libraries differs in its last bit. Numba fuses no product with a sum, so each step is rounded as IEEE 754 says.
 """
 
 import math
@@ -19,10 +18,8 @@ _FACTORS = np.array([1.0 / math.factorial(power) for power in range(13, -1, -1)]
 
 @inline
 def exp(power) -> Any:
-    """e to the power of a float64, with a relative error below 4e-16; powers outside of -700 to 700 count as these bounds.
-
-    The power is split into whole multiples of ln 2 and a rest of at most 0.35, where 14 terms of the Taylor series suffice.
-    """
+    """e to the power of a float64, at most 700 in size, with a relative error below 4e-16. The power is split into whole
+    multiples of ln 2 and a rest of at most 0.35, where 14 terms of the Taylor series suffice."""
     bounded = min(max(power, _LEAST), _MOST)
     doublings = np.rint(bounded * _LOG2_E)
     rest = (bounded - doublings * _LN2_HIGH) - doublings * _LN2_LOW

@@ -2,14 +2,13 @@
 
     text  ->  words  ->  rows of the word, of its character n-grams, of runs of words  ->  their mean
 
-A word stands between ASCII white space or NUL, and gets `<` and `>` around it before its n-grams are taken. N-grams and runs of
-words are known by a hash alone (FNV-1a over sign-extended bytes) modulo the number of buckets; in a pruned model most buckets
-have no row. Even the order of additions is kept, since floats would round differently.
+A word stands between ASCII white space or NUL, and gets `<` and `>` around it before its n-grams are taken. N-grams and
+runs of words are known by a hash (FNV-1a over sign-extended bytes) modulo the number of buckets; in a pruned model most
+buckets have no row. The order of sums is kept, since floats would round differently.
 
-The inner loops avoid branches that the processor cannot predict: the n-grams of short ASCII words are hashed at 16 positions at
-once, those with a row are queued without a branch, words are looked up batch by batch, and `row_sums.py` adds the queue.
-
-`datapipe/stage/models/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
+The inner loops avoid unpredictable branches: n-grams of short ASCII words are hashed at 16
+positions at once and queued without a branch, words are looked up batch by batch, and `row_sums.py`
+adds the queue. `stage/models/fasttext.py` makes the arguments.
 """
 
 from typing import Any, NamedTuple
@@ -57,8 +56,8 @@ _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, ali
 
 @kernel
 def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
-    """Puts the entries of a dictionary, whose spans are (num_entries, 2), into an open-addressing
-    table, all 0 before (see `Entries`); the last of equal entries counts."""
+    """Puts the entries of a dictionary, spans (num_entries, 2), into an open-addressing table (see
+    `Entries`); the last of equal entries counts."""
     codes, slots = np.empty(1, np.int64), np.empty(1, np.int64)
     for entry in range(len(spans)):
         code = np.int64(_BASIS)
@@ -74,8 +73,8 @@ class Entries(NamedTuple):
 
     spans: Int64Matrix  # (num_entries, 2), start and stop of each entry in `data`
     data: UInt8s
-    # a power of two of slots. The high half of a slot is the hash of an entry, the low half its number plus
-    # one; 0 marks a free slot.
+    # a power of two of slots. The high half of a slot is the hash of an entry, the low half its
+    # number plus one; 0 marks a free slot.
     table: UInt64s
 
 
@@ -112,8 +111,6 @@ class Model(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """The means of texts and scratch: an output of kernels."""
-
     means: Float32MatrixOut  # (num_docs, dim)
     # (num_docs,), number of rows added; 0 for a text without words, even where `</s>` has a row
     num_rows: Int64sOut
@@ -133,11 +130,10 @@ def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: i
 
 @kernel
 def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Float32MatrixUnaligned, out: Embedding) -> None:
-    """The mean of the rows of the features of each text [starts, stops) of `data`.
+    """The mean of the rows of the features of each text. `dense`: (num_rows, dim), aligned or not;
+    or (0, dim) where the model has coded rows.
 
     One loop nest above 40 lines: each word passes its state on to the queue, and cut into functions it is slower.
-
-    `dense`: (num_rows, dim) float32, aligned or not; or (0, dim) where the model has coded rows.
     """
     means, num_rows, spelled, run_hashes = out
     num_words, end_of_line, min_chars, max_chars, run_words, num_buckets, bucket_rows, bucket_bits = model.features
@@ -210,8 +206,7 @@ def widened(code) -> Any:
 @inline
 def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
     """Writes span and hash of the next words that are not `</s>`; returns where they end and their
-    number. Words are looked up batch by batch: several accesses to the dictionary are then under
-    way at once."""
+    number. Words are looked up batch by batch, so that accesses to the dictionary overlap."""
     found = 0
     while offset < end and found < len(codes):
         start, code, all_bytes = offset, np.int64(_BASIS), np.int64(0)
@@ -242,8 +237,8 @@ def spell(data, start, stop, spelled) -> Any:
 
 @inline
 def find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
-    """Writes the slot of each word in `table`, or the free slot where it belongs. A call with
-    arrays for every word would count references, at 80 ns a word."""
+    """Writes the slot of each word in `table`, or the free slot for it. A call for every word would
+    cost 80 ns in reference counts."""
     for word in range(num_words):
         start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
         while table[slot]:
@@ -276,7 +271,7 @@ def _has_row(bucket, bucket_bits) -> Any:
 
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
-    """The buckets of the n-grams that begin in the first `LANES` positions; n-grams that end behind
+    """The buckets of the n-grams that begin in the first `LANES` positions; those that end behind
     the word are meaningless."""
     grams[:] = _BASIS
     for chars in range(max_chars):

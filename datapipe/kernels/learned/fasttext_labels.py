@@ -2,9 +2,14 @@
 
     mean  ->  labels and scores    tree_labels (hierarchical softmax)    flat_labels (softmax, or each label by itself)
 
-All is float32 and in fastText's order of additions: the output matrix of `flat_labels` is transposed, so that its inner loop
-runs over labels and is vectorised while the sum of each label keeps its order. Of equal scores the label visited last is the
-better, as in fastText's heap. Scores are rounded at the end.
+All is float32 and in fastText's order of sums: the output matrix of `flat_labels` is transposed, so that its inner loop is
+vectorised over labels. Of equal scores the label visited last is the better, as in fastText's heap. Scores are rounded.
+
+    mean  ->  a score for each label    tree_scores, flat_scores
+
+These scores are not rounded, so equal scores are rare and a threshold splits texts well. Products are float32, summed from
+the first column to the last; the rest is float64 by `exponential.py`, the same on every machine. They differ from fastText's
+by some 1e-6, and by up to 0.008 where fastText looks a sigmoid up in a table of 513 values (losses ns and ova).
 """
 
 import math
@@ -13,20 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.learned.exponential import exp, logistic
 from datapipe.kernels.types import (
     Float32Matrix,
+    Float32MatrixOut,
     Float32s,
     Float32sOut,
     Float64MatrixOut,
+    Float64sOut,
     Int32MatrixOut,
     Int32s,
     Int32sOut,
     Int64s,
 )
 
-SCORE_DIGITS = 4
-"""Decimal digits of scores: the last bits of a float decide nothing."""
-
+SCORE_DIGITS = 4  # decimal digits of scores: the last bits of a float decide nothing
 SOFTMAX, SIGMOID = 0, 1
 """Scores of `flat_labels`. SOFTMAX: over all labels together. SIGMOID: of each label by itself."""
 
@@ -73,7 +79,9 @@ def tree_labels(
     labels: Int32MatrixOut,  # (num_docs, k), the best first; -1 where there are fewer
     scores: Float64MatrixOut,  # (num_docs, k), rounded; 0 where there are fewer
 ) -> None:
-    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root."""
+    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths
+    from the root. `means`, `num_rows`: from `embed`. `labels`: (num_docs, k), the best first; -1
+    where there are fewer. `scores`: the same, 0 where there are fewer."""
     output, norms, left, right = layer
     nodes, paths = scratch
     num_labels = len(output)
@@ -109,8 +117,8 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row of its own; arguments as for
-    `tree_labels`. `chances`: scratch, (num_labels,)."""
+    """The best labels of each text where every label has a row; arguments as for `tree_labels`.
+    `chances`: (num_labels,) scratch."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0
@@ -172,3 +180,53 @@ def _insert(best, labels, num_labels_found, score, label) -> Any:
 def _round(best, num_labels_found, scores) -> None:
     for rank in range(num_labels_found):
         scores[rank] = min(np.rint(np.float64(np.exp(best[rank])) * _SCALE) / _SCALE, 1.0)
+
+
+@kernel
+def flat_scores(
+    means: Float32Matrix, num_rows: Int64s, layer: FlatLayer, raised: Float64sOut, scores: Float32MatrixOut
+) -> None:
+    """The scores, (num_docs, num_labels), by means from `embed`; 0 for a text without words.
+    `raised`: (num_labels,) scratch."""
+    output, norms, kind, _ = layer
+    for doc in range(len(means)):
+        scores[doc] = 0
+        if num_rows[doc] == 0:
+            continue
+        products, total = scores[doc], 0.0
+        for column in range(len(output)):
+            for label in range(len(norms)):
+                products[label] += output[column, label] * means[doc, column]
+        for label in range(len(norms)):
+            products[label] *= norms[label]
+        most = np.float64(products.max())
+        for label in range(len(norms)):
+            raised[label] = (
+                exp(np.float64(products[label]) - most) if kind == SOFTMAX else logistic(np.float64(products[label]))
+            )
+            total += raised[label]
+        for label in range(len(norms)):
+            scores[doc, label] = raised[label] / total if kind == SOFTMAX else raised[label]
+
+
+@kernel
+def tree_scores(
+    means: Float32Matrix, num_rows: Int64s, layer: TreeLayer, chances: Float64sOut, scores: Float32MatrixOut
+) -> None:
+    """The scores by hierarchical softmax: the product of the chances on the path from the root to
+    each leaf. `chances`: (2 * num_labels - 1,) scratch. A node has a higher number than its
+    children, so every node comes after its parent."""
+    output, norms, left, right = layer
+    num_labels = len(output)
+    for doc in range(len(means)):
+        chances[:] = 0
+        chances[-1] = 1.0 if num_rows[doc] else 0.0
+        for node in range(len(left) - 1, num_labels - 1, -1):
+            product = np.float32(0)
+            for column in range(output.shape[1]):
+                product += output[node - num_labels, column] * means[doc, column]
+            product *= norms[node - num_labels]
+            chances[right[node]] = chances[node] * logistic(np.float64(product))
+            chances[left[node]] = chances[node] * logistic(-np.float64(product))
+        for label in range(num_labels):
+            scores[doc, label] = chances[label]

@@ -3,7 +3,7 @@
     distinct words             --list_grams-->   buckets of their n-grams
     numbers of texts' words    --train_epoch-->  rows of words, n-grams and labels
 
-The features of a text, their order and the order of additions are those of `fasttext.py`, and each step is fastText's:
+The features of a text, their order and the order of sums are those of `fasttext.py`, and each step is fastText's:
 
     hidden    = mean of the rows of the features
     chance    = softmax of hidden · output, or each label by itself (one-vs-all)
@@ -11,8 +11,7 @@ The features of a text, their order and the order of additions are those of `fas
     gradient += step * output;  output += step * hidden
     row      += gradient / number of features         for every feature
 
-One thread, additions in a fixed order and an exponential function of additions and multiplications:
-the same texts and options give the same bits.
+One thread, a fixed order and `exponential.py`: the same texts and options give the same bits.
 """
 
 from typing import Any, NamedTuple
@@ -61,8 +60,8 @@ def list_grams(
     starts: Int64sOut,
     buckets: Int32sOut,
 ) -> None:
-    """Lists the buckets of the n-grams of words, whose spans are (num_words, 2), from `starts` on
-    for each word. `spelled`: scratch, longer than the longest word by 2."""
+    """Lists the buckets of the n-grams of words, spans (num_words, 2), from `starts` on. `spelled`:
+    scratch, longer than the longest word by 2."""
     magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
     for word in range(len(spans)):
         starts[word] = listed
@@ -85,8 +84,6 @@ def randomise(seed: np.uint64, matrix: Float32MatrixOut) -> None:
 
 
 class Texts(NamedTuple):
-    """Texts to learn from: an input of kernels."""
-
     offsets: Int64s  # (num_docs + 1,), where the words of each text begin in `ids`
     ids: Int32s  # numbers of distinct words
     targets: Int32s  # (num_docs,), labels
@@ -104,8 +101,6 @@ class Words(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How an epoch trains: an input of kernels."""
-
     run_words: int  # the longest run of words that is a feature
     num_words: int  # rows before those of the buckets; row 0 is that of `</s>`
     num_buckets: int  # 1 or more
@@ -116,8 +111,8 @@ class Plan(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one text, for its features (`queue`) and the hashes of its runs of words, and
-    hidden, gradient (dim,) float32, chances (num_labels,) float64: an output of kernels."""
+    """Room for one text: its features, the hashes of its runs of words, hidden, gradient (dim,),
+    chances (num_labels,)."""
 
     queue: Int64sOut
     run_hashes: UInt64sOut

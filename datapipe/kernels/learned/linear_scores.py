@@ -3,9 +3,9 @@
     folded text  ─▶  counts of slots (`text_features.py`)  ─▶  for words and for characters: sum of weight · count / length
                                                            ─▶  plus bias  ─▶  sigmoid
 
-The vector of a text has the values count · importance, and is divided by its Euclidean length, as TF-IDF is; words and
-characters each have a length of their own. Importances are whole sixteenths and weights are whole numbers of a small unit, so
-all sums are sums of integers, and the sigmoid needs no library of mathematics: scores are the same on every processor.
+The vector of a text has the values count · importance, divided by its Euclidean length (TF-IDF),
+apart for words and characters. Importances are whole sixteenths and weights whole numbers of a
+small unit, so all sums are integers and scores are the same on every processor.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,8 @@ from datapipe.kernels.types import (
     UInt8s,
 )
 
-PARTS = 16
-"""An importance of 1 is stored as this number."""
-
-IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8
-"""The fields of an entry of a model."""
+PARTS = 16  # an importance of 1 is stored as this number
+IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8  # the fields of an entry of a model
 
 
 class Weights(NamedTuple):
@@ -39,8 +36,8 @@ class Weights(NamedTuple):
     # word_bits, character_bits: 2^bits slots; no features of a kind with 0 bits
     word_bits: int
     character_bits: int
-    # (num_slots, num_columns): in the upper 24 bits the weight of a count of 1, a whole number; in the lower
-    # 8 bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
+    # (num_slots, num_columns): in the upper 24 bits the weight of a count of 1, a whole number; in the
+    # lower 8 bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
     entries: Int32Matrix
     scales: Float64s  # (num_columns,), what a weight of 1 stands for in a text of length 1
     biases: Float64s  # (num_columns,)
@@ -48,8 +45,8 @@ class Weights(NamedTuple):
 
 @kernel
 def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting, out: Float64MatrixOut) -> None:
-    """What the features of each text, which has no case, sum up to: `out` (num_docs, num_columns).
-    The counts of `scratch` are 0 before and after."""
+    """The sums of the features of each text, which has no case: `out` (num_docs, num_columns). The
+    counts of `scratch` are 0 before and after."""
     kinds, word_bits, character_bits, entries, scales, biases = model
     slots, counts = scratch
     num_words = np.int64(1) << word_bits if word_bits else np.int64(0)
@@ -88,11 +85,9 @@ def _add(slots, counts, num_slots, entries, scales, sums) -> None:
 
 @kernel
 def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
-    """Probabilities of classes, (num_docs, num_labels) float32.
-
-    One column of `sums` separates two classes: its sigmoid is the probability of the second. Several columns separate one class
-    from the others each, and their sigmoids are divided by their sum.
-    """
+    """Probabilities of classes, (num_docs, num_labels). One column of `sums` separates two classes:
+    its sigmoid is the probability of the second. Several columns are one class or any other
+    each, and their sigmoids are divided by their sum."""
     for doc in range(len(sums)):
         if sums.shape[1] == 1:
             out[doc, 0], out[doc, 1] = logistic(-sums[doc, 0]), logistic(sums[doc, 0])

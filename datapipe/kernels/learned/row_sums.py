@@ -1,9 +1,9 @@
-"""Adds rows of a matrix, in the order of a queue: the sum of every column is rounded as one addition after another rounds it.
+"""Sums rows of a matrix in the order of a queue: every column is rounded as one sum after another rounds it.
 
-Columns are added side by side, 64 at a time, and their sums stay in registers for the whole queue. Numba does not make such a
-loop of Python: it keeps sums in memory, since for all it knows the sums lie within the matrix. For 50 columns of 20 MB a row
-takes 23 ns like this, 30 ns with a plain loop over its columns, and 124 ns with a loop over blocks of 16 columns, which is
-unrolled before it can be vectorised. No sum depends on the width of registers, since columns are never added to each other.
+Columns are summed 64 at a time, in registers for the whole queue. Numba does not make such a loop
+of Python: it keeps sums in memory, since they might lie within the matrix. For 50 columns of 20 MB
+a row takes 23 ns like this, 30 ns with a plain loop, and 124 ns with a loop over blocks of 16
+columns. Columns are never added to each other, so no sum depends on the width of registers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_coded_rows(totals, rows, num_rows, codes, centroids, norms) -> None:
 
 def _build_add_columns(_context, totals, rows, start, stop, matrix, first, last, num_blocks) -> Any:
     """The instructions of `_add_columns`: a loop over rows with a vector of sums for each block.
-    The last blocks may overlap: their columns get the same sum twice."""
+    The last blocks may overlap."""
     from llvmlite import ir
     from numba.core import cgutils, types
 
@@ -84,7 +84,6 @@ def _build_add_columns(_context, totals, rows, start, stop, matrix, first, last,
 
 
 def _load(builder, pointer, vector, align) -> Any:
-    """A vector from anywhere."""
     loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()))
     loaded.align = align
     return loaded

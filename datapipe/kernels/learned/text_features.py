@@ -3,15 +3,13 @@
     text  ─ case_folding.visible_folding() ─▶  words and signs       ─▶  n-grams of words       ─▶  slots, each counted
                                            └▶  runs without blanks  ─▶  n-grams of characters  ─▶  slots, each counted
 
-The text is in the canonical caseless form of Unicode without invisible characters, so texts that Unicode holds to be equal have
-equal features. A word is a run of letters, marks and numbers; each character of scripts without spaces is a word of its own,
-and so is each sign, since punctuation distinguishes prose from lists. N-grams of characters lie within runs that have no white
-space and no controls, with a blank before and after: " the ". They do not end at signs, so "f*ck" has them.
+The text is in the canonical caseless form of Unicode without invisible characters. A word is a run
+of letters, marks and numbers, a character of a script without spaces, or a sign, since punctuation
+distinguishes prose from lists. N-grams of characters lie within runs without white space and
+controls, with a blank before and after: " the ". They include signs: "f*ck".
 
-An n-gram is hashed by a polynomial over its items (hashes of words, or code points), and the upper bits are its slot, as in
-feature hashing (Weinberger et al. 2009) without signs. A feature counts as often as it occurs, up to a limit.
-
-Counting needs a byte a slot and a list of the slots that occur: memory does not grow with the text, and its cost is linear.
+An n-gram is hashed by a polynomial over its items, and the upper bits are its slot (feature hashing, Weinberger et al.
+2009, without signs). A feature counts as often as it occurs, up to a limit. Memory: a byte a slot and a list of slots.
 """
 
 import sys
@@ -32,9 +30,7 @@ from datapipe.rng import GOLDEN
 BLANK, JOINED, MARK, ALONE, SIGN = range(5)
 """What a character is: between words; part of a word; part of the word before it; a word of its own."""
 
-MOST_COUNT = 255
-"""How often an n-gram of characters counts at most. Those of words count once."""
-
+MOST_COUNT = 255  # how often an n-gram of characters counts at most. Those of words count once.
 _SPACE = 32
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd, of random bits: the base of the polynomial
 _32 = np.uint64(32)
@@ -63,14 +59,13 @@ class Counting(NamedTuple):
 
 
 def room_for_counting(bits: int) -> Counting:
-    """Room for the features of one text after another."""
     return Counting(np.empty((1 << bits) + 1, np.uint32), np.zeros(1 << bits, np.uint8))
 
 
 @inline
 def count_words(data, start, stop, kinds, bits, slots, counts) -> Any:
     """Finds the words and pairs of words of a folded text; returns the number of slots that occur.
-    One loop nest: with its inner loop in a function it does three quarters of the speed."""
+    With its inner loop in a function it does three quarters of the speed."""
     shift, num_slots, offset = np.uint64(64 - bits), np.int64(0), start
     last, is_second = np.uint64(0), np.int64(0)
     while offset < stop:
@@ -136,7 +131,6 @@ def count_characters(data, start, stop, kinds, bits, slots, counts) -> Any:
 
 @inline
 def _slot(hashed, shift) -> Any:
-    """The slot of words by the polynomial of their hashes."""
     return ((hashed ^ (hashed >> _32)) * GOLDEN) >> shift
 
 
@@ -150,8 +144,6 @@ def _count(slot, more, limit, slots, counts, num_slots) -> Any:
 
 
 class RowsOut(NamedTuple):
-    """Features of texts, an output of kernels."""
-
     # (num_docs, 2), where the words of each text end, and its n-grams of characters, which follow
     stops: Int64MatrixOut
     slots: UInt32sOut  # those of characters after all those of words
@@ -162,8 +154,8 @@ class RowsOut(NamedTuple):
 def feature_rows(
     offsets: Int64s, data: UInt8s, kinds: UInt8s, word_bits: int, character_bits: int, scratch: Counting, out: RowsOut
 ) -> int:
-    """The features of texts without case; returns their number. `kinds`, `word_bits` and `character_bits` are those of
-    `linear_scores.Weights`; the counts of `scratch` are 0 before and after."""
+    """The features of texts without case; returns their number. `kinds`, `word_bits`,
+    `character_bits`: of `linear_scores.Weights`. The counts of `scratch` are 0 before and after."""
     slots, counts = scratch
     stops, out_slots, out_counts = out
     num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)

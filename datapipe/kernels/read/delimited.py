@@ -1,14 +1,15 @@
-"""Delimited text (CSV, TSV) as bytes: where rows end, where the values of some columns are, and values without their quotes.
+r"""Delimited text (CSV, TSV) as bytes: where rows end, where the values of some columns are, and
+values without their quotes.
 
     chunks ─▶ find_rows ─▶ rows: start, stop, number of values ─▶ find_values ─▶ spans ─▶ copy_values ─▶ texts
 
-The rules are those of Python's csv module with `doublequote` and without `strict`, which are RFC 4180 and what programs write
-beyond it: a value that begins with the quote goes on to the next single quote, whatever stands in it; two quotes in it are one;
-bytes between its closing quote and the delimiter belong to the value. A quote inside any other value is text. Rows end with LF,
-CRLF or CR. Rows without a byte are none.
+The rules are those of Python's csv module with `doublequote` and without `strict`: RFC 4180 and
+what programs write beyond it. A value that begins with the quote goes on to the next single quote;
+two quotes in it are one; bytes between its closing quote and the delimiter belong to the value. A
+quote inside any other value is text. Rows end with LF, CRLF or CR. Rows without a byte are none.
 
-With an escape character, it and the byte behind it belong to the value, whatever that is. The character itself goes before a
-quote, a delimiter, a line end and itself, and stays before any other byte: `\\n` is no new line.
+An escape character and the byte after it belong to the value. The character is dropped before a
+quote, a delimiter, a line end and itself, and stays before any other byte: `\n` is no new line.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,8 @@ closing quote, and behind an escape character in a value without quotes, and bet
 
 NO_QUOTE = NO_ESCAPE = -1
 STATE, ROW_START, NUM_VALUES, LAST_BYTE, IS_SUSPECT, NUM_SUSPECTS = range(6)
-"""Entries of `carry`: the state, the start of the row that goes on, its values that have ended, the last byte, whether a
-backslash stands before the closing quote of a value, and how often other bytes than a delimiter or line end follow such a
-quote: only writers that escape quotes by backslashes leave them."""
+"""Entries of `carry`: the state, the start of the current row, its finished values, the last byte, whether a backslash
+stands before the closing quote of a value, and how often other bytes than a delimiter or line end follow such a quote."""
 
 Texts: TypeAlias = tuple[np.ndarray, np.ndarray]
 """Offsets (num_texts + 1,) int64 and bytes (num_bytes,) uint8."""
@@ -50,9 +50,9 @@ class Signs(NamedTuple):
 def find_rows(
     data: UInt8s,  # (num_bytes,) the chunk, which may begin and end anywhere in a row
     signs: Signs,
-    # (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of
-    # the chunk, so the caller subtracts the size of this chunk from it before the next; it is negative for a
-    # row that began earlier.
+    # (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the
+    # begin of the chunk, so the caller subtracts the size of this chunk from it before the next; it
+    # is negative for a row that began earlier.
     carry: Int64sOut,
     # starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values
     starts: Int64sOut,
@@ -147,8 +147,8 @@ def _copy_byte(data, i, stop, signs, end, out):
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, signs: Signs, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """The values in some spans without their quotes and escape characters, one behind the other;
-    `out` has at least as many bytes as the spans."""
+    """The values in spans without their quotes and escape characters; `out` has at least as many
+    bytes as the spans."""
     end, quote = 0, signs.quote
     for value in range(len(starts)):
         offsets[value] = end

@@ -1,9 +1,9 @@
-"""JSON that is written over several lines, or as elements of an array, as JSON lines of the same number of bytes.
+"""JSON over several lines, or elements of an array, as JSON lines of the same number of bytes.
 
     [{"a":1},{"a":2}]   ─▶   ␣{"a":1}↵{"a":2}↵          an array: a comma between elements, and its end, become new lines
     {↵ "a": 1↵}↵        ─▶   {␣ "a": 1␣}↵               a value over several lines: new lines in it become spaces
 
-A new line within a string, which JSON does not have, becomes a control character, so that a parser refuses the string.
+A new line within a string, which JSON does not have, becomes a control character, so that a parser refuses it.
 """
 
 import numpy as np
@@ -20,8 +20,8 @@ _CONTROL = 1
 
 @kernel
 def flatten_values(data: UInt8s, carry: Int64sOut, out: UInt8sOut) -> None:
-    """The lines of a chunk, which may begin and end anywhere in a value. `carry`: (3,) what the
-    chunk before has left, and then what this one leaves."""
+    """The lines of a chunk, which may begin and end anywhere in a value. `carry`: (3,) the state
+    between chunks."""
     depth, in_string, in_array = carry[0], carry[1], carry[2]
     for i in range(len(data)):
         byte = data[i]

@@ -64,7 +64,6 @@ FILLERS = packed("number numbers no nr num is was at on me us our my your the or
 
 @inline
 def is_in(byte, classes):
-    """Whether a byte is in one of the sets."""
     return (_CLASSES[byte] & classes) != 0
 
 

@@ -2,10 +2,9 @@
 
     hits of names  ->  the sign behind the name  ->  a value (`values.py`)  ->  drawn by chance (`randomness.py`)
 
-About 300 bytes are read around a name, and at most 4,096 of a value, so the cost is linear. A name may end in digits, a quote
-and a bracket. A type (`: str`), `value` in a list of pairs (`"name": "TOKEN", "value": "…"`) and the scheme of a header may
-stand before the value. `values.py` reads it: in quotes; to the end of its line, where the name begins the line; as the text of
-an element of XML, behind `>`; else to the end of a word. A value has the entropy of the option and the evidence of the rule.
+About 300 bytes are read around a name, and at most 4,096 of a value, so the cost is linear. A name may end in digits, a
+quote and a bracket. A type (`: str`), `value` in a list of pairs (`"name": "TOKEN", "value": "…"`) and the scheme of a
+header may stand before the value. A value has the entropy of the option and the evidence of the rule.
 """
 
 from typing import Any, NamedTuple
@@ -49,14 +48,12 @@ _BARE_BITS = 10
 
 
 class Names(NamedTuple):
-    """Names of secrets: an input of kernels."""
-
     # of_keyword, lengths: (num_keywords,), the rule of a keyword, or -1, and its bytes
     of_keyword: Int32s
     lengths: Int32s
-    # (num_rules, 9): kind; least evidence in quotes and without (64ths of a bit); least length; whether the
-    # name is a whole word; whether it is a header, before any scheme; whether it is weak: no UUID, and alone
-    # no hash is its value; where its words in `unless` start and stop
+    # (num_rules, 9): kind; least evidence in quotes and without (64ths of a bit); least length;
+    # whether the name is a whole word; whether it is a header, before any scheme; whether it is
+    # weak: no UUID, and alone no hash is its value; where its words in `unless` start and stop
     facts: Int64Matrix
     key_kinds: Int64s  # (2,), the kinds of values of 40 letters of base64, and of 86 with `==`
     # unless, unless_masks: words before a name that make it none, as `suffixes` packs them
@@ -170,7 +167,6 @@ def _after_stars(data, start, end) -> Any:
 
 @inline
 def _is_option(data, start) -> Any:
-    """Whether a name is that of an option, `--token`: its word begins with a dash."""
     j, low = start, max(1, start - _MAX_NAME)
     while j > low and is_in(data[j - 1], TOKEN):
         j -= 1
@@ -320,8 +316,8 @@ def match_names(
     counts: Int64sOut,  # (256,), scratch
     out: SpansOut,
 ) -> int:
-    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not overlap. Returns
-    their number."""
+    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not
+    overlap. Returns their number."""
     num_spans, document, floor = 0, 0, offsets[0]
     positions, numbers, key_kinds = hits.positions, hits.numbers, names.key_kinds
     of_keyword, lengths, facts = names.of_keyword, names.lengths, names.facts

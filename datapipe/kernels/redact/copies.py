@@ -2,9 +2,8 @@
 
     spans of a document  ->  a table by their first eight bytes  ->  one pass over the document  ->  copies
 
-A value is looked for if it has 12 bytes and 8 bits of evidence or more (`randomness.py`): a short password, and a word that a
-user's rule found, are not replaced where they stand for themselves. The longest of several values counts. At a byte 64 values
-are compared at most, so the cost is linear for any input. Documents without a secret cost nothing.
+A value needs 12 bytes and 8 bits of evidence (`randomness.py`), so short passwords and words are not replaced everywhere.
+The longest of several values counts. At a byte 64 values are compared at most, so the cost is linear.
 """
 
 from typing import Any
@@ -33,7 +32,6 @@ def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> Fou
 
 @inline
 def _slot_of(data, start, num_slots) -> Any:
-    """The first slot of a value that begins with the eight bytes at `start`."""
     return np.int64(mix64(eight_bytes(data, np.uint64(start))) & np.uint64(num_slots - 1))
 
 
@@ -70,13 +68,8 @@ def _longest_at(data, position, limit, starts, stops, slots, num_slots) -> Any:
 
 @kernel
 def find_copies(offsets: Int64s, data: UInt8s, spans: FoundSpans, slots: Int32sOut, out: SpansOut) -> int:
-    """Finds what is written like a span of the same document, outside all spans, in text order. Returns the number of copies.
-
-    Args:
-        spans: in text order; none overlap.
-        slots: scratch, a power of two of slots, more than a document has spans.
-        out: as many copies as fit into documents with spans, at 12 bytes each.
-    """
+    """Finds copies of spans of the same document, outside all spans, in text order; returns their number. `spans`: in text
+    order; none overlap. `slots`: scratch, a power of two, more than a document has spans."""
     starts, stops, kinds = spans.starts, spans.stops, spans.kinds
     num_copies, first = 0, 0
     for document in range(len(offsets) - 1):

@@ -1,20 +1,19 @@
 """The two halves of an e-mail address, read from its `@` or `%40` backwards and forwards.
 
-Local part  at most 64 bytes of letters, digits and `._%+-'&~`. Letters of any script count (RFC 6531). In scripts without
-            spaces the sentence before an address has no end, so their letters count where a name is likely: before the `@`,
-            before up to four digits and the `@` (洁.朱84@x.com), before `_` or `+`, and before `.` or `-` and a letter
+Local part  at most 64 bytes of letters of any script (RFC 6531), digits and `._%+-'&~`. In scripts without spaces the
+            sentence before an address has no end, so their letters count where a name is likely: before the `@`, before up to
+            four digits and the `@` (洁.朱84@x.com), before `_` or `+`, and before `.` or `-` and a letter
             (김철수.kim@x.com). They do not count before other letters (联系jane@x.com), before longer numbers
-            (我的123456@qq.com), and where the letter before the digits, the `.` or the `-` ends a phrase or a sentence
-            (邮箱是84@x.com, 请联系我.foo@x.com, 문의하세요.foo@x.com). Such letters take what is before them with them, 64
-            bytes of a longer sentence: a name that remains harms a person. Before `%40` an escape ends the local part,
-            except those of `+`, `-`, `.` and `_`.
-Domain      at most 253 bytes in two labels or more, of letters of any script, digits and dashes. The last is of ASCII letters,
-            is xn-- and more, or has letters of another script alone; in scripts without spaces it is a top-level domain of the
-            IANA root zone, behind which text may go on. It is not the ending of a file (`logo@2x.png`). Letters of other
-            scripts may follow an ASCII top-level domain at once: jane@x.com으로. No domain is the version or the checksum
-            of a package: two labels of digits come first (react@18.0.0.rc), a word such as rc or beta follows a number of
-            two digits at most (pkg@2.dev), or the first label names a hash (img@sha256.abc). A `v` before the digits is
-            allowed.
+            (我的123456@qq.com), and where the letter before the digits, the `.` or the `-` ends a phrase (邮箱是84@x.com,
+            请联系我.foo@x.com). Counted letters take 64 bytes of a longer sentence with them: a name that remains harms a
+            person. Before `%40` only escapes of `+`, `-`, `.` and `_` count.
+Domain      at most 253 bytes in two labels or more, of letters of any script, digits and dashes. The last is of ASCII
+            letters, is xn-- and more, or has letters of another script alone; in scripts without spaces it is a top-level
+            domain of the IANA root zone, behind which text may go on. It is not the ending of a file (`logo@2x.png`).
+            Letters of other scripts may follow an ASCII top-level domain: jane@x.com으로. No domain is the version or the
+            checksum of a package: two labels of digits come first (react@18.0.0.rc), a word such as rc or beta follows a
+            number of two digits at most (pkg@2.dev), or the first label names a hash (img@sha256.abc). A `v` before the
+            digits is allowed.
 """
 
 from typing import Any
@@ -29,8 +28,7 @@ from datapipe.kernels.text.unicode_classes import codes_of, decode, decode_befor
 _MAX_LOCAL_BYTES = 64
 _MAX_DOMAIN_BYTES = 253
 _MAX_LABEL_BYTES = 63
-_MAX_NAME_DIGITS = 4
-"""Digits after a name: a year at most. Numbers of QQ have five and more."""
+_MAX_NAME_DIGITS = 4  # digits after a name: a year at most. Numbers of QQ have five and more.
 _DOT, _DASH, _UNDERSCORE, _PERCENT, _PLUS, _V = (ord(sign) for sign in ".-_%+v")
 _FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _ESCAPES = packed("2b 2d 2e 5f")

@@ -3,8 +3,8 @@
     ＋８１ ３ １２３４  ->  the bytes around it, folded, and the offset of each  ->  the scan for ASCII  ->  offsets
 
 Folded are the spaces U+00A0, U+2007, U+2009, U+200A, U+202F and U+3000, the dashes U+2010 to U+2015
-and U+2212, and the fullwidth parentheses, plus sign, hyphen, full stop, slash and digits. Only
-around a group of digits with such a character near it are bytes copied, 360 at most.
+and U+2212, and the fullwidth parentheses, plus sign, hyphen, full stop, slash and digits. At most
+360 bytes around such a character near digits are copied.
 """
 
 from typing import Any
@@ -44,7 +44,6 @@ def folded_at(data, j, end) -> Any:
 
 @inline
 def is_wide_digit(data, j, end) -> Any:
-    """Whether a fullwidth digit is at `j`."""
     return j + 2 < end and data[j] == 0xEF and data[j + 1] == 0xBC and 0x90 <= data[j + 2] <= 0x99
 
 
@@ -78,8 +77,8 @@ def is_typeset(data, floor, first, end) -> Any:
 
 @inline
 def fold(data, begin, floor, first, end, folded, places) -> Any:
-    """Writes the bytes around `first`, folded, and the offset of each. Returns the number of bytes,
-    and where `first` and the floor are among them."""
+    """Writes the bytes around `first`, folded, and the offset of each; returns their number, and
+    where `first` and the floor are."""
     low, high = max(begin, first - BEFORE_BYTES), min(end, first + AFTER_BYTES)
     while low > begin and data[low] & 0xC0 == 0x80:
         low += 1

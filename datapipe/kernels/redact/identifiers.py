@@ -3,22 +3,21 @@
     bytes  ->  each group of digits  ->  IBAN (by the two letters before it), card, SSN, phone  ->  spans
                (all other bytes cost one comparison)
 
-The cost is linear for any input: a group of digits is read once and skipped, and from its start at
-most 70 bytes are read ahead and 40 back, of typeset numbers (`kernels/redact/folding.py`) thrice as
-many. Any bytes are safe. Spans begin and end with whole characters.
+The cost is linear: a group of digits is read once and skipped, and from its start at most 70 bytes are read ahead and 40
+back, of typeset numbers (`folding.py`) thrice as many. Any bytes are safe. Spans hold whole characters.
 
 A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before
 it, no decimal part of another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
-Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of a
-        known issuer's prefix and length (`kernels/redact/issuers.py`), with a valid Luhn check digit. Rare forms, and those
-        that other numbers have too, count only after a word such as card; UATP's also as 4-5-6. Four groups in a row of
-        numbers are a table.
-IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
-SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
+Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of
+a
+        known issuer's prefix and length (`issuers.py`), with a valid Luhn check digit. Rare forms, and those that other
+        numbers have too, count only after a word such as card. Four groups in a row of numbers are a table.
+IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four. SSN
+123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
         An area from 900 only after such a word or before ITIN, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65,
         70 to 88, 90 to 99); 987-65-4320 to 4329 are for advertising.
-Phone   candidates only: see `kernels/redact/phones.py`.
+Phone   candidates only: see `phones.py`.
 """
 
 import numpy as np
@@ -236,7 +235,6 @@ def _is_taxpayer(data, begin, start, stop, end):
 
 @inline
 def _is_ssn(data, begin, start, stop, end):
-    """Whether area, group and serial are valid."""
     if data[start] == _NINE and not _is_taxpayer(data, begin, start, stop, end):
         return False
     if data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX:
@@ -285,7 +283,6 @@ def _find_typeset(data, begin, floor, first, end, wanted, folded, places):
 
 @inline
 def _digits_stop(data, j, end):
-    """The stop of the digits from `j` on, ASCII and fullwidth."""
     while j < end and is_in(data[j], NUMERAL):
         if is_in(data[j], DIGIT):
             j += 1

@@ -3,8 +3,7 @@
     SURE     a number of this prefix and length with Luhn's check digit is a card wherever it stands
     ON_WORD  only behind a word such as card: prefixes of other numbers too, rare lengths, and issuers that closed
 
-A prefix of two digits is sure where most cards of the world have it. Facebook's identifiers have
-the form of UATP's numbers, years that of GPN's, and German bar codes that of Visa's old ones.
+Facebook's identifiers have the form of UATP's numbers, years that of GPN's, and German bar codes that of Visa's old ones.
 """
 
 from typing import Any

@@ -2,9 +2,8 @@
 
     bytes  ->  a class of 64 each  ->  three classes in a row  ->  a filter of 2**18 bits  ->  a tree of keywords  ->  hits
 
-No keyword begins at most bytes: the filter, 32 KiB, answers for them without a branch that depends on the byte before. At the
-others the tree is walked to the longest keyword. The keywords of a table are numbered behind those of the table before, so one
-pass serves rules of several stages. The cost is linear: a walk is as long as the longest keyword at most.
+No keyword begins at most bytes: the filter, 32 KiB, answers for them without an unpredictable
+branch. The cost is linear: a walk of the tree is as long as the longest keyword at most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +28,8 @@ class Keywords(NamedTuple):
     """Keywords as a tree: an input of kernels."""
 
     classes: UInt8s  # (256,), the class of each byte
-    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of three
-    # characters or fewer
+    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of
+    # three characters or fewer
     bits: UInt8s
     short: UInt8s
     hashed: UInt8s  # like bits, a bit for the hash of the first four classes of each longer keyword
@@ -48,8 +47,7 @@ class Hits(NamedTuple):
 
 
 class HitsOut(NamedTuple):
-    """Outputs of `find_keywords`: (capacity,) starts of hits, and numbers of their keywords; where
-    to go on, `offsets[-1]` at the end."""
+    """Outputs of `find_keywords`: (capacity,) starts of hits, numbers of their keywords, and where to go on."""
 
     positions: Int64sOut
     numbers: Int32sOut
@@ -135,8 +133,8 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
     """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
-    first. Returns the number of hits. The search ends at the byte after which hits may no longer
-    fit; `start` is then what the call before left in `next_start`."""
+    first. Returns the number of hits. The search ends where hits may no longer fit; `start` is then
+    the `next_start` of the call before."""
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
     children, ends = table.children, table.ends

@@ -1,12 +1,11 @@
 """Words that announce a phone number, in the languages of the web: tel, телефон, 電話, โทร.
 
-    the bytes before a number  ->  words, read backwards  ->  folded letters  ->  a hash  ->  in the table: a keyword, or a
-    filler
+    the bytes before a number  ->  words, read backwards  ->  folded letters  ->  a hash  ->  a keyword or a filler of the table
 
-Letters are folded: small, without accents and other nonspacing marks, fullwidth ones as ASCII, composed or not. In scripts
-with spaces a whole word counts, in those without the end of a run of letters (联系电话). The words are those of any language,
-since pages mix them. A word that other things than phones follow in some language is no word of the table: `kom` (Polish:
-mobile; Swedish: came), `CEP` (Turkish: mobile; Portuguese: postal code), `HP` (Indonesian: mobile; horsepower).
+Letters are folded: small, without accents and other nonspacing marks, fullwidth ones as ASCII,
+composed or not. In scripts with spaces a whole word counts, in those without the end of a run of
+letters (联系电话). Pages mix languages, so a word that precedes other things in some language is left
+out: `kom` (Polish: mobile; Swedish: came), `CEP` (Turkish: mobile; Portuguese: postal code), `HP`.
 """
 
 import unicodedata
@@ -62,10 +61,8 @@ selfoon foon thoại đt đtdđ sđt gọi
 โทร โทรศัพท์ โทรสาร มือถือ โทรศัพท์มือถือ แฟกซ์ แฟ็กซ์ ติดต่อ ติดต่อเรา เบอร์ เบอร์โทร สายด่วน โทรเลย โทรหา
 ໂທ ໂທລະສັບ ແຟັກ ទូរស័ព្ទ ទូរសព្ទ ទូរសារ ဖုန်း ဖုန်းနံပါတ် ဖက်စ်
 """
-"""Words that announce a phone number: English, names of services, German, Dutch, Nordic languages, French, Spanish, Portuguese,
-Italian and its neighbours, Polish, Czech and Slovak, Hungarian, Romanian, the Balkans and the Baltic, Turkish, Indonesian and
-Vietnamese; then Cyrillic, Greek, Armenian, Georgian, Arabic, Hebrew, the scripts of India, Chinese, Japanese, Korean, and
-those of South East Asia."""
+"""By language: European ones in Latin letters, Turkish, Indonesian and Vietnamese; then Cyrillic, Greek, Armenian,
+Georgian, Arabic, Hebrew, the scripts of India, Chinese, Japanese, Korean, and those of South East Asia."""
 FILLERS = """
 number numbers no nr num is was at on me us our my your the or to home office work direct line free toll and
 nummer nummern unter dem der die uns ist oder vom an werktags nummeret på ring til
@@ -82,8 +79,7 @@ numara numarası numaramız numaralı nomor nombor nomer bimbit số máy liên 
 号码 號碼 番号 번호 代表 我们 หมายเลข ที่ เลขที่
 """
 """Words that may stand between a keyword and the number."""
-SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"
-"""Signs that announce a number like a word."""
+SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"  # Signs that announce a number like a word
 _PARTICLES = "は 는 은 번 번호 번호는 로 으로 番号 番号は 号码 號碼 号码是 是 为 為"
 """What may join a keyword of a script without spaces."""
 _FOLDED_RANGES = ((0x80, 0xE80), (0x1E00, 0x2000), (0x3040, 0x3100), (0xFF00, 0xFFA0))
@@ -162,7 +158,6 @@ def _place(values, value) -> Any:
 
 @inline
 def _fold(code) -> Any:
-    """The folded letter; 0 for a mark."""
     if code < 0x80:
         return code | 0x20
     place = _place(_CODES, code)
@@ -179,8 +174,8 @@ def _sort_of(code) -> Any:
 
 @inline
 def _word_start(data, begin, low, stop) -> Any:
-    """The start of the word that stops at `stop`, and its sort; a keyword at the end of a run of
-    letters without spaces is a word."""
+    """The start of the word that stops at `stop`, and its sort; a keyword may end a run of letters
+    without spaces."""
     j, hashed, first_sort = stop, np.uint64(0), 0
     while j > low:
         code, size = decode_before(data, j, begin)
@@ -231,7 +226,6 @@ def follows_phone_word(data, begin, start) -> Any:
 
 @inline
 def _is_symbol(code) -> Any:
-    """Whether a character is a sign of a telephone."""
     is_symbol = False
     for symbol in _SYMBOL_CODES:
         is_symbol |= symbol == code

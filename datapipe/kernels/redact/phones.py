@@ -27,8 +27,7 @@ from datapipe.kernels.redact.pii import PHONE
 
 NATIONAL, ANNOUNCED = 9, 10
 """Kinds of candidates without a `+`: known by their shape alone, and behind a keyword. With a `+` they are PHONE."""
-AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32
-"""Bits of `wanted` in `find_identifiers`."""
+AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32  # bits of `wanted` in `find_identifiers`
 _SPACE, _DASH, _DOT, _PLUS, _OPEN, _CLOSE, _BRACKET, _ZERO, _ONE, _TWO, _NINE = (ord(sign) for sign in " -.+()]0129")
 _E, _X, _T = (ord(sign) for sign in "ext")
 _STAND_IN = np.frombuffer(b"1-555-555-01", np.uint8)
@@ -39,7 +38,6 @@ _MAX_PHONE_DIGITS = 15
 
 @inline
 def _begins_with_trunk(data, j, end):
-    """Whether a group begins with 0 and a digit other than 0."""
     return data[j] == _ZERO and j + 1 < end and is_in(data[j + 1], DIGIT) and data[j + 1] != _ZERO
 
 

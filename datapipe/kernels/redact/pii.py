@@ -3,16 +3,18 @@
     bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as an address
                (all other bytes cost one table look-up)
 
-The cost is linear for any input: from an `@` at most 68 bytes are read back and 253 ahead. A run of digits and dots, or of
-hexadecimal digits and colons, is read once and skipped. The userinfo of a URL ends at the `/` of the next URL. The stand-ins of
-`kernels/redact/stand_ins.py` are not found again. Spans hold whole characters.
+The cost is linear: from an `@` at most 68 bytes are read back and 253 ahead; a run of digits and
+dots, or of hexadecimal digits and colons, is read once. The userinfo of a URL ends at the `/` of
+the next URL. The stand-ins of `stand_ins.py` are not found again. Spans hold whole characters.
 
-E-mail   a local part, `@`, the fullwidth `＠` or the escape `%40`, and a domain, of any script (`kernels/redact/emails.py`).
-         Not before a colon and a path, as in `git@host.com:team/project.git`: that is a place, not a mailbox.
-IPv4     four groups of a public address of a host, free-standing; not in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`, and
-         not where the words and signs before it make it a version (`kernels/redact/versions.py`).
-IPv6     eight groups of a public address, or `::` in an address of 2000::/3, which `a::b` in code never is.
-URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
+E-mail   a local part, `@`, the fullwidth `＠` or the escape `%40`, and a domain, of any script (`emails.py`). Not before a
+colon
+         and a path, as in `git@host.com:team/project.git`.
+IPv4     four groups of a public address of a host, free-standing; not in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`,
+and
+         not where the words and signs before it make it a version (`versions.py`).
+IPv6     eight groups of a public address, or `::` in an address of 2000::/3, which `a::b` in code never is. URL
+`user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
 
 import numpy as np
@@ -29,8 +31,7 @@ _MIN_SPAN_BYTES = 6
 _MAX_USERINFO_BYTES = 256
 _MAX_PATH_BYTES = 64
 _AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR, _PERCENT, _TILDE = (ord(sign) for sign in "@.:-/_$*%~")
-_WIDE = 0xEF
-"""The first byte of the fullwidth `＠`."""
+_WIDE = 0xEF  # the first byte of the fullwidth `＠`
 _ESCAPED_AT = np.frombuffer(b"%40", np.uint8)
 _WIDE_AT = np.frombuffer("＠".encode(), np.uint8)
 _GIT = np.frombuffer(b".git", np.uint8)
@@ -47,8 +48,8 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are not part of a longer token: a version, a product, a host name, a
-    decimal. `chain` is the stop of the last address: "8.8.8.8/8.8.4.4" are two addresses."""
+    """Whether four groups are not part of a version, a product, a host name or a decimal. `chain`:
+    the stop of the last address, since "8.8.8.8/8.8.4.4" are two addresses."""
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):
@@ -68,7 +69,6 @@ def _is_free_standing(data, begin, chain, start, stop, end):
 
 @inline
 def _parse_ipv4(data, start, stop):
-    """The address of four groups, or -1."""
     if stop - start < 7 or stop - start > 15:
         return np.int64(-1)
     address, group, num_digits, num_groups = np.int64(0), np.int64(0), 0, 0
@@ -89,8 +89,7 @@ def _parse_ipv4(data, start, stop):
 
 @inline
 def _is_public_ipv4(address):
-    """Whether an address is none of private, shared, loopback, link-local, documentation,
-    benchmark, multicast and reserved (IANA's registry of special-purpose addresses)."""
+    """Whether an address is none of IANA's registry of special-purpose addresses."""
     first, two, three = address >> 24, address >> 16, address >> 8
     if first in (0, 10, 127) or first >= 224 or address & 0xFFFFFF == 0:  # 1.0.0.0 is a version or a network, no host
         return False
@@ -183,7 +182,6 @@ def _find_ipv6(data, begin, floor, colon, end):
 
 @inline
 def _starts_with(data, start, expected):
-    """Whether the bytes from `start` on are `expected`. All of them must lie in `data`."""
     equal = True
     for j in range(len(expected)):
         equal &= data[start + j] == expected[j]

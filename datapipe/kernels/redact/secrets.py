@@ -4,10 +4,9 @@
                                   ├▶ assignments.py   values behind names ─────┼▶ spans ─▶ copies.py ─▶ spans
                                   └▶ the user's patterns, on texts with hits ──┘
 
-The rules are data (`Rules`), so an issuer more compiles nothing. Where spans overlap, tokens come before values. Those of
-patterns and what overlaps them are one, of the kind of the token, or else `custom`. The cost is linear for any input, and any
-bytes are safe. Spans of the built-in rules are ASCII, except inside a PEM block, which begins and ends with dashes, so a cut
-never falls inside a character.
+The rules are data (`Rules`), so another issuer compiles nothing. Where spans overlap, tokens come
+before values; those of patterns and what overlaps them are one. Spans of the built-in rules are ASCII,
+except inside a PEM block, which begins and ends with dashes, so no cut falls inside a character.
 """
 
 from collections.abc import Sequence

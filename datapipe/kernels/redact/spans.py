@@ -22,7 +22,6 @@ class FoundSpans(NamedTuple):
         return FoundSpans._make(column[rows] for column in self)
 
     def outside(self, others: FoundSpans) -> FoundSpans:
-        """The spans that overlap none of the others."""
         following = np.searchsorted(others.stops, self.starts, side="right")  # the first that ends after the start
         return self.taken(np.append(others.starts, np.iinfo(np.int64).max)[following] >= self.stops)
 
@@ -33,15 +32,12 @@ class FoundSpans(NamedTuple):
 
 
 class SpansOut(NamedTuple):
-    """Room for `FoundSpans`: an output of kernels."""
-
     starts: Int64sOut
     stops: Int64sOut
     kinds: UInt8sOut
 
 
 def joined(parts: Sequence[FoundSpans]) -> FoundSpans:
-    """The spans of all parts, one part after the other."""
     return FoundSpans._make(map(np.concatenate, zip(room_for(SpansOut, 0), *parts)))
 
 

@@ -4,13 +4,12 @@
     hits of keywords  --runs-->  start, stop and kind of the token
 
 A form is written as runs: `hex{32}` is a run of 32 characters of the alphabet `hex`, `token{20,64}` one of 20 to 64, and a
-sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token is what
-stands between `(` and `)` where the form has them, else the keyword with its runs.
+sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token stands
+between `(` and `)` where the form has them, else it is the keyword with its runs.
 
-A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but
-the dot of a sentence; a comma or semicolon at its end is none of it. The keyword is written as in the rule, case included.
-What stands beside it has the entropy and the evidence of the rule (`randomness.py`). At one byte the longest keyword wins,
-and of its forms the first that fits.
+No letter, digit, `_` or `-` is before or behind a token, and no character of its last alphabet but the dot of a sentence.
+The keyword is written as in the rule, case included; the rest has the entropy and the evidence of the rule
+(`randomness.py`). At one byte the longest keyword wins, and of its forms the first that fits.
 """
 
 import re
@@ -35,8 +34,7 @@ _SPACE, _DASH, _DOT, _COMMA, _SEMICOLON = (ord(sign) for sign in " -.,;")
 _BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
 _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
 _RUN = re.compile(r"(\w{2,}|[^\w\s])(?:\{(\d+)(?:,(\d+))?\})?|_|\w")
-PEM = "pem"
-"""The form of a whole PEM block."""
+PEM = "pem"  # the form of a whole PEM block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +55,12 @@ class Form:
 
 
 class Forms(NamedTuple):
-    """Forms of tokens: an input of kernels."""
-
     alphabets: UInt64s  # (256,), a bit for each alphabet that a byte is in
     of_keyword: Int32s  # (num_keywords + 1,), where the forms of each keyword start
-    # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and where these
-    # stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy;
-    # least evidence (64ths of a bit); whether anything may follow; a byte that may not be before; whether it
-    # is a PEM block; whether digits, capitals and small letters must be in it
+    # (num_forms + 1, 13): kind; where its keyword, its runs before and its runs behind start, and
+    # where these stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end;
+    # least entropy; least evidence (64ths of a bit); whether anything may follow; a byte that may not
+    # be before; whether it is a PEM block; whether digits, capitals and small letters must be in it
     facts: Int64Matrix
     runs: Int64Matrix  # (num_runs, 3): bit number of the alphabet, least and most characters
     words: UInt8s  # the keywords one after the other
@@ -141,8 +137,8 @@ def compiled_forms(
 
 @inline
 def pem_stop(data, start, end) -> Any:
-    """The stop of the private key that begins at `start`, from -----BEGIN to -----END, with at
-    least 64 letters of base64, at most 16 KiB; `start` where there is none."""
+    """The stop of the private key that begins at `start`, with at least 64 letters of base64, at
+    most 16 KiB; else `start`."""
     j = start + len(_BEGIN)
     if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
@@ -214,7 +210,7 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 @inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
     """Start and stop of the token of a form whose keyword is at a position, and of its random part;
-    start equals stop where there is none."""
+    start equals stop for none."""
     keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
     if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position

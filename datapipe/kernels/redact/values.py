@@ -41,7 +41,7 @@ def after_blanks(data, start, end) -> Any:
 
 @inline
 def opening(data, start, end) -> Any:
-    """Behind the quote that opens a value, the quote, and whether it stands behind a backslash; no
+    """Behind the quote that opens a value, the quote, and whether a backslash is before it; no
     quote: 0. A letter may be before the quote, as in b"…" and @"…", and three quotes are one."""
     j = start
     if j + 1 < end and is_in(data[j + 1], QUOTES) and (is_in(data[j], LETTER) or data[j] == _AT):
@@ -193,9 +193,9 @@ def _is_file(data, start, stop) -> Any:
 
 @inline
 def _reserve(data, start, stop) -> Any:
-    """The evidence that a value needs beyond that of its rule, in 64ths of a bit. Names of short
-    parts are no secrets: parts of seven letters and digits or fewer, in one case, joined by `-`,
-    `_`, `.`, `/` and `=`, such as `hpnd-uc-export-2020`, and joined letters without a digit."""
+    """The evidence that a value needs beyond that of its rule, in 64ths of a bit: parts of seven
+    letters and digits or fewer, in one case, joined by `-`, `_`, `.`, `/` and `=`, and joined
+    letters without a digit are no secrets."""
     num_parts, longest, part, has_other = 1, 0, start, False
     has_small, has_capital, has_digit = False, False, False
     for j in range(start, stop):
@@ -238,7 +238,6 @@ def looks_secret(data, start, stop, length, evidence, millibits, placeholders, m
 
 @inline
 def num_base64(data, start, stop) -> Any:
-    """The characters of base64 from `start` on."""
     j = start
     while j < stop and is_in(data[j], BASE64):
         j += 1

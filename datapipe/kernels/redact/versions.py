@@ -1,19 +1,16 @@
 """Whether four groups of digits are a version, a numbered section or an object identifier: no address.
 
-The words and signs before the groups decide, in this order. About 80 bytes are read.
+The words and signs in the 80 bytes before the groups decide, in this order:
 
-1. A word such as version, release, section or RFC: version 1.2.3.4, versions prior to 1.2.3.4, § 8.1.2.31.
-2. from or to, behind a word such as upgrade: upgrade from 12.1.0.1 to 12.1.0.2.
-3. A name that ends in a word of addresses makes an address: ip == 8.8.8.8, primary_dns, serverAddress.
-4. An operator of requirements: numpy==1.2.3.4, (>= 1.2.3.4), ~> 4.2.7.1.
-5. A name with version in it or of an object identifier: AssemblyVersion("1.2.3.4"), ObjectIdentifier("2.5.4.3"), OID_NAME =
-   "2.5.4.41".
-6. Groups of two digits at most, which one address in fifty has: directly behind a name (Git 1.4.2.1), in brackets behind it
+1. A word such as version, release, section or RFC: version 1.2.3.4, versions prior to 1.2.3.4, § 8.1.2.31. 2. from or to,
+behind a word such as upgrade: upgrade from 12.1.0.1 to 12.1.0.2. 3. A name that ends in a word of addresses makes an
+address: ip == 8.8.8.8, primary_dns, serverAddress. 4. An operator of requirements: numpy==1.2.3.4, (>= 1.2.3.4), ~>
+4.2.7.1. 5. A name with version in it or of an object identifier: AssemblyVersion("1.2.3.4"), OID_NAME = "2.5.4.41". 6.
+Groups of two digits at most, which one address in fifty has: directly behind a name (Git 1.4.2.1), in brackets behind it
    (rails (4.2.7.1)), in quotes behind one in quotes (gem "rails", "4.2.7.1"), and behind `^`, `~` and `// `. A name with a dot
    is a host.
 
-A bare number, one behind `name:` or `name =`, and one in brackets behind a host stay addresses: an address that remains harms a
-person, a version that is replaced harms a line of code.
+Others stay addresses: an address that remains harms a person, a version that is replaced harms a line of code.
 """
 
 from typing import Any
@@ -78,7 +75,6 @@ def is_version(data, begin, start, stop) -> Any:
 
 @inline
 def _is_sign(byte) -> Any:
-    """Whether a byte may stand between a name and its version."""
     is_bracket = byte == _OPEN or byte == _LESS or byte == _GREATER
     is_operator = byte == _EQUALS or byte == _TILDE or byte == _BANG or byte == _CARET
     return is_in(byte, QUOTES) or is_bracket or is_operator or byte == _COMMA or byte == _SPACE or byte == _TAB or byte == 0x3A

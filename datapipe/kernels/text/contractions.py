@@ -1,10 +1,10 @@
-"""The special cases of spaCy's English tokenizer: contractions with their parts, and strings kept
-whole: abbreviations, emoticons.
+"""The special cases of spaCy's English tokenizer: contractions, and strings kept whole:
+abbreviations, emoticons.
 
     "couldn't"  ->  "could" "n't"        "Mr."  ->  "Mr."        "10am"  ->  "10" "am"
 
-The facts are those of spaCy 3.8, `lang/en`, written as rules. `table()` packs them for kernels: an
-open-addressing hash table keyed by the hashes of `Words`, with the sizes of the parts.
+The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` packs them into a hash
+table for kernels.
 """
 
 from functools import lru_cache

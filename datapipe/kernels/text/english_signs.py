@@ -3,9 +3,9 @@
     chunk  --prefix_bytes-->  signs at the front      --suffix_bytes-->  signs, 's and units at the end
            --infix_bytes--->  signs inside ("re-use"), unless the chunk is a web or e-mail address (`is_address`)
 
-The rules and sets of characters are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`, `lang/char_classes.py`): letters are
-those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case, marks and digits
-too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
+The rules and sets of characters are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`, `lang/char_classes.py`): letters
+are those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case. Letters
+of other scripts (Georgian, Armenian, Thai) are none.
 """
 
 import sys
@@ -45,9 +45,7 @@ _CASED = (
 )
 """Letters where the database knows their case."""
 
-_LETTERS_ALONE = "1BB 1C5 1C8 1CB 1F2"
-"""Letters that are neither small nor capitals."""
-
+_LETTERS_ALONE = "1BB 1C5 1C8 1CB 1F2"  # Letters that are neither small nor capitals
 _NO_ICONS = (
     "166D 2B97 2BC9 2BFF 2E50-2E51 32FF FD40-FD4F FDCF FDFE-FDFF 1019C 11FD5-11FDC 11FE1-11FF1 1CF50-1CFC3 1D1E9-1D1EA 1E14F "
     "1ED2E 1F10D-1F10F 1F16C-1F16F 1F1AD 1F6D5-1F6DF 1F6FA-1F6FF 1F7D9-1F7FF 1F8B0-1F8FF 1F90C-1F90F 1F93F 1F971-1F972 "

@@ -3,11 +3,9 @@
     starts, stops ─▶ kind: BLANK (white space only), FRAMED ("{" … "}"), OTHER
     lines, names  ─▶ spans of the values ─▶ strings unescaped, other values as written, null as null
 
-Where every line is framed, a parser that ignores newlines still reads at least one object per line:
-after the "}" of a line the "{" of the next can only open another top-level object, and no string
-contains a newline. As many rows as framed lines therefore means one object per line.
-
-Values are copied from the text itself, so a column holds `1.0`, `1e3` and 2^64 as written, whatever the types of other rows.
+A parser that ignores newlines reads at least one object per framed line: after the "}" of a line the "{" of the next can
+only open another top-level object. As many rows as framed lines therefore means one object per line. Values are copied from
+the text, so a column holds `1.0`, `1e3` and 2^64 as written.
 """
 
 from collections.abc import Sequence
@@ -42,8 +40,8 @@ def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) 
 
 
 def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block. The
-    last line needs no newline."""
+    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block; the
+    last may lack its newline."""
     stops = np.flatnonzero(data == 10)
     if len(data) and data[-1] != 10:
         stops = np.append(stops, len(data))
@@ -79,7 +77,6 @@ def _skip_string(data, offset, stop):
 
 @inline
 def _skip_value(data, offset, stop):
-    """The end of the value that begins at `offset`."""
     if offset < stop and data[offset] == 34:
         return _skip_string(data, offset, stop)
     depth = 0
@@ -102,7 +99,6 @@ def _skip_value(data, offset, stop):
 
 @inline
 def _code_unit(data, offset):
-    """The number written by the four hexadecimal digits at `offset`."""
     unit = 0
     for k in range(offset, offset + 4):
         byte = np.int64(data[k])
@@ -158,7 +154,7 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
     """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1,
-    -1 where the key is absent."""
+    -1 where it is absent."""
     offset = _skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1
@@ -189,9 +185,9 @@ def find_values(
     value_starts: Int64sOut,
     value_stops: Int64sOut,
 ) -> None:
-    """The span of the value at a path in each line, an object that a parser has accepted:
-    (num_lines,) int64 starts and stops, -1 where it is absent. Name p of the path, outermost first,
-    is names[parts[p]:parts[p + 1]]; of two equal keys the first counts."""
+    """The span of the value at a path in each line, an object that a parser has accepted; -1 where
+    it is absent. Name p of the path, outermost first, is names[parts[p]:parts[p + 1]]; of two equal
+    keys the first counts."""
     for i in range(len(starts)):
         a, b = starts[i], stops[i]
         for p in range(len(parts) - 1):
@@ -203,8 +199,8 @@ def find_values(
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Copies values as texts: strings unescaped, others as written; `out` has room for all as
-    written. Null and absent values (-1) are not valid."""
+    """Copies values as texts: strings unescaped, others as written; `out` has room for all. Null
+    and absent values are not valid."""
     end = 0
     offsets[0] = 0
     for i in range(len(starts)):

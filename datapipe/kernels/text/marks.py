@@ -1,10 +1,10 @@
-"""Kinds of characters that the rules about lines and sentences need, beside the classes of `unicode_classes`.
+"""Kinds of characters for the rules about lines and sentences, beside the classes of `unicode_classes`.
 
     code point  ->  mark_table()[code point]: a set of bits
     bytes       ->  stripped: where a text begins and ends without white space
 
-SMALL and LARGE are the letters of spaCy's English tokenizer (`english_signs.py`); letters without
-case are both. END is the set of sentence ends of its sentencizer.
+SMALL and LARGE are the letters of spaCy's English tokenizer (`english_signs.py`), END the ends of
+its sentencizer.
 """
 
 from functools import lru_cache
@@ -18,8 +18,8 @@ from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, S
 from datapipe.kernels.types import read_only
 
 WHITE, PUNCT, END, SMALL, LARGE, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(8))
-"""White space; punctuation; sentence end; small letter or letter without case; capital or letter
-without case; `str.isupper`; `str.isdigit`; letter or number."""
+"""SMALL and LARGE include letters without case; CAPITAL: `str.isupper`; DIGIT: `str.isdigit`;
+ALNUM: letter or number."""
 
 END_CHARS = (
     "!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。"
@@ -68,7 +68,6 @@ def mark_before(data, offset, start, marks) -> tuple[Any, Any]:
 
 @inline
 def white_stop(data, offset, stop, marks) -> Any:
-    """The stop of the white space at `offset`."""
     while offset < stop:
         mark, size = mark_at(data, offset, stop, marks)
         if mark & WHITE == 0:

@@ -5,8 +5,8 @@ rewrites the documents that have any.
            ->  survey   which documents must be rewritten, and which may not be in normal form
            ->  rewrite  new bytes, never more than before
 
-`survey` takes a document as normalised where every character keeps its form beside any other (`unicode_classes.stable_table`).
-Of web text this leaves very little for a real normaliser, which is 20 times slower.
+`survey` takes a document as normalised where every character keeps its form beside any other (`stable_table`): of web text
+this leaves very little for a real normaliser, which is 20 times slower.
 """
 
 import numpy as np
@@ -15,22 +15,16 @@ from datapipe.kernels import kernel
 from datapipe.kernels.text.unicode_classes import CLASS_SHIFT, JOINED, JOINS, MAY_CHANGE, decode
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt16s
 
-REWRITE, UNSTABLE = 1, 2
-"""Flags that `survey` sets for a document."""
-
-_ANY_BEFORE = JOINED | 0xFF << CLASS_SHIFT
-"""The character before a span, which no mark may follow."""
-
+REWRITE, UNSTABLE = 1, 2  # Flags that `survey` sets for a document
+_ANY_BEFORE = JOINED | 0xFF << CLASS_SHIFT  # the character before a span, which no mark may follow
 _KEEP, _DROP, _BREAK, _BLANK = range(4)
 _TAB, _NEWLINE, _RETURN, _SPACE, _DELETE = 0x09, 0x0A, 0x0D, 0x20, 0x7F
 _LINE_SEPARATOR, _PARAGRAPH_SEPARATOR, _BYTE_ORDER_MARK = 0x2028, 0x2029, 0xFEFF
 
 
 def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
-    """The action for each ASCII character, (128,) uint8: keep, drop, or replace by a newline or a space.
-
-    Vertical tab and form feed end a line. U+001C to U+001F separate words for `str.split`, so a space replaces them.
-    """
+    """The action for each ASCII character, (128,) uint8: keep, drop, or replace by a newline or a space. Vertical tab and
+    form feed end a line. U+001C to U+001F separate words for `str.split`, so a space replaces them."""
     table = np.full(128, _KEEP, np.uint8)
     if strip_control:
         table[:_SPACE] = _DROP
@@ -45,8 +39,8 @@ def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
 
 @kernel
 def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, breaks: bool, marks: bool, out: UInt8sOut) -> None:
-    """Surveys each document: `out` (num_docs,) uint8, flags REWRITE and UNSTABLE. With `breaks`
-    U+2028 and U+2029 become newlines, with `marks` a byte order mark at the start is dropped."""
+    """Surveys each document: flags REWRITE and UNSTABLE. With `breaks` U+2028 and U+2029 become
+    newlines, with `marks` a byte order mark at the start is dropped."""
     for doc in range(len(offsets) - 1):
         offset, stop = offsets[doc], offsets[doc + 1]
         action_bits, unstable = np.int64(0), np.int64(0)
@@ -71,8 +65,8 @@ def find_unstable(
 ) -> None:
     """Writes 1 for each span of UTF-8 that may not be in NFC, alone or with the characters around it, else 0.
 
-    Reads on to the first character behind the span that is no combining mark. `starts`, `stops`, `ends`:
-    (num_spans,) int64, in `data`; where the text of each span ends. `table`, `sizes`:
+    Reads on to the first character behind the span that is no combining mark. `starts`, `stops`,
+    `ends`: (num_spans,) int64, in `data`; where the text of each span ends. `table`, `sizes`:
     `unicode_classes.composition_table`, `unicode_classes.plain_sizes`.
     """
     for span in range(len(starts)):
@@ -95,8 +89,8 @@ def find_unstable(
 def rewrite(
     offsets: Int64s, data: UInt8s, actions: UInt8s, breaks: bool, marks: bool, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Writes every text with its characters kept, dropped or replaced; see `survey`. A carriage return and newline become one
-    newline; a byte order mark is dropped where no kept character precedes it."""
+    """Writes every text with its characters kept, dropped or replaced. A carriage return and
+    newline become one newline; a byte order mark is dropped where no kept character precedes it."""
     num_written = np.int64(0)
     out_offsets[0] = 0
     for doc in range(len(offsets) - 1):

@@ -3,7 +3,7 @@
     Lines (trimmed)  ->  RawLines: characters and hash including the white space, whether white space follows the last character
     bytes            ->  Totals: characters and newlines of every document
 
-FineWeb's and datatrove's filters count raw lines. Only the white space around a line is read again. Blank lines are in neither.
+FineWeb's and datatrove's filters count raw lines. Only the white space around a line is read again.
 """
 
 from typing import NamedTuple

@@ -4,11 +4,9 @@
            ->  the words of these chunks (`english_words.py`): END, OTHER or punctuation
            ->  a new sentence at each OTHER after an END
 
-Other chunks are not cut: one of them begins a sentence where it holds more than punctuation. Most
-ends are a full stop behind letters, which is a word unless it makes an abbreviation, so these
-chunks are not cut either. Two or more dots are punctuation and end no sentence; neither does "…".
-
-The cost is linear in the bytes of a line.
+Other chunks are not cut: one of them begins a sentence where it holds more than punctuation. Nor
+are chunks that end in a full stop behind letters, unless it makes an abbreviation. Two or more dots
+are punctuation; so is "…". The cost is linear.
 """
 
 from typing import Any
@@ -26,9 +24,7 @@ from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
 _OTHER, _UNKNOWN = -1, -2
 _DOT, _SPACE, _QUOTE = (ord(sign) for sign in '. "')
-_LONGEST_ABBREVIATION = 8
-"""Letters before the full stop, at most."""
-
+_LONGEST_ABBREVIATION = 8  # Letters before the full stop, at most
 _IS_SIGN = np.ones(256, np.uint8)
 """Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
 _IS_SIGN[:128] = 0
@@ -61,8 +57,8 @@ def find_ends(
     data: UInt8s,
     marks: UInt16s,
     wholes: Wholes,  # `english_words.wholes_table`
-    # -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word;
-    # -1 after the last. Room for an end in two bytes, and one more for each line.
+    # -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that
+    # is a word; -1 after the last. Room for an end in two bytes, and one more for each line.
     ends: Int64sOut,
     # the chunks that must be cut, as if they were words; the same room. `doc_offsets` is not written.
     out: SpansOut,
@@ -104,8 +100,8 @@ def sum_sentences(
     words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) with the sentences of each line, by what `find_ends` found, and the
-    words of the chunks: each chunk is a document of `words`."""
+    """Fills `out` (num_lines,) with the sentences of each line, by `find_ends` and the words of the
+    chunks: each chunk is a document."""
     chunk_starts, chunk_lengths = chunks.starts, chunks.lengths
     word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
     number = np.int64(0)
@@ -173,10 +169,8 @@ def _is_inner(data, offset, stop) -> Any:
 @inline
 def _plain_end(data, chunk, end, stop, marks, keys, sieve) -> Any:
     """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but
-    for a quote; _UNKNOWN where the chunk must be cut.
-
-    The letters are the whole chunk, or at least the last eight bytes of it. The last is small.
-    """
+    for a quote; _UNKNOWN where the chunk must be cut. The letters are the whole chunk, or at least
+    its last eight bytes. The last is small."""
     after = end + 1 + (end + 1 < stop and data[end + 1] == _QUOTE)
     if data[end] >= 0x80 or (after < stop and not _IS_WHITE[data[after]]):
         return _UNKNOWN
@@ -211,8 +205,8 @@ def _chunk_stop(data, offset, stop, marks) -> Any:
 
 @inline
 def _opens(data, offset, first, stop, marks) -> Any:
-    """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at white space that is not one
-    space, which is a token, unless nothing but white space is left of the line."""
+    """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at
+    white space, which is a token, that is not one space and not at the end of the line."""
     while offset < first:
         mark, size = mark_at(data, offset, first, marks)
         if mark & WHITE:
@@ -243,7 +237,7 @@ def _kind(data, start, stop, marks) -> Any:
 
 @inline
 def _is_degree_stop(data, chunk, word) -> Any:
-    """Whether a word of two bytes is a capital unit of temperature with its full stop, which
-    spaCy's special cases cut off between icons: "°C.♥"."""
+    """Whether a word is a capital unit of temperature with its full stop, which spaCy cuts off
+    between icons: "°C.♥"."""
     is_stop = data[word + 1] == _DOT and (data[word] == 0x43 or data[word] == 0x46 or data[word] == 0x4B)
     return is_stop and word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0

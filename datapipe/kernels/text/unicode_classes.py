@@ -2,8 +2,7 @@
 
     bytes  --decode-->  code point, size  --class_table()[code point]-->  one bit of LETTER, MARK, ... , OTHER
 
-The classes are the major general categories of the Unicode database of Python, so they change with the version of Python alone.
-White space is what `str.split` splits at, including controls such as U+001C and U+0085.
+The classes are the major general categories of Python's Unicode database. White space is that of `str.split`.
 """
 
 import sys
@@ -13,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from datapipe.kernels import inline
-from datapipe.kernels.types import read_only
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, read_only
 
 LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, OTHER = 1, 2, 4, 8, 16, 32, 64
 """OTHER: controls, format characters, private use, and code points that the database does not know."""
@@ -25,17 +24,13 @@ CONTENT = LETTER | MARK | NUMBER | OTHER
 REPLACEMENT = 0xFFFD
 
 UNSPACED = "E00-109F 1780-17FF 3005-3007 3041-309F 3400-4DBF 4E00-9FFF F900-FAFF 20000-31FFF"
-"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks, Hiragana, Han. Deduplication
-compares each of their characters.
-"""
+"""Scripts without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks, Hiragana, Han."""
 
 _CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S": SYMBOL}
 _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""
 
-MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8
-"""In `composition_table`."""
-
+MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8  # In `composition_table`
 _NEWLINE = 0x0A
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""
@@ -64,11 +59,8 @@ def codes_of(listed: str) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
-    """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable.
-
-    A text of stable characters alone is in normal form: none changes, none is reordered, none joins the character before it.
-    Characters that the database does not know may be known to a newer normaliser, and are never stable.
-    """
+    """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable. A text of
+    stable characters is in normal form. Characters that the database does not know are never stable."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     joining: list[int] = []
     for start, stop in _ASSIGNED:
@@ -91,9 +83,9 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
 def composition_table() -> np.ndarray:
     """What every code point does in NFC: (0x110000,) uint16, roles and from `CLASS_SHIFT` on the combining class.
 
-    MAY_CHANGE: it changes, or is a jamo or a mark that may join what is before it. JOINS: no mark, and joins the character
-    before it if that is JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED, and with marks in the order of
-    their classes is in NFC. This is the quick check of UAX #15, but that of vowel signs the character before them is looked at.
+    MAY_CHANGE: it changes, or may join what is before it. JOINS: no mark, and joins the character
+    before it if that is JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED,
+    and with marks in the order of their classes is in NFC: the quick check of UAX #15.
     """
     firsts, seconds = _composed_pairs()
     table = np.where(stable_table("NFC") == 0, MAY_CHANGE, 0).astype(np.uint16)
@@ -155,8 +147,8 @@ def ahead(data, position, end, num_chars) -> Any:
 
 @inline
 def decode(data, offset, stop) -> tuple[Any, Any]:
-    """The character at `offset` below `stop` and its size; (REPLACEMENT, 1) where no well-formed
-    character begins or it does not end by `stop`."""
+    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character
+    begins or it does not end by `stop`."""
     code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
@@ -180,8 +172,8 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop` and its size; (REPLACEMENT, 1) where no well-formed
-    character ends. `start`, below `stop`, is the first byte that may belong to the character."""
+    """The character that ends at `stop` and its size; (REPLACEMENT, 1) for none. `start` is the
+    first byte that may belong to it."""
     first = stop - 1
     if data[first] < 0x80:
         return np.int64(data[first]), 1
@@ -208,3 +200,10 @@ def write_character(code, out, written) -> Any:
     out[written], out[written + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
     out[written + 2], out[written + 3] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
     return written + 4
+
+
+@kernel
+def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut) -> None:
+    """The byte after the first `num_chars` characters of every text of UTF-8, or its end: `stops` (num_docs,) int64."""
+    for document in range(len(offsets) - 1):
+        stops[document] = ahead(data, offsets[document], offsets[document + 1], num_chars)

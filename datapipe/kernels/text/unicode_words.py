@@ -1,4 +1,5 @@
-"""Words without punctuation, in any script: the pieces between word boundaries of UAX #29 that begin with a letter or a digit.
+"""Words without punctuation, in any script: the pieces between word boundaries of UAX #29 that
+begin with a letter or a digit.
 
     "Don't pay 3.50 to _me, 太郎 ไทย!"  ->  Don't  pay  3.50  to  太  郎  ไ  ท  ย
 
@@ -8,11 +9,9 @@
 - Scripts without spaces are cut without a dictionary: each Han, Hiragana, Thai, Lao, Khmer or Myanmar letter is a word.
 - A piece that begins with `_` is no word.
 
-DCLM's repetition filters count these words (uniseg without punctuation), and repetition filters use them for scripts without
-spaces. The roles are the property Word_Break of Unicode 16, derived from the Unicode database of Python and short lists. All
-words of 100,000 real and generated lines in 41 scripts equal those of uniseg 0.10.1. Not covered: emoji after a joiner.
-
-The cost is linear in the text; any bytes are safe.
+DCLM's repetition filters count these words (uniseg without punctuation). The roles are the property
+Word_Break of Unicode 16, from the Unicode database of Python and short lists. All words of 100,000
+lines in 41 scripts equal those of uniseg 0.10.1. Not covered: emoji after a joiner.
 """
 
 import unicodedata
@@ -30,9 +29,8 @@ from datapipe.kernels.types import Int64s, UInt8s, UInt16s, read_only
 LETTERS, KANA, IS_LETTER, IS_DIGIT, IS_HEBREW, MID_LETTER, MID_DIGIT, MID_HEBREW, AFTER_HEBREW, EXTENDS, BEGINS = (
     1 << bit for bit in range(11)
 )
-"""Roles of a character. LETTERS and KANA: joins a neighbour with the same role; signs like `_` have both. MID_LETTER,
-MID_DIGIT, MID_HEBREW: joins two such characters. AFTER_HEBREW: joins a Hebrew letter before it. EXTENDS: belongs to the
-character before it. BEGINS: a piece that begins with it is a word."""
+"""Roles. LETTERS, KANA: joins a neighbour of the same role; signs like `_` have both. MID_…: joins two such characters.
+AFTER_HEBREW: joins a Hebrew letter before it. EXTENDS: belongs to the character before it. BEGINS: begins words."""
 
 _ALONE = (
     "E00-EFF 1000-109F 1780-17FF 1950-19DF 1A20-1AAF A9E0-A9FF AA60-AADF 11700-1174F "  # Thai, Lao, Myanmar, Khmer, Tai, Ahom

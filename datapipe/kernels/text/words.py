@@ -2,14 +2,13 @@
 
     bytes  --upper bound-->  arrays of that size  --one pass-->  start, length, hash, characters and classes of each word
 
-A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends at a newline and excludes
-the white space around it, carriage returns too. Blank lines are not listed but separate paragraphs.
+A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends
+at a newline and excludes the white space around it. Blank lines are not listed but separate
+paragraphs. A byte of no well-formed UTF-8 counts as one character.
 
-Memory: 25 bytes per word and per line. Arrays are allocated once, from a cheap upper bound on the number of words and not from
-the number of bytes: a document of 100 MB and 17 million words costs 425 MB while its batch lives.
-
-The words and lines of kept documents are copied from those of all, one run of memory per document.
-Any bytes are safe: a byte that belongs to no well-formed UTF-8 sequence counts as one character.
+Memory: 25 bytes per word and per line, from a cheap upper bound on their number: a document of 100
+MB and 17 million words costs 425 MB while its batch lives. The words of kept documents are copied
+from those of all, one run of memory per document.
 """
 
 from typing import NamedTuple, TypeVar
@@ -57,8 +56,8 @@ class Lines(NamedTuple):
     lengths: Int32s  # (num_lines,), bytes
     hashes: UInt64s  # (num_lines,) of the exact bytes
     chars: Int32s  # (num_lines,), code points
-    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a blank
-    # line
+    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a
+    # blank line
     opens: UInt8s
 
 
@@ -84,9 +83,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
-    """The lines or paragraphs of every document that are not blank, without the white space around them.
-    `newlines`: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white
-    space alone is not empty, and ends no paragraph."""
+    """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without
+    the white space around them. A line of white space alone is not empty, and ends no paragraph."""
     out = room_for_spans(len(offsets), most_lines(offsets, data))
     return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
 
@@ -103,11 +101,8 @@ def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:
 
 @kernel
 def most_words(offsets: Int64s, data: UInt8s) -> int:
-    """An upper bound on the number of words, usually close: a word begins a document or follows white space.
-
-    ASCII white space counts where a run of it ends. For longer characters the first two bytes of any white space (U+0085,
-    U+00A0, U+1680, U+2000 to U+205F, U+3000) count, whatever the third byte is.
-    """
+    """An upper bound on the number of words, usually close: a word begins a document or follows
+    white space. Of longer white space the first two bytes count, whatever the third byte is."""
     count = np.int64(len(offsets) - 1)
     for offset in range(offsets[0], offsets[len(offsets) - 1] - 1):
         byte, following = data[offset], data[offset + 1]
@@ -213,8 +208,8 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, o
 
 
 def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: np.ndarray) -> Spans:
-    """The words or lines of the documents that `keep` (num_docs,) has, equal to those found in the
-    kept texts alone, whose offsets in their own buffer are `kept_offsets`."""
+    """The words or lines of the documents in `keep` (num_docs,), equal to those of the kept texts
+    at `kept_offsets`."""
     num_spans = int(np.diff(spans.doc_offsets)[keep].sum())
     out = room_for_spans(len(kept_offsets), num_spans)
     select_spans(Words(*spans), keep, offsets, kept_offsets, out)
@@ -223,8 +218,7 @@ def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: 
 
 @kernel
 def select_spans(spans: Words, keep: Bools, offsets: Int64s, kept_offsets: Int64s, out: SpansOut) -> None:
-    """Fills `out`, which has exactly the room, with the words or lines of the documents where
-    `keep` is true; see `selected`."""
+    """Fills `out`, which has exactly the room, with the words or lines of the kept documents; see `selected`."""
     doc_offsets, starts, lengths, hashes, chars, flags = spans
     out_doc_offsets, out_starts, out_lengths, out_hashes, out_chars, out_flags = out
     num_copied, kept = np.int64(0), np.int64(0)
@@ -242,3 +236,26 @@ def select_spans(spans: Words, keep: Bools, offsets: Int64s, kept_offsets: Int64
         copy_into(out_flags[num_copied:end], flags[start:stop])
         num_copied, kept = end, kept + 1
         out_doc_offsets[kept] = num_copied
+
+
+def word_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """(num_docs,) int64. `offsets`: (num_docs + 1,) int64. `data`: (num_bytes,) uint8."""
+    out = np.empty(len(offsets) - 1, np.int64)
+    count_words(offsets, data, class_table(), out)
+    return out
+
+
+@kernel
+def count_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Int64sOut) -> None:
+    """Fills `out` (num_docs,). `classes`: `unicode_classes.class_table`."""
+    for doc in range(len(out)):
+        offset, stop, count, is_behind_space = offsets[doc], offsets[doc + 1], np.int64(0), True
+        while offset < stop:
+            code, size = np.int64(data[offset]), np.int64(1)
+            if code >= 0x80:
+                code, size = decode(data, offset, stop)
+            is_space = classes[code] == SPACE
+            count += np.int64(is_behind_space and not is_space)
+            is_behind_space = is_space
+            offset += size
+        out[doc] = count

@@ -4,13 +4,11 @@
                                     ▲                                             │ most frequent pair; of equal ones the least
                                     └── pairs that the new token forms ◀── merged in its words ──▶ one merge
 
-A pair's place in the heap may be out of date: counts fall while other pairs merge. A pair that comes up with an old count goes
-back with the new one, so each merge costs what changes, not the size of the heap.
+A pair that leaves the heap with an old count goes back with the new one, so each merge costs what changes.
 
-The algorithm, and every tie, is that of Hugging Face `tokenizers` (`models/bpe/trainer.rs`, Sennrich et al. 2016), to which it
-is an equal: merges happen within words, a pair that overlaps itself merges from the left, and two pairs that spell one token
-share its id. As there, the count of a merged pair stays, and is added to where such a pair forms again. Counts have 64 bits
-here, and 32 there.
+The algorithm, and every tie, is that of Hugging Face `tokenizers` (`models/bpe/trainer.rs`, Sennrich et al. 2016): a pair
+that overlaps itself merges from the left, two pairs that spell one token share its id, and the count of a merged pair stays
+and is added to where such a pair forms again. Counts have 64 bits here, and 32 there.
 """
 
 from heapq import heappop, heappush, heapreplace
@@ -24,15 +22,14 @@ from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
 
 _32 = np.uint64(32)
 _PAIRS, _ENTRIES, _TOUCHED, _NEIGHBOURS = 0, 1, 2, 3
-"""Places of `sizes`: pairs that were ever seen, entries of their lists of words, pairs that the present merge formed, and the
-tokens that stood before what it merged; behind that, those after it."""
+"""Of `sizes`: pairs ever seen, entries of their lists of words, pairs that this merge formed, and
+tokens before and after it."""
 
 _FIRST_ROOM = 1 << 12
 
 
 @inline
 def _longer(array) -> Any:
-    """The array with twice the room."""
     longer = np.empty(2 * len(array), array.dtype)
     longer[: len(array)] = array
     return longer
@@ -45,7 +42,6 @@ def _pair_of(a, b) -> Any:
 
 @inline
 def _slot_of(pair, slots, pairs) -> Any:
-    """The slot of a pair, or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = mix64(pair) & mask
     while slots[slot] >= 0 and pairs[slots[slot]] != pair:

@@ -4,10 +4,9 @@
                                                           ── count_chunks ──▶ first chunk (n,), chunk_offsets (n + 1,)
                                                                              ── gather_* ──▶ lengths, starts, keys (num_chunks,)
 
-A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its columns and its number of chunks. A chunk is the
-part of a document that a row holds (`kernels/tokens/pack.py`). Offsets and lengths from a file are compared with those numbers
-before they become an address or an index, so a damaged file is found and never followed. A file that was cut short reads as
-zeros from there on (`shards/shard_file.py`): `find_cut` is called after a copy.
+A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its columns and its number of chunks. Offsets and
+lengths from a file are compared with those numbers before they become an address or an index, so a damaged file is found
+and never followed. A file that was cut short reads as zeros from there on: `find_cut` is called after a copy.
 
 Arguments stay flat: a NamedTuple of six arrays adds 2.4 us to a call, and all calls of a batch take 28 us together.
 """
@@ -29,23 +28,23 @@ from datapipe.kernels.types import (
 
 BLOCK_WIDTH = 7
 TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END = range(BLOCK_WIDTH)
-"""The items of a block: five addresses, a number, and the address of the last byte of the mapped
-file, or 0 for other memory. A block whose tokens have address 0 is absent."""
+"""The items of a block: five addresses (of tokens 0: absent), a number, and the address of the last
+byte of the mapped file, or 0."""
 
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 
 CACHE_LINE = 64
 STRETCH = 256
-"""Tokens that are copied while the same part of the next row is loaded. Rows lie anywhere in their files, and the processor
-does not foresee the next one: 16 rows of 2,048 ids, of 80 MB in all, take 10 us instead of 13. Stretches of 64 take as long."""
+"""Tokens that are copied while the same part of the next row is loaded, since the processor does
+not foresee it: 16 rows of 2,048 ids take 10 us instead of 13. Stretches of 64 take as long."""
 
 
 @kernel
 def find_rows(
     addresses: Int64s,  # (n,), in 0..shard_starts[-1] - 1
     shard_starts: Int64s,  # (num_shards + 1,), ascending from 0
-    # (num_shards,): address of the table of each shard, or 0. A table is rows of `BLOCK_WIDTH` int64: the
-    # first begins with the number of rows per block, and the others are the blocks.
+    # (num_shards,): address of the table of each shard, or 0. A table is rows of `BLOCK_WIDTH`
+    # int64: the first begins with the number of rows per block, and the others are the blocks.
     tables: Int64s,
     now: int,  # int64, the new `last_used` of the shards of these rows
     last_used: Int64sOut,  # (num_shards,)

@@ -3,8 +3,7 @@
     uint16_at(address, length)  ->  (length,) uint16, not copied
     prefetch(address)           ->  asks the processor to load the cache line at an address, which may be any
 
-Kernels read any address. The code that makes an address checks first that it is aligned, and that
-the whole array lies in memory that is kept until the kernel returns.
+The caller checks that an address is aligned, and that the array lies in memory that outlives the kernel.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ def _compiled_view(dtype: np.dtype) -> Any:
 
 
 def _build_prefetch(_context: Any, address: Any) -> Any:
-    """The instruction of `prefetch`."""
     from llvmlite import ir
     from numba.core import cgutils, types
 

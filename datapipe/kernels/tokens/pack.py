@@ -6,12 +6,16 @@
 
 A chunk is the part of a document that goes to one row, at most S tokens. Best fit is best-fit-decreasing over chunks (Ding et
 al., 2024, arXiv 2404.10830): the chunks are sorted by length, then each goes to the open row with the least room that still
-holds it, which is found in O(log S) (`rooms.py`), so a pool costs O(n log S). Ties go to the row last touched. The result is a
+holds it, which is found in O(log S), so a pool costs O(n log S). Ties go to the row last touched. The result is a
 function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
+
+The amounts of room of the open rows are a binary tree, (2 * leaves,) uint8, leaves a power of two above S: leaf r says whether
+some open row has room r, and every node whether a leaf below it does. Room 0 is never put in.
 """
 
-from datapipe.kernels import kernel
-from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
+from typing import Any
+
+from datapipe.kernels import inline, kernel
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
 
 
@@ -114,3 +118,54 @@ def fill_rows(
             position += length
         for token in range(position, (row + 1) * sequence_length):
             out[token] = pad
+
+
+@inline
+def least_room(tree: Any, wanted: Any) -> Any:
+    """The least room >= `wanted` of an open row, or -1."""
+    leaves = tree.shape[0] // 2
+    node = leaves + wanted
+    if tree[node] != 0:
+        return wanted
+    while node > 1 and (node % 2 == 1 or tree[node + 1] == 0):
+        node //= 2
+    if node <= 1:
+        return -1
+    node += 1
+    while node < leaves:
+        node = 2 * node if tree[2 * node] != 0 else 2 * node + 1
+    return node - leaves
+
+
+@inline
+def most_room(tree: Any, allowed: Any) -> Any:
+    """The most room <= `allowed` of an open row, or -1."""
+    leaves = tree.shape[0] // 2
+    node = leaves + allowed
+    if tree[node] != 0:
+        return allowed
+    while node > 1 and (node % 2 == 0 or tree[node - 1] == 0):
+        node //= 2
+    if node <= 1:
+        return -1
+    node -= 1
+    while node < leaves:
+        node = 2 * node + 1 if tree[2 * node + 1] != 0 else 2 * node
+    return node - leaves
+
+
+@inline
+def put_room(tree: Any, room: Any) -> None:
+    node = tree.shape[0] // 2 + room
+    while node > 0 and tree[node] == 0:
+        tree[node] = 1
+        node //= 2
+
+
+@inline
+def take_room(tree: Any, room: Any) -> None:
+    node = tree.shape[0] // 2 + room
+    tree[node] = 0
+    while node > 1 and tree[node ^ 1] == 0:
+        node //= 2
+        tree[node] = 0

@@ -2,16 +2,13 @@
 
     permute(key, size, indices)  ->  positions          invert(key, size, positions)  ->  indices
 
-From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs
-one half with the 64-bit finaliser of the other half and a round key. The halves may differ by one
-bit, so the domain is below twice the size, and a result outside 0..size-1 goes through the network
-again (cycle walking), less than twice on average. Below 2^16 a Feistel network cannot be uniform
-over permutations: a keyed Fisher-Yates table is made instead, and the last tables are kept.
+From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds XOR one half with the 64-bit
+finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size, and a
+result outside 0..size-1 goes through again (cycle walking), less than twice on average. Below 2^16 a Feistel network cannot
+be uniform over permutations: a keyed Fisher-Yates table is made instead.
 
-Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20). The
-tests hold a battery that detects this weakness and that these permutations pass.
-
-Many indices go through the rounds side by side, in lanes that the compiler vectorises; one at a time takes five times as long.
+Published loaders use four or five weak rounds, with a serial correlation of 0.45 between neighbours at 2^20; the tests hold
+a battery that detects it. Indices go through the rounds in lanes that the compiler vectorises, five times as fast.
 """
 
 from functools import lru_cache
@@ -25,26 +22,17 @@ from datapipe.kernels.hashing import mix64
 from datapipe.kernels.types import Int64s, Int64sOut, UInt16sOut, UInt64s
 from datapipe.rng import GOLDEN
 
-TABLE_SIZE = 1 << 16
-"""The largest size that uses a table: its entries fit uint16, 128 KiB at most."""
-
+TABLE_SIZE = 1 << 16  # the largest size that uses a table: its entries fit uint16, 128 KiB at most
 NUM_ROUNDS = 8
 """The battery rejects two rounds at every size and accepts four with this finaliser; four more are the margin."""
 
-LANES = 64
-"""Indices that go through the rounds together: 32 are a seventh slower, 256 no faster."""
-
+LANES = 64  # Indices that go through the rounds together: 32 are a seventh slower, 256 no faster
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
-    """The position of each index: (n,) int64 in 0..size-1, distinct for distinct indices.
-
-    Args:
-        key: any uint64; each key is one permutation.
-        size: of the domain, 1 <= size <= 2^62.
-        indices: (n,) int64 in 0..size-1.
-    """
+    """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`:
+    any uint64; each is one permutation. `size`: at most 2^62."""
     if size <= TABLE_SIZE:
         return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)
@@ -104,7 +92,6 @@ def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mas
 
 @inline
 def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """The rounds of `_forward`, last to first."""
     for number in range(len(keys) - 1, 0, -2):
         for lane in range(num_lanes):
             values[lane] ^= mix64((values[lane] >> low_bits) ^ keys[number]) & low_mask
@@ -115,8 +102,8 @@ def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_ma
 
 @inline
 def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, following: Any, out: Any) -> Any:
-    """Writes the lanes below `size` to `out` and gives them the next of `given`; returns the number of lanes in use, and how
-    many indices have had a lane. `origins` holds the index in `given` that each lane came from."""
+    """Writes the lanes below `size` to `out` and gives them the next of `given`; returns the number of lanes in use, and
+    how many indices have had a lane. `origins`: the index in `given` of each lane."""
     kept = 0
     for lane in range(num_lanes):
         value, origin = values[lane], origins[lane]
@@ -156,11 +143,8 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64
 
 @kernel
 def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
-    """A keyed Fisher-Yates shuffle of 0..len(out)-1, at most 2^16: every permutation is equally likely over keys.
-
-    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a
-    number below n; the few words that would favour some numbers are drawn again.
-    """
+    """A keyed Fisher-Yates shuffle of 0..len(out)-1, at most 2^16: every permutation is equally likely over keys. Lemire's
+    multiply-high turns 32-bit words of a splitmix64 counter into numbers below n; biased words are drawn again."""
     for i in range(len(out)):
         out[i] = i
     counter = mix64(key)

@@ -3,12 +3,11 @@
     offsets, bytes ──▶ the end of every word; by GPT2 as GPT-2, GPT-NeoX and OLMo, by CL100K as GPT-4, Llama 3, OLMo 2 and
                        Qwen, by O200K as GPT-4o and gpt-oss
 
-Each family has a table with the bits below for every code point; `datapipe/tokens/patterns.py` makes the tables. The branches
-follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by
-giving back white space from the end of a run; here a run is scanned once, so the cost is linear in the bytes.
+`tokens/patterns.py` makes a table with the bits below for every code point and family. The branches follow the alternatives
+of each expression; a run of white space is scanned once, so the cost is linear.
 
-Texts must be UTF-8. With other bytes nothing is read or written out of bounds, and every document still ends with a word.
-The kernel cuts 160 to 230 MB/s; the trainer of `tokenizers`, whose engine is Oniguruma, counts words at 4 MB/s (2026-11).
+Texts must be UTF-8; other bytes are read safely, and every document still ends with a word. The kernel cuts 160 to 230
+MB/s; the trainer of `tokenizers`, whose engine is Oniguruma, counts words at 4 MB/s (2026-11).
 """
 
 from typing import Any
@@ -19,17 +18,12 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
-GPT2, CL100K, O200K = range(3)
-"""Families of patterns."""
-
+GPT2, CL100K, O200K = range(3)  # Families of patterns
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN = 1, 2, 4, 8, 16, 32
-"""Bits of a table.
-
-LETTER: letters of words; o200k: letters of the first, upper-case part of a word. LOWER: o200k:
-letters of the second, lower-case part; unused in other families. SPACE: white space, including
-newlines. NEWLINE: carriage return and line feed, in families that distinguish them. SIGN:
-characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
-"""
+r"""Bits of a table. LETTER: letters of words; o200k: of the first, upper-case part of a word.
+LOWER: o200k: of the second, lower-case part. SPACE: white space, newlines too. NEWLINE: carriage
+return and line feed, in families that distinguish them. SIGN: characters of ` ?[^\s\p{L}\p{N}]+`;
+in o200k marks are signs beside being letters of both parts."""
 
 _SPACE, _APOSTROPHE, _SLASH = ord(" "), ord("'"), ord("/")
 _S, _T, _M, _D, _R, _E, _V, _L = (ord(letter) for letter in "stmdrevl")
@@ -66,10 +60,8 @@ def run_end(data, offset, stop, classes, mask, wanted) -> Any:
 
 @inline
 def space_end(data, offset, stop, classes) -> Any:
-    """The end of the match of `\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+` at white space.
-
-    The match is the run to its last newline, or all but its last character where more text follows, or that one character.
-    """
+    r"""The end of the match of `\s*[\r\n]+|\s+(?!\S)|\s+` at white space: the run to its last
+    newline, or all but its last character where more text follows, or that one character."""
     end, last, after_newline = offset, offset, offset
     kind, size = kind_at(data, offset, stop, classes)
     while kind & SPACE:
@@ -202,10 +194,8 @@ def _o200k_end(data, offset, stop, classes, longest_number) -> Any:
 
 @inline
 def _word_end(data, offset, stop, classes) -> Any:
-    """The end of `U*W+` at `offset`, or else of `U+`; `offset` where neither matches.
-
-    U* is greedy. Where no W follows, it gives back characters up to the last one that is a W too.
-    """
+    """The end of `U*W+` at `offset`, or else of `U+`; `offset` where neither matches. U* is greedy:
+    where no W follows, it gives back characters up to the last one that is a W too."""
     end, last_both = offset, offset
     kind, size = kind_at(data, offset, stop, classes)
     while kind & LETTER:

@@ -2,14 +2,13 @@
 
     rows of best_fit ── open_rows ── split_to_fill ──▶ fewer rows, with split documents
 
-A row is emptied chunk by chunk, the longest first. A chunk goes whole to the row with the least room that holds it. Where no
-row does, its first part fills a row to the end, and the rest goes on: to another row, or to be split again. The first part goes
-where the shorter of the two parts is longest, among the rooms after which the rest fits into one row; else to the most room.
-So a part that is not the last of its document ends with its row.
+A row is emptied chunk by chunk, the longest first. A chunk goes whole to the row with the least room that holds it. Where
+no row does, its first part fills a row to the end, and the rest goes on. The first part goes where the shorter of the two
+parts is longest, among the rooms after which the rest fits into one row; else to the most room.
 
 S = 8 and documents 0 to 5 of 5 tokens, one to a row, each with room 3. The row of document 0 is emptied: its first 3 tokens
-fill the row of 5, the other 2 go to the row of 4. Then that of document 1: its first 3 tokens fill the row of 3, since 1 token,
-for the row of 4, would be the shorter part, and the other 2 go to the row of 2. Fewer than 4 rows cannot hold 30 tokens.
+fill the row of 5, the other 2 go to the row of 4. Then that of document 1: its first 3 tokens fill the row of 3, the other
+2 go to the row of 2. Fewer than 4 rows cannot hold 30 tokens.
 
     1 1 2 2 2 2 2 .        3 3 3 3 3 1 1 1        0 0 4 4 4 4 4 .        5 5 5 5 5 0 0 0
 """
@@ -17,7 +16,7 @@ for the row of 4, would be the shorter part, and the other 2 go to the row of 2.
 from typing import Any, NamedTuple
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.tokens.rooms import least_room, most_room, put_room, take_room
+from datapipe.kernels.tokens.pack import least_room, most_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut
 
 
@@ -41,7 +40,7 @@ class RowsOut(NamedTuple):
     # newer, older: (num_rows,), the neighbours in such a list, -1 at its ends
     newer: Int64sOut
     older: Int64sOut
-    tree: UInt8sOut  # as `rooms.py` has it, zeros at first
+    tree: UInt8sOut  # as `pack.py` has it, zeros at first
     is_receiver: UInt8sOut  # (num_rows,), whether a row was given a chunk
 
 
@@ -93,8 +92,8 @@ def open_rows(chunk_lengths: Int32s, chunk_rows: Int64s, order: Int64s, sequence
 
 @inline
 def _room_to_fill(tree: Any, length: Any, most: Any) -> Any:
-    """The room that the first part of a chunk fills, where no row holds the whole chunk. `most`: the most
-    room of any row, below `length`."""
+    """The room that the first part of a chunk fills, where no row holds the whole chunk. `most`:
+    the most room of any row, below `length`."""
     above = least_room(tree, (length + 1) // 2)
     if above < 0:
         return most

@@ -2,11 +2,9 @@
 
     (source, ordinal) ──▶ window that holds the ordinal ──▶ permuted position in it ──▶ shard of the position ──▶ address
 
-A source has room for `WINDOWS_PER_SOURCE` windows, each described by `WINDOW_WIDTH` int64, so one call serves the samples of
-any number of sources. A missing window is reported; `loader/order/grown_order.py` lays it out.
-
-Large windows go through the Feistel rounds of `permute.py` in lanes, each with the keys of its window. A sample by itself takes
-20 to 54 ns, in lanes 8 to 15, and 4 to 6 where all have the same keys (`permute.feistel`).
+A source has room for `WINDOWS_PER_SOURCE` windows, each described by `WINDOW_WIDTH` int64. A missing window is reported;
+`loader/order/grown_order.py` lays it out. Large windows go through the Feistel rounds of `permute.py` in lanes, each
+with the keys of its window: 8 to 15 ns a sample instead of 20 to 54.
 """
 
 from typing import Any
@@ -24,11 +22,10 @@ WINDOWS_PER_SOURCE = 2
 
 WINDOW_WIDTH = 6
 FIRST, STOP, PERMUTATION, BASE, NUM_ENTRIES, ENTRIES = range(WINDOW_WIDTH)
-"""A window: its ordinals FIRST to STOP - 1, 0 and 0 where there is none; the address of its shuffled table (uint16, up to
-`TABLE_SIZE` samples) or of its round keys, 0 where its samples are in the order of its rows; the address of its first row where
-its rows follow each other, else the address of the source's first row; its number of entries, 0 where its rows follow each
-other; and the memory address of the entries: NUM_ENTRIES first positions, ascending from 0, then for each entry the row in the
-source minus the position."""
+"""A window: its ordinals FIRST to STOP - 1, 0 and 0 for none; the address of its shuffled table (uint16, up to `TABLE_SIZE`
+samples) or of its round keys, 0 without a permutation; the address of its first row where its rows follow each other, else
+of the source's first row; its number of entries, 0 where its rows follow each other; and the memory address of the entries:
+NUM_ENTRIES first positions, ascending from 0, then for each entry the row in the source minus the position."""
 
 
 @inline
@@ -42,7 +39,6 @@ def _window_of(windows: Any, source: Any, ordinal: Any) -> Any:
 
 @inline
 def _address_of(window: Any, position: Any) -> Any:
-    """The address of a position in a window."""
     count = window[NUM_ENTRIES]
     if count == 0:
         return window[BASE] + position
@@ -88,7 +84,6 @@ def _keep_walking(values: Any, origins: Any, lines: Any, num_lanes: Any, shapes:
 
 @inline
 def _begin_walk(window: Any, lane: Any, shapes: Any, keys: Any) -> None:
-    """Sets the low bits, the masks and the keys of a lane."""
     shapes[0, lane], shapes[1, lane], shapes[2, lane] = halves(window[STOP] - window[FIRST])
     round_keys = uint64_at(window[PERMUTATION], NUM_ROUNDS)
     for number in range(NUM_ROUNDS):

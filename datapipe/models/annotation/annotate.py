@@ -8,8 +8,8 @@
     OUTPUT/work/              the run of the stages, and the sample
     OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
-The same command continues a stopped one and asks for nothing that is in the cache; the output has the same bytes. Each file
-appears when it is complete.
+The same command continues a stopped one and asks for nothing that is in the cache; the output has
+the same bytes. Each file appears when it is complete.
 """
 
 import asyncio
@@ -47,8 +47,6 @@ _SPINNER_CELLS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is annotated, and how."""
-
     documents: DocumentInput
     # num_documents, seed: of the sample
     num_documents: int
@@ -112,7 +110,6 @@ def _own_folder(job: Job) -> Iterator[None]:
 
 
 def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
-    """The sample, and the fingerprint of the documents that it was taken from."""
     documents = documents_of(job.documents, job.output / "work" / "documents", console)
     identity = f"{documents.fingerprint} {job.num_documents} {job.seed}"
     path = job.output / "work" / f"sample-{xxhash.xxh3_64_hexdigest(identity.encode())}.jsonl"

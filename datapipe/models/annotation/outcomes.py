@@ -3,8 +3,8 @@
     text ─▶ request ─▶ cached? ─▶ settled, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
                      └▶ not cached: to be asked
 
-Outcomes follow from the cache, whenever and in whatever order the answers came. A document that the server refused or
-failed on is settled for one command alone.
+Outcomes follow from the cache, whenever and in whatever order the answers came. A document that the
+server refused or failed on is settled for one command alone.
 """
 
 from collections import Counter
@@ -26,15 +26,14 @@ CUT_OFF, EMPTY = "cut_off", "empty"
 
 LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
 
-_LEAST_CHECKED = 20
-"""Documents below which a share says little."""
+_LEAST_CHECKED = 20  # documents below which a share says little
 _SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """A document that is not asked about any more: its score, or why there is none; the answer, and its
-    tokens."""
+    """A document that is not asked about any more: its score, or why there is none; the answer, and
+    its tokens."""
 
     outcome: Score | str
     answer: str
@@ -109,8 +108,8 @@ def write_files(
     cache: AnswerCache,
     left_out: Mapping[str, Settled],
 ) -> None:
-    """Writes the labelled documents (id, text) and those without a score; `left_out`, by id: refused or
-    failed."""
+    """Writes the labelled documents (id, text) and those without a score; `left_out`, by id:
+    refused or failed."""
     model, has_decimals = questions.model, questions.rubric.decimals
     with (
         replacing(folder / LABELLED) as with_score,

@@ -10,8 +10,8 @@
     text  ─▶  cut to `max_chars` characters  ─▶  inserted as it is  ─▶  the message to the model
     answer  ─▶  exactly one match of `answer`, a number of the scale  ─▶  score and reason, or why there is none
 
-Documents are inserted literally. What decides the request belongs to the identity of an answer; `scale`, `answer` and
-`answer_after` do not, so they may be corrected without asking again.
+Documents are inserted literally. What decides the request belongs to the identity of an answer;
+`scale`, `answer` and `answer_after` do not, so they may be corrected without asking again.
 """
 
 import re
@@ -106,8 +106,8 @@ class Rubric(BaseModel):
         return own | {"stream": False} | self.options
 
     def parse(self, answer: str) -> Score | str:
-        """The score of an answer, or why there is none: "no_score", "several_scores", "not_a_number",
-        "off_scale"."""
+        """The score of an answer, or why there is none: "no_score", "several_scores",
+        "not_a_number", "off_scale"."""
         if self.answer_after:
             answer = answer.rpartition(self.answer_after)[2]
         matches = list(re.finditer(self.answer, answer, re.MULTILINE))

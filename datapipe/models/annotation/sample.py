@@ -3,8 +3,8 @@
     documents, batch by batch ─▶ keyed 64-bit hash of each text ─▶ the N smallest hashes     first pass
                               └▶ the first document of each of these hashes ─▶ a file of JSON lines     second pass
 
-Equal texts are annotated once. A smaller sample is a part of a larger one. Memory: a batch and 8 bytes a document of the
-sample. The file is in the order of the documents.
+Equal texts are annotated once. A smaller sample is a part of a larger one. Memory: a batch and 8
+bytes a document of the sample. The file is in the order of the documents.
 """
 
 import json
@@ -26,8 +26,6 @@ Documents = Callable[[], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The documents of a sample, on disk."""
-
     path: Path
     num_sampled: int
 
@@ -68,7 +66,6 @@ def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path)
 
 
 def find_sample(path: Path) -> Sample | None:
-    """The sample that an earlier command wrote to a file, if it did."""
     if not path.exists():
         return None
     with open(path, "rb") as file:

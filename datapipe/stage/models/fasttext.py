@@ -21,7 +21,7 @@ from datapipe.errors import UserError
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.learned import fasttext as features
 from datapipe.kernels.learned import fasttext_labels as kernels
-from datapipe.kernels.learned.fasttext_scores import flat_scores, tree_scores
+from datapipe.kernels.learned.fasttext_labels import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
 from datapipe.stage.models.fasttext_file import (
     NO_COUNT,

@@ -119,7 +119,7 @@ def test_planted_data_is_in_no_answer_of_any_endpoint(finished: Browsed) -> None
     row = finished.listed(source="web", fate="dropped")[0]  # the text as it was read holds the data
     original = finished.api.output.locator.read(bytes.fromhex(row["key"]))
     assert original.batch is not None and "planted.person@" in original.batch.texts[0].as_py()
-    assert finished.api.redactor.one("plain", EMAIL) == EMAIL
+    assert finished.api.rows.redactor.one("plain", EMAIL) == EMAIL
 
 
 def fails(*anything: object, **options: object) -> Any:
@@ -151,7 +151,7 @@ def test_an_unexpected_error_tells_no_text_neither_to_the_page_nor_to_the_termin
 
 def test_what_lies_across_the_end_of_a_long_text_is_not_shown(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "MARGIN", 64)
-    redactor = finished.api.redactor
+    redactor = finished.api.rows.redactor
     for filling in range(40, 120):
         text = "a " * filling + EMAIL + " b" * 200
         shown = redactor.beginning("web", text, 100)
@@ -164,7 +164,7 @@ def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(
     finished: Browsed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = finished.listed(source="web", fate="kept")[0]
-    monkeypatch.setattr(finished.api.redactor, "_of", finished.api.redactor._load)
+    monkeypatch.setattr(finished.api.rows.redactor, "_of", finished.api.rows.redactor._load)
     with monkeypatch.context() as patch:
         patch.setattr("datapipe.config.catalogue.stage_class", fails)
         document, listed = finished.get("document", row["key"]), finished.listed(source="web")

@@ -36,7 +36,7 @@ COMPARED_WHOLE = {
     """,
     "loader/test_context_slices.py": "batch.split_runs",
     "stage/models/test_models.py": """
-        fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_scores.flat_scores fasttext_scores.tree_scores
+        fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_labels.flat_scores fasttext_labels.tree_scores
     """,
     "loader/order/test_source_order.py": "windows.find_addresses",
     "kernels/text/test_text.py": "sentences.find_ends",
@@ -123,7 +123,7 @@ def _with_inputs(row: Row, change: Callable[[np.ndarray], np.ndarray], case: Cas
 
 
 def test_kernel_refuses_a_read_only_output() -> None:
-    from datapipe.kernels.filters.prefix import prefix_stops
+    from datapipe.kernels.text.unicode_classes import prefix_stops
     from datapipe.kernels.types import read_only
 
     with pytest.raises((TypeError, ValueError)):

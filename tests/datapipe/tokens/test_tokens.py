@@ -25,8 +25,8 @@ from datapipe.token_counts import MAX_NAMES, Fertility, SourceFertility
 from datapipe.tokens import Encoder, tiktoken
 from datapipe.tokens.fertility import Meter
 from datapipe.tokens.patterns import PATTERNS, splitter
-from datapipe.tokens.special_tokens import AddedAround, added_around
 from datapipe.tokens.tiktoken import Encoding, convert, is_rank_file
+from datapipe.tokens.vocabulary import AddedAround, added_around
 from tests.support import tokenizer_files
 from tests.support.tokenizer_files import train_tokenizer
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datapipe.kernels.filters import c4, citations, line_rules
+from datapipe.kernels.filters import c4, line_rules
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.types import input_record
 from tests.oracles import lines as lines_oracle
@@ -32,7 +32,7 @@ def _citations(case: Case, lines: Sequence[bytes]) -> tuple[np.ndarray, list[int
     return brackets, list(sizes.values())
 
 
-@row(citations.find_citations)
+@row(c4.find_citations)
 def find_citations(case: Case) -> Steps:
     case, lines = _with_c4(case)
     brackets, sizes = _citations(case, lines)
@@ -40,7 +40,7 @@ def find_citations(case: Case) -> Steps:
     yield sum(size > 0 for size in sizes), [sizes]
 
 
-@row(citations.cut_citations)
+@row(c4.cut_citations)
 def cut_citations(case: Case) -> Steps:
     case, lines = _with_c4(case.having([b"one line", *case.texts]))
     brackets, sizes = _citations(case, lines)
@@ -61,7 +61,7 @@ def classify_c4_lines(case: Case) -> Steps:
     starts = np.cumsum([0, *(lengths + 1)], dtype=np.int64)[:-1]
     flags = case.generator.integers(0, 2, 7) if case.seed % 2 else np.array([0, 1, 0, 1, 1, 1, 1])
     limits = c4.Limits(case.seed % 4, 7, *flags.astype(bool).tolist())
-    record = input_record(citations.CleanLines, (starts, lengths, joined(line + b"\n" for line in clean)))
+    record = input_record(c4.CleanLines, (starts, lengths, joined(line + b"\n" for line in clean)))
     yield [case.lines, case.data, record, mark_table(), limits], room(len(clean), np.uint8)
     yield None, [[lines_oracle.reason(line, without, list(map(int, limits))) for line, without in zip(lines, clean)]]
 
@@ -92,7 +92,7 @@ def join_lines(case: Case) -> Steps:
     kept = (case.generator.random(len(starts)) < 0.7).view(np.uint8)
     keep = (case.generator.random(len(case.texts)) < 0.9).view(np.uint8)
     outputs = [*room(len(case.offsets), np.int64), *room(int(lengths.sum()) + len(lengths), np.uint8)]
-    clean = input_record(citations.CleanLines, (starts, lengths, case.data))
+    clean = input_record(c4.CleanLines, (starts, lengths, case.data))
     yield [case.lines.doc_offsets, clean, kept, keep, mark_table()], outputs
     documents = grouped(case.lines.doc_offsets, list(zip(case.spans(starts, lengths), kept)))
     joint = [lines_oracle.joined([line for line, is_kept in own if is_kept]) for own in documents]

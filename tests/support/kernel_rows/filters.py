@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
-from datapipe.kernels.filters import code, fineweb, letters, prefix, quality, repetition, url, url_lists, word_lists
+from datapipe.kernels.filters import code, fineweb, letters, quality, repetition, url, url_lists, word_lists
+from datapipe.kernels.text import unicode_classes
 from datapipe.kernels.text.raw_lines import find_raw_lines
 from datapipe.kernels.text.unicode_classes import class_table
 from datapipe.kernels.text.words import Lines, Words
@@ -108,7 +109,7 @@ def prefix_stops(case: Case, num_chars: int) -> Steps:
 
 
 for _num_chars in (0, 1, 7, 400):
-    row(prefix.prefix_stops, _num_chars, variant=f"{_num_chars} characters", valid_only=True)(prefix_stops)
+    row(unicode_classes.prefix_stops, _num_chars, variant=f"{_num_chars} characters", valid_only=True)(prefix_stops)
 
 _STOP_WORDS, _BULLETS = ("the", "be", "to", "of", "and", "that", "have", "with", "ж"), "•‣◦●▪-*"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import distributions as kernels
-from datapipe.kernels.html import plain, tags
+from datapipe.kernels.html import tags
 from datapipe.kernels.read import delimited, json_values
 from datapipe.kernels.read.delimited import Signs
 from tests.oracles import filters as filters_oracle
@@ -108,8 +108,8 @@ def measure_tags(case: Case, as_pages: bool) -> Steps:
     yield None, columns((html_oracle.measures(page, 40) for page in case.texts), 3)
 
 
-@row(plain.strip_tags, False)
-@row(plain.strip_tags, True, variant="pages")
+@row(tags.strip_tags, False)
+@row(tags.strip_tags, True, variant="pages")
 def strip_tags(case: Case, as_pages: bool) -> Steps:
     case = _pages(case) if as_pages else case
     yield [case.offsets, case.data], [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]

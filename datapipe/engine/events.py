@@ -31,16 +31,11 @@ class RunStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """A run ends, by an error (`problem`) or not.
-
-    Attributes:
-        snapshot: the fingerprint of the published snapshot; empty for none.
-        is_new: whether that is a new snapshot of its output.
-    """
+    """A run ends, by an error (`problem`) or not."""
 
     problem: BaseException | None = None
-    snapshot: str = ""
-    is_new: bool = False
+    snapshot: str = ""  # the fingerprint of the published snapshot; empty for none
+    is_new: bool = False  # whether that is a new snapshot of its output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,19 +87,12 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The state of the engine, a few times a second, and once when the driver ends.
+    """The state of the engine, a few times a second, and once when the driver ends."""
 
-    Attributes:
-        messages: the activity of each running attempt.
-        slots: tasks that the engine runs at once.
-        queued: tasks that could run and wait for a slot, here or in the engine.
-        is_last: whether the driver has ended.
-    """
-
-    messages: Sequence[Message] = ()
-    slots: int = 0
-    queued: int = 0
-    is_last: bool = False
+    messages: Sequence[Message] = ()  # the activity of each running attempt
+    slots: int = 0  # tasks that the engine runs at once
+    queued: int = 0  # tasks that could run and wait for a slot, here or in the engine
+    is_last: bool = False  # whether the driver has ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,9 +34,7 @@ from datapipe.steps.request import joined_types
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
-MOST_SPLITS = 16
-"""Splits that are previewed before a field counts as missing."""
-
+MOST_SPLITS = 16  # Splits that are previewed before a field counts as missing
 _STRATA = "strata.by"
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
@@ -48,19 +46,14 @@ Files = Sequence[tuple[InputFile, Reader]]
 
 @dataclass(slots=True)
 class _Seen:
-    """The fields of the previewed records.
-
-    Attributes:
-        files: of previewed records, by path.
-        names: fields that occur.
-        types: of kept fields, in files without a schema.
-    """
+    """The fields of the previewed records."""
 
     num_files: int
     num_records: int = 0
-    files: dict[str, None] = dataclasses.field(default_factory=dict)
+    files: dict[str, None] = dataclasses.field(default_factory=dict)  # of previewed records, by path
     found: set[str] = dataclasses.field(default_factory=set)
-    names: dict[str, None] = dataclasses.field(default_factory=dict)
+    names: dict[str, None] = dataclasses.field(default_factory=dict)  # fields that occur
+    # of kept fields, in files without a schema
     types: list[dict[str, FoundType]] = dataclasses.field(default_factory=list)
 
     def lack(self, name: str) -> str:

@@ -19,24 +19,17 @@ from datapipe.storage.outages import Outage, OutageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """The activity of an attempt, and the process of its worker as its supervisor sees it.
-
-    Attributes:
-        task: for display: its step and the first digits of its fingerprint.
-        node: for display; empty while it waits for a node.
-        silent_s, idle_s: seconds since its last report; since it reported anything or used a CPU.
-        memory_bytes: resident memory of the worker; 0 where unknown.
-        is_stopped: by SIGSTOP or a debugger.
-    """
+    """The activity of an attempt, and the process of its worker as its supervisor sees it."""
 
     attempt: str
-    task: str
-    node: str = ""
+    task: str  # for display: its step and the first digits of its fingerprint
+    node: str = ""  # for display; empty while it waits for a node
     activity: Activity | None = None
+    # silent_s, idle_s: seconds since its last report; since it reported anything or used a CPU
     silent_s: float = 0.0
     idle_s: float = 0.0
-    memory_bytes: int = 0
-    is_stopped: bool = False
+    memory_bytes: int = 0  # resident memory of the worker; 0 where unknown
+    is_stopped: bool = False  # by SIGSTOP or a debugger
 
     @property
     def step(self) -> str:
@@ -45,26 +38,21 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why an attempt failed, in a form that travels between processes.
+    """Why an attempt failed, in a form that travels between processes."""
 
-    Attributes:
-        kind: "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure"
-            (retried generously), "node" (run elsewhere), "crash" (its work ended the process) and "stall" (it was silent for
-            too long).
-        details: the traceback, for a log.
-        cause: of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for memory meanwhile;
-            "memory" where the worker exceeded its limit.
-        activity, memory_bytes: of a lost worker: its last ones.
-        outage: of a disk or store, which all tasks wait for together.
-    """
-
+    # "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times),
+    # "infrastructure" (retried generously), "node" (run elsewhere), "crash" (its work ended the process) and
+    # "stall" (it was silent for too long)
     kind: str
     message: str
-    details: str = ""
+    details: str = ""  # the traceback, for a log
+    # of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for memory
+    # meanwhile; "memory" where the worker exceeded its limit
     cause: str = ""
+    # activity, memory_bytes: of a lost worker: its last ones
     activity: Activity | None = None
     memory_bytes: int = 0
-    outage: Outage | None = None
+    outage: Outage | None = None  # of a disk or store, which all tasks wait for together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,21 +37,13 @@ from datapipe.storage.outages import Outage, outage_of, refusal_of
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)
 """After failures of the infrastructure. A run stops after `most_s` without any change: a stop costs no committed task."""
 
-MOST_UNNAMED_CRASHES = 5
-"""Crashes of a task in a row that blame no document."""
-
-MOST_CRASHING_DOCUMENTS = 32
-"""Of one task. Each costs one or two attempts."""
-
-MOST_RETURNS = 1000
-"""Times that nodes may give one task back."""
-
+MOST_UNNAMED_CRASHES = 5  # Crashes of a task in a row that blame no document
+MOST_CRASHING_DOCUMENTS = 32  # of one task. Each costs one or two attempts.
+MOST_RETURNS = 1000  # Times that nodes may give one task back
 LEAST_LIMIT_BYTES = 8 << 20
 """Rows of a global stage are never cut below: fewer take longer and hardly less memory."""
 
-_CHANGE_BYTES = 1 << 20
-"""Growth of free space that counts as a change: small files come and go."""
-
+_CHANGE_BYTES = 1 << 20  # Growth of free space that counts as a change: small files come and go
 _RESUME = "Committed tasks are kept. Then run the same command again"
 
 

@@ -28,22 +28,16 @@ BLOCK_BYTES = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
-    """What a process does.
+    """What a process does."""
 
-    Attributes:
-        work: a stage, or other work by its name in the metrics; empty between two.
-        place: the id of the first document of the batch, or the position in an input file; empty for work on rows.
-        key: of the first document, 16 bytes; empty where the work is on no documents.
-        num_docs, num_bytes: of the batch; 0 where unknown.
-        is_waiting: for another process of this machine, which will end or die.
-    """
-
-    work: str = ""
+    work: str = ""  # a stage, or other work by its name in the metrics; empty between two
+    # the id of the first document of the batch, or the position in an input file; empty for work on rows
     place: str = ""
-    key: bytes = b""
+    key: bytes = b""  # of the first document, 16 bytes; empty where the work is on no documents
+    # num_docs, num_bytes: of the batch; 0 where unknown
     num_docs: int = 0
     num_bytes: int = 0
-    is_waiting: bool = False
+    is_waiting: bool = False  # for another process of this machine, which will end or die
 
     @property
     def is_on_documents(self) -> bool:
@@ -163,8 +157,7 @@ def _publish(activity: Activity) -> None:
         _published.block.write(activity)
 
 
-_starting = [0.0]
-"""Seconds of all blocks of `starting`."""
+_starting = [0.0]  # seconds of all blocks of `starting`
 
 
 def work_clock() -> float:

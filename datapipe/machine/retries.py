@@ -17,19 +17,15 @@ _MOST_DOUBLINGS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, an action is tried again.
+    """How long, and how often, an action is tried again."""
 
-    Attributes:
-        first_s, longest_s: each pause is twice the one before, from the first to the longest.
-        most_attempts: including the first. most_s: of one failure after another, without a success.
-        longest_asked_s: of a pause that a server asks for.
-    """
-
+    # first_s, longest_s: each pause is twice the one before, from the first to the longest
     first_s: float
     longest_s: float
+    # including the first. most_s: of one failure after another, without a success.
     most_attempts: float = inf
     most_s: float = inf
-    longest_asked_s: float = 60.0
+    longest_asked_s: float = 60.0  # of a pause that a server asks for
 
     def pause_s(self, number: int, asked_s: float | None = None) -> float:
         """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a server

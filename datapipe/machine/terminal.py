@@ -19,8 +19,7 @@ from typing import Any, TextIO
 
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 
-_MOST_OPEN_FILES = 1 << 16
-"""Some libraries go through all possible descriptors."""
+_MOST_OPEN_FILES = 1 << 16  # Some libraries go through all possible descriptors
 
 
 def harmless(text: str) -> str:

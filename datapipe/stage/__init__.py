@@ -3,8 +3,6 @@
 Each name is imported on first use, so that an import of one module of this package loads no other.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

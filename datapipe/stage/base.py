@@ -31,16 +31,14 @@ from datapipe.stage.findings import SearchedList
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """Run-time facts that a stage may use. They are never options.
+    """Run-time facts that a stage may use. They are never options."""
 
-    Attributes:
-        name: the stage's name in the run: its `as:` name, or the name in the catalogue. Seeds and reasons derive from it.
-        seed: the seed of the mixture. Derive the stage's own with `rng.seed_for(context.seed, context.name, …)`.
-        source_position: index in `Global.source_order()` of the source whose documents the stage emits; None without an order.
-    """
-
+    # the stage's name in the run: its `as:` name, or the name in the catalogue. Seeds and reasons derive from
+    # it.
     name: str
+    # the seed of the mixture. Derive the stage's own with `rng.seed_for(context.seed, context.name, …)`.
     seed: int
+    # index in `Global.source_order()` of the source whose documents the stage emits; None without an order
     source_position: int | None = None
 
 
@@ -140,19 +138,13 @@ PHONE_REGIONS = ("phone_regions_by_url", "phone_regions_by_language", "phone_reg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One test of a filter. A value equal to the limit passes.
+    """One test of a filter. A value equal to the limit passes."""
 
-    Attributes:
-        name: the second half of a drop's reason, STAGE:NAME, such as "too_few_words".
-        limit: the threshold that the measured value is compared with.
-        side: "min": a smaller value fails. "max": a greater value fails. "other": the stage decides by itself.
-        option: the option that holds the limit, for `inspect --sweep STAGE.OPTION`; "" without one.
-    """
-
-    name: str
-    limit: float
+    name: str  # the second half of a drop's reason, STAGE:NAME, such as "too_few_words"
+    limit: float  # the threshold that the measured value is compared with
+    # "min": a smaller value fails. "max": a greater value fails. "other": the stage decides by itself.
     side: Literal["min", "max", "other"] = "other"
-    option: str = ""
+    option: str = ""  # the option that holds the limit, for `inspect --sweep STAGE.OPTION`; "" without one
 
     def failed(self, measured: np.ndarray) -> np.ndarray:
         """Where `measured` (num_docs,) fails, bool. Raises StageError for side "other"."""
@@ -167,24 +159,21 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilterResult:
-    """The decisions of a filter, one entry per document.
+    """The decisions of a filter, one entry per document."""
 
-    Attributes:
-        keep: (num_docs,) bool.
-        rule: (num_docs,) int16, the index in `Filter.rules()` of the first rule that the document fails; -1 if kept.
-        value: (num_docs,) float64, the value that this rule measured; if kept, the filter's score or NaN.
-        limit: (num_docs,) float64, thresholds that differ by document; None: `Rule.limit` holds for all.
-        measured: per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`.
-        columns: new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of `counts`.
-        findings: of a filter with `searched_lists`: what it found in which document, in the schema `findings.FOUND`.
-    """
-
-    keep: np.ndarray
+    keep: np.ndarray  # (num_docs,) bool
+    # (num_docs,) int16, the index in `Filter.rules()` of the first rule that the document fails; -1 if kept
     rule: np.ndarray
+    # (num_docs,) float64, the value that this rule measured; if kept, the filter's score or NaN
     value: np.ndarray
+    # (num_docs,) float64, thresholds that differ by document; None: `Rule.limit` holds for all
     limit: np.ndarray | None = None
+    # per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`
     measured: tuple[np.ndarray, ...] = ()
+    # new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of
+    # `counts`
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    # of a filter with `searched_lists`: what it found in which document, in the schema `findings.FOUND`
     findings: pa.RecordBatch | None = None
 
     @classmethod

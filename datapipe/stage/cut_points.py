@@ -8,8 +8,6 @@ They are a column of lists, ascending. The engine adds and moves them when it ap
 spans take a cut point as the end of a document (`DocumentBatch.parts`). Nothing else reads them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

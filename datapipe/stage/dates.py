@@ -6,17 +6,13 @@ Text is ISO 8601 in the extended format, from a year on. A missing month or day 
 midnight. Fractions of a second are cut off, and a time without a zone is UTC. Other text is null.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
 
-EPOCH_S = 719_162 * 86_400
-"""Seconds from 0001-01-01 to 1970-01-01."""
-
+EPOCH_S = 719_162 * 86_400  # seconds from 0001-01-01 to 1970-01-01
 _ISO = (
     r"^\s*(?P<year>\d{4})(?:-(?P<month>\d{2})(?:-(?P<day>\d{2})(?:[T ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})"
     r"(?:[.,]\d*)?)?\s*(?:[Zz]|(?P<sign>[+-])(?P<zone_hour>\d{2}):?(?P<zone_minute>\d{2})?)?)?)?)?\s*$"

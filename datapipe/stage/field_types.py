@@ -25,9 +25,7 @@ import pyarrow as pa
 
 from datapipe.errors import UserError
 
-MIXED = pa.string()
-"""Text of JSON values of several types. Strings alone are large strings."""
-
+MIXED = pa.string()  # text of JSON values of several types. Strings alone are large strings.
 DECLARED: Mapping[str, pa.DataType] = {
     "string": pa.large_string(),
     "bool": pa.bool_(),
@@ -39,9 +37,7 @@ DECLARED: Mapping[str, pa.DataType] = {
 }
 """What `types` of a source declares: json is the JSON text of a value, as a string."""
 
-_MOST_MEMBERS = 1000
-"""Members of an object above which it is kept as text: its keys are data."""
-
+_MOST_MEMBERS = 1000  # Members of an object above which it is kept as text: its keys are data
 _MOST_LEVELS = 16
 _UTC = ("UTC", "Etc/UTC", "+00:00", "Z", "GMT")
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())

@@ -6,8 +6,6 @@ A task writes at most `MOST_OF_DOCUMENT` findings of a document, and beyond thos
 of each entry: its file is bounded, and every entry that was found is in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

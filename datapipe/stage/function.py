@@ -19,8 +19,6 @@ Parameters after it are options, checked by their annotations. Other columns are
 Memory is bounded by the records of one batch.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import typing

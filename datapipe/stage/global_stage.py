@@ -5,8 +5,6 @@
 The stage emits rows, the engine shuffles them by key, and `reduce` handles each partition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -27,8 +27,6 @@ A document without a number or date ranks last, for either end. Text is read as 
 bits, without arithmetic on floats, so they are equal on every machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-UNKNOWN = "unknown"
-"""The name of no licence, in lists of allowed ones and in counts."""
-
+UNKNOWN = "unknown"  # the name of no licence, in lists of allowed ones and in counts
 _MOST_CHARS = 300
 """Longer text is no expression. The longest of GitHub and the Stack v2 have about a hundred."""
 

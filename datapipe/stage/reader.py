@@ -29,33 +29,23 @@ _LEAST_FILE_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """An input file as planning sees it.
+    """An input file as planning sees it."""
 
-    Attributes:
-        url: the URL that `storage.open_input` opens.
-        path: relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
-        num_bytes: size as stored.
-        stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
-        compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
-        row_groups: (num_rows, num_bytes) of each unit at which the file can be cut, as in Parquet (`Reader.probe`).
-        has_members, is_one_text: whether a compressed file can be cut at members, and whether the file cannot be cut at all,
-            as a JSON array and UTF-16 cannot (`Reader.probe_large`).
-        schema: of a format that has one, without metadata. Tasks do without it.
-        damage: why nothing of the file can be read; empty for any other file.
-        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
-            known. A task that reads the file checks them, and they enter no fingerprint.
-    """
-
-    url: str
-    path: str
-    num_bytes: int
-    stamp: str
-    compression: str | None = None
+    url: str  # the URL that `storage.open_input` opens
+    path: str  # relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
+    num_bytes: int  # size as stored
+    stamp: str  # changes with the content: mtime in ns, ETag, or a digest of the content
+    compression: str | None = None  # "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending
+    # (num_rows, num_bytes) of each unit at which the file can be cut, as in Parquet (`Reader.probe`)
     row_groups: tuple[tuple[int, int], ...] = ()
+    # has_members, is_one_text: whether a compressed file can be cut at members, and whether the file cannot
+    # be cut at all, as a JSON array and UTF-16 cannot (`Reader.probe_large`)
     has_members: bool = False
     is_one_text: bool = False
-    schema: pa.Schema | None = None
-    damage: str = ""
+    schema: pa.Schema | None = None  # of a format that has one, without metadata. Tasks do without it.
+    damage: str = ""  # why nothing of the file can be read; empty for any other file
+    # mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where
+    # they are not known. A task that reads the file checks them, and they enter no fingerprint.
     mtime_ns: int | None = None
     ctime_ns: int | None = None
 
@@ -88,24 +78,21 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldNames:
-    """Which fields of the input become which columns.
+    """Which fields of the input become which columns."""
 
-    Attributes:
-        text, id: the fields of the text and of the id. Dots reach into objects, `content.text`; else it is a key of this name.
-            A document without an id gets SOURCE/PATH:POSITION.
-        columns: by column the field that it is made of; empty where columns have the names of their fields.
-        types: by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that meets
-            values of another type may use it; the engine converts the values of readers.
-        declared: by field the name of the type that the mixture declares.
-        replaces_surrogates: whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one.
-    """
-
+    # text, id: the fields of the text and of the id. Dots reach into objects, `content.text`; else it is a
+    # key of this name. A document without an id gets SOURCE/PATH:POSITION.
     text: str = "text"
     id: str = "id"
     keep: tuple[str, ...] = ()
+    # whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one
     replaces_surrogates: bool = False
+    # by column the field that it is made of; empty where columns have the names of their fields
     columns: Mapping[str, str] = field(default_factory=dict)
+    # by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that
+    # meets values of another type may use it; the engine converts the values of readers.
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    # by field the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> list[Any]:
@@ -116,45 +103,34 @@ class FieldNames:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejected:
-    """Input that is no document: a bad line, or the unread rest of a broken file.
-
-    Attributes:
-        error: what was found and what was expected, in one sentence.
-        excerpt: its first bytes, at most 4 KiB.
-        is_file_damage: whether an unknown number of documents of the file is lost. The run counts such files
-            (`max_unreadable_files`).
-    """
+    """Input that is no document: a bad line, or the unread rest of a broken file."""
 
     position: int
-    error: str
-    excerpt: bytes = b""
+    error: str  # what was found and what was expected, in one sentence
+    excerpt: bytes = b""  # its first bytes, at most 4 KiB
+    # whether an unknown number of documents of the file is lost. The run counts such files
+    # (`max_unreadable_files`).
     is_file_damage: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadBatch:
-    """Documents as columns, and rejected input, both in the order of the file.
+    """Documents as columns, and rejected input, both in the order of the file."""
 
-    Attributes:
-        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the offset
-            of a member in the stored file, shifted by 24 bits, plus the byte or the number in it.
-        content: (num_docs,) without nulls: the texts, large_string, or the pages of a reader of pages, large_binary.
-        ids: (num_docs,) large_string; null for a document without an id.
-        extra: kept fields by name, (num_docs,) each.
-        wider: by field, the type of values that do not fit into `FieldNames.types`, and whose column is empty. The source is
-            then read with a wider type.
-        passed_over: records that are no documents by the meaning of the format, counted by kind, such as "request".
-        input_bytes: bytes of decompressed input that this batch accounts for.
-    """
-
+    # (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the
+    # offset of a member in the stored file, shifted by 24 bits, plus the byte or the number in it
     positions: np.ndarray
+    # (num_docs,) without nulls: the texts, large_string, or the pages of a reader of pages, large_binary
     content: pa.Array
-    ids: pa.Array
-    extra: Mapping[str, pa.Array] = field(default_factory=dict)
+    ids: pa.Array  # (num_docs,) large_string; null for a document without an id
+    extra: Mapping[str, pa.Array] = field(default_factory=dict)  # kept fields by name, (num_docs,) each
+    # by field, the type of values that do not fit into `FieldNames.types`, and whose column is empty. The
+    # source is then read with a wider type.
     wider: Mapping[str, pa.DataType] = field(default_factory=dict)
     rejected: tuple[Rejected, ...] = ()
+    # records that are no documents by the meaning of the format, counted by kind, such as "request"
     passed_over: Mapping[str, int] = field(default_factory=dict)
-    input_bytes: int = 0
+    input_bytes: int = 0  # bytes of decompressed input that this batch accounts for
 
     @classmethod
     def of_rejected(cls, *rejected: Rejected) -> ReadBatch:

@@ -5,8 +5,6 @@ reduces a range of hashes, which the engine chooses from committed sizes: its me
 the output does not depend on the borders of the ranges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,33 +50,29 @@ OPEN_SCHEMA = full_schema(hash=pa.uint64())
 class Exchange:
     """An exchange of rows by hash, and the call of `reduce` on each partition.
 
-    The first column of every table is `hash` uint64: it decides the partition. Rows are sorted by all
-    columns of integers and keys, from left to right; columns of other types must be functions of these.
-
-    Attributes:
-        name: what it does, in lower case and hyphens: "match", "cluster". Its step is STAGE/NAME.
-        inputs: the tables it reads: emitted tables, or outputs of earlier exchanges.
-        outputs: the tables it writes, with their schemas. Rows of several exchanges add up.
-        rounds: the largest number of repetitions. From the second round on, an input that is also an
-            output holds the rows of the round before. The exchange ends after a round that writes no
-            row to the table `open`, and the run fails if `rounds` do not suffice.
-        group: the columns that documents must share to be compared, a prefix of the sorted columns of
-            the largest table.
-        old_beside: inputs of a join: a reference row counts only where one of these tables has a new
-            row with its hash, so the engine leaves out most others. (): every reference row counts.
-        neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it,
-            after the first row of the group.
-        at_once_bytes: inputs up to this size are reduced by one call of `reduce_at_once`, without
-            rounds. 0: never. None: up to half of `execution.bucket_bytes`.
+    The first column of every table is `hash` uint64: it decides the partition. Rows are sorted by all columns
+    of integers and keys, from left to right; columns of other types must be functions of these.
     """
 
-    name: str
-    inputs: tuple[str, ...]
+    name: str  # what it does, in lower case and hyphens: "match", "cluster". Its step is STAGE/NAME.
+    inputs: tuple[str, ...]  # the tables it reads: emitted tables, or outputs of earlier exchanges
+    # the tables it writes, with their schemas. Rows of several exchanges add up.
     outputs: Mapping[str, pa.Schema]
+    # the largest number of repetitions. From the second round on, an input that is also an output holds the
+    # rows of the round before. The exchange ends after a round that writes no row to the table `open`, and
+    # the run fails if `rounds` do not suffice.
     rounds: int = 1
+    # the columns that documents must share to be compared, a prefix of the sorted columns of the largest
+    # table
     group: tuple[str, ...] = ("hash",)
+    # inputs of a join: a reference row counts only where one of these tables has a new row with its hash, so
+    # the engine leaves out most others. (): every reference row counts.
     old_beside: tuple[str, ...] = ()
+    # whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row
+    # of the group
     neighbours: bool = False
+    # inputs up to this size are reduced by one call of `reduce_at_once`, without rounds. 0: never. None: up
+    # to half of `execution.bucket_bytes`.
     at_once_bytes: int | None = 0
 
     @property

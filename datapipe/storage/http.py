@@ -52,8 +52,7 @@ _BUSY = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=8, longest_asked_s
 
 _MOST_REDIRECTS = 5
 _KEPT_CONNECTIONS = 32
-_LEAST_LEFT_BYTES = 64 << 10
-"""Of an answer, below which its rest is read to keep the connection."""
+_LEAST_LEFT_BYTES = 64 << 10  # of an answer, below which its rest is read to keep the connection
 _BUSY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE, _REFUSED = frozenset({404, 410}), frozenset({401, 403, 407})
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")

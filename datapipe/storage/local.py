@@ -30,21 +30,16 @@ def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileState:
-    """Facts about a file, local or remote; those that its file system lacks are None.
-
-    Attributes:
-        mtime_ns: time of the last change of the content, which any program can set. Whole seconds of a web server, and of an
-            object that was opened: some stores list fractions of a second and leave them out then.
-        ctime_ns: time of the last change of content, metadata or name, which no program can set back.
-        inode: (device, inode), which another file at the same path does not have.
-        etag: of an object, or of a file on a web server, with its quotes.
-    """
+    """Facts about a file, local or remote; those that its file system lacks are None."""
 
     num_bytes: int
+    # time of the last change of the content, which any program can set. Whole seconds of a web server, and of
+    # an object that was opened: some stores list fractions of a second and leave them out then.
     mtime_ns: int | None = None
+    # time of the last change of content, metadata or name, which no program can set back
     ctime_ns: int | None = None
-    inode: tuple[int, int] | None = None
-    etag: str | None = None
+    inode: tuple[int, int] | None = None  # (device, inode), which another file at the same path does not have
+    etag: str | None = None  # of an object, or of a file on a web server, with its quotes
 
     @classmethod
     def local(cls, status: os.stat_result) -> Self:

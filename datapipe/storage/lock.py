@@ -44,9 +44,7 @@ PENDING_DELETIONS = "work/deleting-"
 PROBE = "work/probe-"
 """Begins the names of files that read the clock of a store or show that a node sees OUTPUT."""
 
-LEASE_S = 60.0
-"""Seconds without a renewal until another run may take the output."""
-
+LEASE_S = 60.0  # seconds without a renewal until another run may take the output
 _RENEW_S = 15.0
 _RETRY_S = 3.0
 _MOST_CONFLICTS = 3
@@ -63,12 +61,9 @@ def exclusive(root: Root) -> OutputLock:
 
 
 class OutputLock:
-    """The lock of an output on a local disk, which a paused process keeps.
+    """The lock of an output on a local disk, which a paused process keeps."""
 
-    Attributes:
-        pending_deletions: paths that a run which lost the output may still be deleting.
-    """
-
+    # paths that a run which lost the output may still be deleting
     pending_deletions: frozenset[str] = frozenset()
 
     def __init__(self, root: Root) -> None:

@@ -40,8 +40,7 @@ from datapipe.storage.written import OutputStream, chunks_checksum
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
-_REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4
-"""Of an object that is read as a whole."""
+_REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4  # of an object that is read as a whole
 
 
 def is_remote(url: str) -> bool:

@@ -26,9 +26,7 @@ from datapipe.errors import UserError
 from datapipe.stage.decoding import BOM, COMPRESSION_OF_ENDING, BrokenStreamError, decoded
 
 _JSON_ENDINGS, _PARQUET_ENDINGS = (".jsonl", ".json", ".ndjson"), (".parquet", ".pq")
-_LOOKED_AT = 100
-"""Records whose fields are looked at."""
-
+_LOOKED_AT = 100  # Records whose fields are looked at
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("question", "query", "problem", "prompt", "goal", "premise", "sentence", "ctx", "input", "instruction"),

@@ -66,24 +66,18 @@ class Wholes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """The tables that documents are searched with.
-
-    Attributes:
-        set_of: (num_items,) int64, the benchmark of each item; items are counted over all benchmarks.
-        table: keys of n-grams, tails and questions.
-        postings: the items of each n-gram; of `coverage` the spellings of items.
-        item_of, totals: (num_spellings,) int64, of each posting's number the item, and the sum of all weights.
-        undetectable: (num_items,) bool.
-    """
+    """The tables that documents are searched with."""
 
     sets: tuple[EvaluationSet, ...]
+    # (num_items,) int64, the benchmark of each item; items are counted over all benchmarks
     set_of: np.ndarray
-    table: word_runs.GramTable
-    postings: Postings
+    table: word_runs.GramTable  # keys of n-grams, tails and questions
+    postings: Postings  # the items of each n-gram; of `coverage` the spellings of items
+    # item_of, totals: (num_spellings,) int64, of each posting's number the item, and the sum of all weights
     item_of: np.ndarray
     totals: np.ndarray
     wholes: Wholes
-    undetectable: np.ndarray
+    undetectable: np.ndarray  # (num_items,) bool
 
     @property
     def num_grams(self) -> int:

@@ -4,8 +4,6 @@ matches of n-grams   ─▶  those of items that have an own match in the docume
 matches of questions ─▶  with their answers behind them ────────────────────────┴▶ hits  ─▶  findings
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

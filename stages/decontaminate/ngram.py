@@ -19,8 +19,6 @@ examples and measurements. `datapipe inspect OUTPUT --contamination` prints cont
 which item was found in which document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property

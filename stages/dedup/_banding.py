@@ -17,8 +17,6 @@ them.
 | pairs of web pages labelled by people | recall | 0.72 | 0.69 | 0.63 |
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The options and rows that stages which cut text have in common: which copy is kept, the share of
 a document that may be cut."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,9 +11,7 @@ from datapipe import columns
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CUT_SCHEMA, source_rank
 
-RULE = "repeated"
-"""The rule of drops, and of cuts where a stage cuts one unit alone."""
-
+RULE = "repeated"  # the rule of drops, and of cuts where a stage cuts one unit alone
 RemovedShare = Annotated[
     float,
     Field(ge=0, le=1, description="Greatest share of a document's bytes that is cut; above it, the document is dropped."),

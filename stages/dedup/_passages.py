@@ -5,8 +5,6 @@ batch  ->  anchors    one row a selected gram: its hash, the hash of its span, a
        ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ candidates  ->  candidate_windows  ->  windows     the windows of these spans, b
 windows     ->  cut_repeated       ->  cuts        all but the first of equal (hash, check)
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

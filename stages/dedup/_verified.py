@@ -7,8 +7,6 @@ pairs would drop are kept; stars alone keep up to 4 %. Two reference documents a
 to one of them is dropped either way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

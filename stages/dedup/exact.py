@@ -10,8 +10,6 @@ characters: soft hyphens, joiners, zero-width spaces, byte order marks, variatio
 the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

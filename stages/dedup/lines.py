@@ -16,8 +16,6 @@ CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines w
 C4 (Raffel et al. 2020) keeps one page for each line in lower case. A line whose first copy is in a dropped document is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

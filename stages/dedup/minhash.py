@@ -22,8 +22,6 @@ A document of fewer words than one n-gram is compared with documents of the same
 none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal

@@ -20,8 +20,6 @@ document, so a second pass finds nothing. For each byte of text (20 MB of web pa
 with windows of 50 tokens, 3.6 of 100 bytes, 6.8 of 50 bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

@@ -12,8 +12,6 @@ are valid UTF-8, otherwise by the detector's answer. One bad byte makes a detect
 or Korean page, so it is asked again without the bad bytes of each such charset that has few of them.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Callable, Iterator
@@ -69,8 +67,7 @@ _CHARSET = re.compile(rb"charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))")
 _XML = re.compile(rb"<\?xml[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)[\"']")
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 
-Detector = Callable[[bytes], str]
-"""The label of the charset that some bytes probably have."""
+Detector = Callable[[bytes], str]  # the label of the charset that some bytes probably have
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ found some words, the later tries do not see hidden elements, dialogs, notices o
 and footers.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import re
@@ -50,9 +48,7 @@ FEW_WORDS, SMALL_SHARE, LEAST_SHARE = 100, 0.1, 0.05
 ALL_OF_PAGE = 0.9
 """The share of a page from which on trafilatura's text counts as the whole page, menus and all. It does not replace a text."""
 
-SOME_WORDS = 5
-"""Words below which a text counts as none: "Loading", "Skip to content"."""
-
+SOME_WORDS = 5  # words below which a text counts as none: "Loading", "Skip to content"
 LOST_WORDS = 300
 """Words that a page shows beyond its main text, below which trafilatura is not asked. With words of links among them, F1 on
 pages of seven kinds would be 0.002 better, and crawl pages would take a quarter more time."""
@@ -73,9 +69,7 @@ _BOILERPLATE = ", ".join(
 )
 """No main text where another text was found. React shows the parts of a page that it streams as `<div hidden id="S:0">`."""
 
-_MANY_CHARACTERS = 2_000
-"""Characters of a text whose words are not counted: it has enough."""
-
+_MANY_CHARACTERS = 2_000  # characters of a text whose words are not counted: it has enough
 _MOST_READ = 20
 """How often the text of a page is read at most for boilerplate: elements inside each other are read once for each."""
 
@@ -123,18 +117,12 @@ _NUMERIC = re.compile(r"&#(?:[xX]0*([0-9a-fA-F]{1,6})|0*([0-9]{1,7}));?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A page that is parsed: without lone surrogates and NULs, its formulas as LaTeX.
-
-    Attributes:
-        tree: resiliparse's HTMLTree. Only `auto` changes it.
-        shown: all text that the tree shows, menus and all, white space collapsed.
-        cost: of its tags.
-    """
+    """A page that is parsed: without lone surrogates and NULs, its formulas as LaTeX."""
 
     html: str
-    tree: Any
-    shown: str
-    cost: int
+    tree: Any  # resiliparse's HTMLTree. Only `auto` changes it.
+    shown: str  # all text that the tree shows, menus and all, white space collapsed
+    cost: int  # of its tags
 
 
 class Found(NamedTuple):

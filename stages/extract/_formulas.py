@@ -12,8 +12,6 @@ rest of a paragraph behind an `<msup>` that is not closed, stands behind it. Com
 joined.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The title, language and licence of a page, and its directives for robots."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 
@@ -18,18 +16,14 @@ _PUBLIC_DOMAIN = {"zero": "cc0", "mark": "cc-pdm"}
 
 
 class Marks(NamedTuple):
-    """The columns that come out of a page beside its text; None where it has none.
-
-    Attributes:
-        html_lang: the attribute `lang` of `<html>`, as written.
-        license: the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their SPDX
-            names in lower case; others by their address. Several with ", ".
-        robots: the directives of `<meta name=robots>` in lower case, with ", ": "noindex, noai".
-    """
+    """The columns that come out of a page beside its text; None where it has none."""
 
     title: str | None = None
-    html_lang: str | None = None
+    html_lang: str | None = None  # the attribute `lang` of `<html>`, as written
+    # the licence that `rel=license` names, or else the Creative Commons licences that are linked to, by their
+    # SPDX names in lower case; others by their address. Several with ", ".
     license: str | None = None
+    # the directives of `<meta name=robots>` in lower case, with ", ": "noindex, noai"
     robots: str | None = None
 
 

@@ -4,17 +4,13 @@ Presentation MathML as the elements of MathML Core have it. Greek letters are fo
 alphabets by their compatibility forms; signs without a command stay as they are, which LaTeX engines of today read.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
 
 _TOKENS, _UNSEEN = ("mi", "mn", "mo", "mtext", "ms"), ("annotation", "annotation-xml", "mphantom", "none", "mprescripts")
-_DEEPEST = 100
-"""Levels of elements below which a formula is taken as its characters."""
-
+_DEEPEST = 100  # Levels of elements below which a formula is taken as its characters
 _COMMANDS = r"""
     · cdot ⋅ cdot × times ÷ div ± pm ∓ mp ∘ circ ⊕ oplus ⊗ otimes ∑ sum ∏ prod ∫ int ∬ iint ∮ oint ⋃ bigcup ⋂ bigcap ∪ cup ∩ cap
     ∈ in ∉ notin ∋ ni ⊂ subset ⊆ subseteq ⊃ supset ⊇ supseteq ∅ emptyset ∖ setminus ≤ le ≥ ge ≠ ne ≈ approx ≡ equiv ∼ sim ≅ cong

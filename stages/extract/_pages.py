@@ -1,7 +1,5 @@
 """One page after the other: measured, decoded, parsed, or read without a parser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from html import unescape

@@ -21,8 +21,6 @@ Columns that come out, null where a page says nothing: those of `Marks`. The col
 one of the HTTP header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar

@@ -6,8 +6,6 @@
 Of those no more than `_PARTS` times the characters that are read are normalized.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +16,8 @@ from datapipe.columns import compute as pc
 from datapipe.kernels.text.normalize import find_unstable
 from datapipe.kernels.text.unicode_classes import composition_table, plain_sizes, prefix_stops
 
-_PARTS = 4
-"""The most code points that NFC makes one of (U+1F82 of four), by the data of Unicode."""
-
-_SURPLUS = 32
-"""Code points beyond the span, so that the last character of the span is whole."""
+_PARTS = 4  # the most code points that NFC makes one of (U+1F82 of four), by the data of Unicode
+_SURPLUS = 32  # Code points beyond the span, so that the last character of the span is whole
 
 
 class Spans(NamedTuple):

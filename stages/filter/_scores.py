@@ -1,7 +1,5 @@
 """The score that a classifier gives to texts: the probability of one label, or the number that it predicts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

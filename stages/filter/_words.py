@@ -1,7 +1,5 @@
 """The words of a batch by the rule that the option `words` of a filter names."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from datapipe.kernels.text.words import Words

@@ -31,8 +31,6 @@ On 3,687 English documents all decisions equal those of datatrove 0.10.1, and al
 characters at which `str.splitlines` ends a line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal

@@ -17,8 +17,6 @@ chosen by a keyed hash. The report publishes the threshold. DCLM (Li et al. 2024
 its pages by a fastText model; Nemotron-CC (Su et al. 2024, arXiv 2412.02595) takes the highest score of several models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

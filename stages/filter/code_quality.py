@@ -19,8 +19,6 @@ A line ends at a newline and is measured with its white space and carriage retur
 Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a least share drops it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

@@ -11,8 +11,6 @@ searched anywhere in the value. A document without a value is in no list and mat
 otherwise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal

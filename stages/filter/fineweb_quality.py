@@ -17,8 +17,6 @@ A value equal to a limit passes. A document without lines fails the rule `empty`
 datatrove 0.10.1 on 3,526 real documents with the profile `datatrove`: all decisions are equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

@@ -18,8 +18,6 @@ in every script that separates words by spaces. `language` takes the thresholds 
 (`_thresholds/fineweb2.py`). On 740 documents all decisions of `dclm` equal those of DCLM's program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

@@ -24,8 +24,6 @@ FineWeb-2. All decisions equal those of datatrove 0.10.1 on 2,480 web documents,
 line ends 154 of 250 of `datatrove` differ: put `normalize.unicode` before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

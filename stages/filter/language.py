@@ -24,8 +24,6 @@ Texts are read in NFC, the form that the models know: of Korean sentences in NFD
 ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Characters are code points, bytes are bytes of UTF-8, words are separated by white space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ compared by a name: "Public Domain" is LicenseRef-public-domain (`datapipe/stage
 this stage first in each source with a `license_field`, or where a source names it, without options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

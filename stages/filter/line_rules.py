@@ -27,8 +27,6 @@ DCLM counts the white space around a line among its characters. Its rules, rewri
 on 3,684 of 3,687 documents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal

@@ -16,8 +16,6 @@ words; in scripts without spaces, such as Chinese and Thai, it matches anywhere.
 letters) are not found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

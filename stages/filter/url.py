@@ -19,8 +19,6 @@ datapipe contains no list. Published are UT1 (Université Toulouse Capitole), ca
 RefinedWeb uses; LDNOOBW of words; and all three kinds of words of DCLM (`baselines/mappers/banlists`) and datatrove.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -4,8 +4,6 @@ Line ends and control characters come first, since a control character between a
 stage is idempotent. A survey finds the documents with a character that might change: only those are normalized.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,8 +1,6 @@
 """What the readers of Parquet and Arrow have in common: splits of row groups, which Arrow calls
 record batches, and damage of the content, as distinct from failures of the storage."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +14,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.decoding import HEAD_BYTES, lfs_pointer
 from stages.read._parquet_columns import field_names, has_field
 
-BATCH_ROWS = 8192
-"""Most rows of a batch."""
-
+BATCH_ROWS = 8192  # most rows of a batch
 BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, each seen with random bytes flipped: thrift and IPC errors are OSErrors."""
 

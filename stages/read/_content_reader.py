@@ -1,7 +1,5 @@
 """The base of readers of compressed content: how much memory its decompression may take."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from datapipe.stage import Reader

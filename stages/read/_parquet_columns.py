@@ -3,8 +3,6 @@
 A dot in the name of a field selects a member of a struct, unless a column has that very name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ A header line has address, date and length in their places, counted from the rig
 damage the next such line is searched.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import ClassVar

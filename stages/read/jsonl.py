@@ -7,8 +7,6 @@ begins, shifted by 24 bits, plus the byte in the content of this member. It does
 few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Plain text: one document a file, plain or in an archive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

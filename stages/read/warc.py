@@ -1,7 +1,5 @@
 """WARC: the pages of a crawl as servers sent them, `response` and `resource` records; ISO 28500."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from stages.read._archives.archive import PageReader

@@ -7,8 +7,6 @@ member with its text begins in the decompressed archive. Memory is one sample, o
 most `_MOST_NAMES`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -158,8 +156,7 @@ class _Names:
         )
 
 
-_Value = tuple[str | None, int]
-"""A kept value as text, and its first byte as JSON writes it."""
+_Value = tuple[str | None, int]  # A kept value as text, and its first byte as JSON writes it
 
 
 class _NotTextError(Exception):

@@ -1,7 +1,5 @@
 """WET: the plain text of pages, as Common Crawl extracts it; `conversion` records of WARC files, one for each page."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from stages.read._archives.archive import ArchiveReader, Document

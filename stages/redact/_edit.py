@@ -4,8 +4,6 @@ A replacement may expose a span that the replaced text hid: the word "version" b
 again, at most three times, which makes the stage idempotent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, Literal

@@ -5,8 +5,6 @@ Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` an
 `useDefault = false`. All rules of gitleaks 8 itself can be read. Paths and commits have no effect: `datapipe plan` names them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

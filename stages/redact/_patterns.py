@@ -6,8 +6,6 @@ RE2 takes linear time for one match, so no pattern hangs, and it reads what gitl
 match one character, or else a whole text, still takes quadratic time on a text made for it: 90 kB take four seconds.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import re

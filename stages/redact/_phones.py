@@ -5,8 +5,6 @@ this length. A number that is known by its shape alone, or of another region, mu
 Where a part of a candidate is valid, that part is the number. A reading takes about 40 µs in Python; results are cached.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

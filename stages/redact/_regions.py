@@ -9,8 +9,6 @@ Countries of the URL and of tags are `main`, without one the first country of th
 that are sold as generic; `rules/regions.txt` has these, and the countries of other domains and of languages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache

@@ -5,8 +5,6 @@ rules/secrets.toml ─▶ forms, names ─┐
 FILE.toml ─▶ patterns ──────────────┘
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib

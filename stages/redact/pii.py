@@ -21,8 +21,6 @@ The replacement of a span is a function of its bytes, the name of the stage and 
 changes nothing; with `replace: delete`, text that moves together may form a new span.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 

@@ -24,8 +24,6 @@ of a value without quotes the rest behind one of "<", ">", "|", a quote or a bac
 **Copies** of a secret in its document are replaced too, if it has 12 characters and does not read like a word.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -48,8 +46,7 @@ _Forms = Literal["npm", "pypi", "jwt", "google_oauth", "private_key", "assignmen
 _Issuers = Literal["artifactory", "atlassian", "digitalocean", "discord", "facebook", "grafana", "hashicorp", "heroku"]
 _OtherIssuers = Literal["mailchimp", "sendgrid", "sentry", "shopify", "square", "telegram", "twilio"]
 Kind = Literal[_Platforms, _Forms, _Issuers, _OtherIssuers, "other", "custom"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The kinds of secrets, in the order of their numbers."""
+KINDS: tuple[Kind, ...] = get_args(Kind)  # the kinds of secrets, in the order of their numbers
 
 
 class Secrets(Redacting):

@@ -12,12 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-ASK_AGAIN_S = 60.0
-"""Pause after which a node that lacked something is asked again."""
-
-NOTICE_S = 60.0
-"""A node gets no tasks for so long after SIGTERM; a drained node is gone by then."""
-
+ASK_AGAIN_S = 60.0  # Pause after which a node that lacked something is asked again
+NOTICE_S = 60.0  # A node gets no tasks for so long after SIGTERM; a drained node is gone by then
 SLOW_S = 15.0
 """Seconds after which a node without an answer is reported; it gets tasks once it has answered."""
 
@@ -26,22 +22,15 @@ _MOST_NAMED = 5
 
 @dataclass(slots=True)
 class Node:
-    """A node that is alive.
-
-    Attributes:
-        resources: of the idle node, by Ray's names.
-        lacks: in words; None before it has answered.
-        asked_at: when it was asked last, or its answer came; None while it is to be asked.
-        is_slow: whether its missing answer was reported.
-    """
+    """A node that is alive."""
 
     node_id: str
     address: str
-    resources: Mapping[str, float]
-    lacks: Sequence[str] | None = None
-    asked_at: float | None = None
+    resources: Mapping[str, float]  # of the idle node, by Ray's names
+    lacks: Sequence[str] | None = None  # in words; None before it has answered
+    asked_at: float | None = None  # when it was asked last, or its answer came; None while it is to be asked
     leaves_until: float = 0.0
-    is_slow: bool = False
+    is_slow: bool = False  # whether its missing answer was reported
 
     @property
     def name(self) -> str:

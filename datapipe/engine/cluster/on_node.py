@@ -40,9 +40,7 @@ _SOURCE = "source of datapipe"
 _INSTALLED = ("datapipe", "stages")
 """Packages that every node has. Every other package that defines a stage is shipped."""
 
-_MAY_BE_OF_THE_NODE = frozenset({"infrastructure", "task", "user"})
-"""Kinds of failure."""
-
+_MAY_BE_OF_THE_NODE = frozenset({"infrastructure", "task", "user"})  # kinds of failure
 _THREADS = 8
 
 LEAST_FREE_BYTES = 16 << 20
@@ -80,8 +78,7 @@ class Order:
     limits: ExecutionSpec
 
 
-_fit_for: set[str] = set()
-"""Probes of the runs that this process has checked its node for."""
+_fit_for: set[str] = set()  # Probes of the runs that this process has checked its node for
 
 
 def run_attempt(order: Order, send: Callable[[Report], bool]) -> Ended:

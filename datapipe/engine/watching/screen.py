@@ -16,12 +16,8 @@ from datapipe.report.layout import fitting, print_text
 
 _SHOWN = 8
 _SHOWN_LINES = 3  # the last of the run
-_KILLED = 3
-"""Exit status for a run that was killed, and so has none."""
-
-_SILENT_S = 45.0
-"""A run writes every few seconds, on an object store every 15."""
-
+_KILLED = 3  # Exit status for a run that was killed, and so has none
+_SILENT_S = 45.0  # A run writes every few seconds, on an object store every 15
 Status = Mapping[str, Any]
 
 

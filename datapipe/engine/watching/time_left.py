@@ -22,32 +22,24 @@ _SLOWEST, _FASTEST = 3.0, 1 / 3
 
 @dataclass(kw_only=True, slots=True)
 class StepState:
-    """What is known of one step.
-
-    Attributes:
-        planned: tasks; None while the step waits for others.
-        seconds: of its committed tasks, summed. running_s: of each running attempt.
-        estimate: of all its tasks; None for none.
-        kept: documents. bytes: of text that its tasks have read.
-        rows, stored_bytes: of the files that its tasks have written.
-        slowest_s, slowest: of the slowest committed task: its time, and the first digits of its fingerprint.
-        began: when this process first saw its tasks, in seconds of `time.monotonic`.
-        done_here, bytes_here: tasks that this process has committed, and the text that they have read.
-    """
+    """What is known of one step."""
 
     step: Step
-    planned: int | None
+    planned: int | None  # tasks; None while the step waits for others
     committed: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of its committed tasks, summed. running_s: of each running attempt.
     running_s: Sequence[float] = ()
-    estimate: StepCost | None = None
-    kept: int = 0
+    estimate: StepCost | None = None  # of all its tasks; None for none
+    kept: int = 0  # documents. bytes: of text that its tasks have read.
     bytes: int = 0
+    # rows, stored_bytes: of the files that its tasks have written
     rows: int = 0
     stored_bytes: int = 0
+    # slowest_s, slowest: of the slowest committed task: its time, and the first digits of its fingerprint
     slowest_s: float = 0.0
     slowest: str = ""
-    began: float | None = None
+    began: float | None = None  # when this process first saw its tasks, in seconds of `time.monotonic`
+    # done_here, bytes_here: tasks that this process has committed, and the text that they have read
     done_here: int = 0
     bytes_here: int = 0
 

@@ -40,9 +40,7 @@ def allocated_bytes(process_id: int) -> int:
     return sum(kilobytes(file, name) << 10 for file in files for name in ("RssAnon", "RssShmem"))
 
 
-BATCH_BYTES = 4 << 20
-"""Work that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
-
+BATCH_BYTES = 4 << 20  # Work that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`
 _NODE = socket.gethostname()
 
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
@@ -52,14 +50,11 @@ LONGEST_STEP_S = 5.0
 """The most that one update adds to a silence: the driver itself may have been stopped."""
 
 _TRACE_BYTES = 32 << 10
-_TRACE_S = 2.0
-"""How long a stalled worker may take to write its stacks."""
-
+_TRACE_S = 2.0  # how long a stalled worker may take to write its stacks
 _LONGEST_START_S = 120.0
 """A worker that imports its libraries may be silent for so long at least, on a busy machine."""
 
-_LONGEST_END_S = 10.0
-"""How long a killed process may take to end. It may wait for a dead disk."""
+_LONGEST_END_S = 10.0  # how long a killed process may take to end. It may wait for a dead disk.
 
 
 class WorkerProcess:

@@ -30,17 +30,12 @@ _REPORT_EVERY_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A message, and the supervisor that sent it.
+    """A message, and the supervisor that sent it."""
 
-    Attributes:
-        number: of the report: a new one shows that the supervisor lives.
-        started: when the process started, in ticks, which distinguishes it from a later one.
-    """
-
-    number: int
+    number: int  # of the report: a new one shows that the supervisor lives
     message: Message
     process_id: int
-    started: str
+    started: str  # when the process started, in ticks, which distinguishes it from a later one
 
 
 class ReportActor:
@@ -67,23 +62,16 @@ class ReportActor:
 
 @dataclass(slots=True)
 class RemoteAttempt:
-    """An attempt on another machine, as the driver knows it.
-
-    Attributes:
-        report: the latest; None while it waits for a node.
-        node: the name of the node, for display.
-        report_age_s: seconds since a new report came.
-        excluded: the ids of nodes that it was not sent to.
-        missing_resource: the reservation that no node of the cluster has, empty for none; missing_s: for how long.
-    """
+    """An attempt on another machine, as the driver knows it."""
 
     task: Task
     attempt: str
-    report: Report | None = None
+    report: Report | None = None  # the latest; None while it waits for a node
     node_id: str = ""
-    node: str = ""
-    report_age_s: float = 0.0
-    excluded: frozenset[str] = frozenset()
+    node: str = ""  # the name of the node, for display
+    report_age_s: float = 0.0  # seconds since a new report came
+    excluded: frozenset[str] = frozenset()  # the ids of nodes that it was not sent to
+    # the reservation that no node of the cluster has, empty for none; missing_s: for how long
     missing_resource: str = ""
     missing_s: float = 0.0
 

@@ -5,8 +5,6 @@ every time: this module yields all content before the damage and then raises `Br
 of another format than that of its name. Memory is bounded by a chunk and the state of the decompressor.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 

@@ -6,24 +6,19 @@ block of 4 MiB of LZ4, 8 MB of bzip2, and at most `_MOST_XZ_MEMORY` of xz.
 A Zstandard file may begin with a dictionary, in a frame without content (iipc warc-specifications, "WARC and Zstandard").
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from datapipe.stage.decoding.formats import MAGIC, BrokenStreamError
 from datapipe.stage.decoding.stored import StoredBytes
 
-MOST_WINDOW_BYTES = 128 << 20
-"""The default of Zstandard."""
-
+MOST_WINDOW_BYTES = 128 << 20  # the default of Zstandard
 _MOST_XZ_MEMORY = 256 << 20
 """`xz -9` takes 65 MiB to unpack. A file of a few bytes may ask for 4 GiB."""
 
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MOST_DICTIONARY_BYTES = 16 << 20
-_MOST_HEADER_BYTES = 18
-"""The longest header of a Zstandard frame (RFC 8878, 3.1.1.1)."""
+_MOST_HEADER_BYTES = 18  # the longest header of a Zstandard frame (RFC 8878, 3.1.1.1)
 
 
 def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) -> Callable[[], Any]:

@@ -1,7 +1,5 @@
 """What a file is by its first bytes: archives, text, pointers of Git LFS."""
 
-from __future__ import annotations
-
 import re
 from codecs import getincrementaldecoder
 

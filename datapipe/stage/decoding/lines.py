@@ -36,8 +36,7 @@ from datapipe.stage.reader import OFFSET_BITS, InputFile, OpenInput, Rejected, S
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
 _SMALL_BYTES = 4096
-_BLOCK_MEMBERS = 1 << 16
-"""The most members in which lines of a block begin."""
+_BLOCK_MEMBERS = 1 << 16  # the most members in which lines of a block begin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,5 @@
 """The stored bytes of an input file by their offset, read in large blocks."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A trained classifier of any kind: `open_classifier(path)` by the first bytes of the file, and its `scores(texts)`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ count) and the buckets that pruning left; the input matrix; the output matrix. A
 workers of a machine share its pages. Inconsistent files are refused, so that the kernels can trust the numbers.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct
@@ -21,16 +19,10 @@ from datapipe.errors import UserError
 
 MAGIC, _VERSIONS = 793712314, (11, 12)
 SUPERVISED = 3
-LABEL = b"__label__"
-"""The prefix of labels in the file."""
-
-NO_COUNT = 10**15
-"""fastText's count of a tree node without a count yet. All real counts are lower."""
-
+LABEL = b"__label__"  # the prefix of labels in the file
+NO_COUNT = 10**15  # fastText's count of a tree node without a count yet. All real counts are lower.
 LOSSES = range(1, 5)
-TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL = LOSSES
-"""The losses of training, as numbered in the file."""
-
+TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL = LOSSES  # the losses of training, as numbered in the file
 _CENTROIDS = 256
 _MOST_DIMENSIONS = 1 << 31
 _AFTER_WORD = 1 + 8 + 1  # the NUL, the count, the kind
@@ -50,38 +42,26 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dictionary:
-    """The words and labels of a model.
+    """The words and labels of a model."""
 
-    Attributes:
-        starts, stops: (num_entries,) int64, in the file.
-        kinds: (num_entries,) uint8, 1 for labels.
-        num_words: the number of words; the entries after them are labels.
-        counts: (num_labels,) int64, the occurrences of each label in training.
-        pruned: (num_left, 2) int32, the buckets that pruning left and their rows after the words; None without pruning.
-    """
-
+    # starts, stops: (num_entries,) int64, in the file
     starts: np.ndarray
     stops: np.ndarray
-    kinds: np.ndarray
-    num_words: int
-    counts: np.ndarray
+    kinds: np.ndarray  # (num_entries,) uint8, 1 for labels
+    num_words: int  # the number of words; the entries after them are labels
+    counts: np.ndarray  # (num_labels,) int64, the occurrences of each label in training
+    # (num_left, 2) int32, the buckets that pruning left and their rows after the words; None without pruning
     pruned: np.ndarray | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """Rows of float32: dense (num_rows, dim), or `centroids[codes]` times `norms`, and dense is (0, dim).
-
-    Attributes:
-        codes: (num_rows, parts) uint8.
-        centroids: (parts, 256, dim of a part) float32.
-        norms: (num_rows,) float32.
-    """
+    """Rows of float32: dense (num_rows, dim), or `centroids[codes]` times `norms`, and dense is (0, dim)."""
 
     dense: np.ndarray
-    codes: np.ndarray
-    centroids: np.ndarray
-    norms: np.ndarray
+    codes: np.ndarray  # (num_rows, parts) uint8
+    centroids: np.ndarray  # (parts, 256, dim of a part) float32
+    norms: np.ndarray  # (num_rows,) float32
 
     @property
     def num_rows(self) -> int:

@@ -10,8 +10,6 @@ Memory: a few times a slice, or the longest text, and a byte and a half a slot. 
 The checksum covers the metadata without it and the columns. Numbers of float64 are written as hexadecimal text, exactly.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,32 +27,24 @@ from datapipe.kernels.learned import linear_scores as kernels
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
 from datapipe.kernels.types import input_record
 
-SLICE_BYTES = 1 << 22
-"""Bytes of text that are folded at once; a longer text is a slice by itself."""
-
-MAGIC = b"ARROW1"
-"""The first bytes of an Arrow IPC file."""
-
+SLICE_BYTES = 1 << 22  # bytes of text that are folded at once; a longer text is a slice by itself
+MAGIC = b"ARROW1"  # the first bytes of an Arrow IPC file
 MOST_BITS = 26
 _KEY, _VERSION = b"datapipe.linear", 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearFile:
-    """The content of a model file.
-
-    Attributes:
-        labels: of the classes; one name where a number is predicted.
-        word_bits, character_bits: 2^bits slots, 0 for none.
-        entries: (num_slots, num_columns) int32: one column for two classes or a number, else one for each class.
-        scales, biases: (num_columns,) float64.
-    """
+    """The content of a model file."""
 
     kind: Literal["classes", "number"]
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of the classes; one name where a number is predicted
+    # word_bits, character_bits: 2^bits slots, 0 for none
     word_bits: int
     character_bits: int
+    # (num_slots, num_columns) int32: one column for two classes or a number, else one for each class
     entries: np.ndarray
+    # scales, biases: (num_columns,) float64
     scales: np.ndarray
     biases: np.ndarray
 

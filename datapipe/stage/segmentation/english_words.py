@@ -1,7 +1,5 @@
 """The words of a batch as spaCy's English tokenizer splits them, punctuation separate."""
 
-from __future__ import annotations
-
 from datapipe.kernels.text.english_words import find_english_words
 from datapipe.kernels.text.words import Words, selected
 from datapipe.stage.documents import DocumentBatch, shared

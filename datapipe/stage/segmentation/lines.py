@@ -1,7 +1,5 @@
 """The lines of a batch, split at newlines."""
 
-from __future__ import annotations
-
 from datapipe.kernels.text.words import Lines, find_lines, selected
 from datapipe.stage.documents import DocumentBatch, shared
 

@@ -1,7 +1,5 @@
 """The lines of a batch with the white space around them, and counts of newlines and characters."""
 
-from __future__ import annotations
-
 from datapipe.kernels.text.raw_lines import RawLines, find_raw_lines
 from datapipe.stage.documents import DocumentBatch, shared
 from datapipe.stage.segmentation.lines import lines

@@ -1,7 +1,5 @@
 """The words of a batch in any script, without punctuation."""
 
-from __future__ import annotations
-
 from datapipe.kernels.text.unicode_words import find_unicode_words
 from datapipe.kernels.text.words import Words, selected
 from datapipe.stage.documents import DocumentBatch, shared

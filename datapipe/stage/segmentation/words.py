@@ -1,7 +1,5 @@
 """The words of a batch, split at Unicode white space."""
 
-from __future__ import annotations
-
 from datapipe.kernels.text.words import Words, find_words, selected
 from datapipe.stage.documents import DocumentBatch, shared
 

@@ -7,8 +7,6 @@ A file of domains or URLs is read and hashed as one column: a list of millions o
 is read, and 16 to 32 bytes an entry afterwards. An automaton takes about 160 bytes for each byte of its words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

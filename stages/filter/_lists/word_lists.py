@@ -1,7 +1,5 @@
 """Lists of words: text files, read into the tables of `kernels/filters/word_lists.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

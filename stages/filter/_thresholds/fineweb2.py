@@ -19,8 +19,6 @@ The limits on words were measured with a word segmenter for each language. Words
 languages, but not in cmn, jpn and tha, which write no spaces, and less so in kor, whose stop words are endings inside words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path

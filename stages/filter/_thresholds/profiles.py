@@ -6,8 +6,6 @@
 The record of a stage holds every value that the stage runs with, and so does its fingerprint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

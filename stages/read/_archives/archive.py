@@ -7,8 +7,6 @@
 Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and the state of the decompressors.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

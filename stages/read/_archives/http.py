@@ -9,8 +9,6 @@ Crawlers keep these headers beside bodies that they have decoded, as Common Craw
 with the encoding that its headers claim is kept as it is stored. Nothing that a body can hold makes it inflate beyond a limit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,14 +28,11 @@ _LINE_END = re.compile(rb"\r?\n")
 _FEED_BYTES = 16 << 10
 """Stored bytes that are inflated at a time: at most 16 MiB of content come of them."""
 
-_ZSTD_FEED_BYTES = 512
-"""The same for Zstandard, of which 4 bytes may stand for 128 KiB."""
-
+_ZSTD_FEED_BYTES = 512  # the same for Zstandard, of which 4 bytes may stand for 128 KiB
 _PLAIN_HEAD_BYTES = 1 << 10
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _MOST_ANNOUNCEMENTS, _MOST_CODINGS = 4, 6
-_ZSTD_WINDOW_BYTES = 8 << 20
-"""RFC 9659: the largest window of Zstandard as a content coding."""
+_ZSTD_WINDOW_BYTES = 8 << 20  # RFC 9659: the largest window of Zstandard as a content coding
 
 
 class BodyError(DatapipeError):

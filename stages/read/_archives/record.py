@@ -1,7 +1,5 @@
 """A record of a web archive, whatever the format."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

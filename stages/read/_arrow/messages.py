@@ -18,9 +18,7 @@ import pyarrow as pa
 MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _CONTINUED = b"\xff\xff\xff\xff"
-_FIRST_MESSAGE = 8
-"""Where the stream of a file begins."""
-
+_FIRST_MESSAGE = 8  # Where the stream of a file begins
 _HEAD_READ_BYTES = 4096
 _MOST_HEAD_BYTES = 64 << 20
 _MOST_ROWS = 1 << 40
@@ -29,21 +27,16 @@ _SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message of a file: where it is, with its body at its end.
-
-    Attributes:
-        num_rows: of a record batch.
-        buffers: (offset in the body, bytes) of each buffer of a record batch or dictionary.
-        is_compressed: whether each buffer begins with its size once decompressed.
-    """
+    """A message of a file: where it is, with its body at its end."""
 
     kind: int
     offset: int
     num_bytes: int
     body_bytes: int
-    num_rows: int = 0
+    num_rows: int = 0  # of a record batch
+    # (offset in the body, bytes) of each buffer of a record batch or dictionary
     buffers: tuple[tuple[int, ...], ...] = ()
-    is_compressed: bool = False
+    is_compressed: bool = False  # whether each buffer begins with its size once decompressed
 
 
 @dataclass(kw_only=True, slots=True)

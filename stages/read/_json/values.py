@@ -7,8 +7,6 @@ A value that the type does not hold makes the batch ask for a wider type and no 
 (`datapipe/stage/field_types.py`). So the columns of a batch do not depend on the batches before.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import reduce
@@ -24,17 +22,13 @@ from datapipe.kernels.text.json_strings import quoted
 from datapipe.stage import FieldNames
 from datapipe.stage.field_types import MIXED, JsonNumber, holds, json_joined, json_type, parsed_json, written
 
-STRING = ord('"')
-"""The first byte of a string."""
-
+STRING = ord('"')  # the first byte of a string
 _NONE, _STRING, _NUMBER, _BOOL, _NESTED = range(5)
 _CLASSES = np.full(256, _NUMBER, np.uint8)
 _CLASSES[[0, STRING, *b"tf", *b"[{"]] = [_NONE, _STRING, _BOOL, _BOOL, _NESTED, _NESTED]
 
 _WHOLE = r"^-?\d+$"
-_LONG = r"\d{16}"
-"""Digits of a whole number that a double may not hold."""
-
+_LONG = r"\d{16}"  # digits of a whole number that a double may not hold
 _OF_ARROW = (pa.bool_(), pa.int64(), pa.uint64(), pa.float64(), pa.large_string())
 Typed = tuple[pa.Array, pa.DataType | None]
 """A column, and the type of the values where the asked type does not hold them."""

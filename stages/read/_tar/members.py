@@ -6,8 +6,6 @@ archive, behind which another one may follow, as after `cat a.tar b.tar`. Memory
 asks for.
 """
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,18 +21,12 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.LNKTYPE: "link", tarfile.SYMTYPE: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A member of an archive.
-
-    Attributes:
-        kind: "file", "folder", "link", "sparse" or "special".
-        position: of its first header, in the decompressed archive.
-        num_bytes: of its content.
-    """
+    """A member of an archive."""
 
     name: str
-    kind: str
-    position: int
-    num_bytes: int
+    kind: str  # "file", "folder", "link", "sparse" or "special"
+    position: int  # of its first header, in the decompressed archive
+    num_bytes: int  # of its content
 
 
 class TarMembers:

@@ -4,8 +4,8 @@
 
 One process runs on one core; everything is compiled and loaded before the clock starts. Each source is a run in a temporary
 folder: global stages compare documents within the source, and a tokenizer is trained once, on the sample. Reference rows of
-earlier runs are left out: they are read once a run, whatever the size of the source. Files are in the page cache, so a slow
-disk or network adds to the times. Memory is that of one worker.
+earlier runs are left out: they are read once a run, whatever the size of the source. Files are in
+the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
 """
 
 import os
@@ -56,10 +56,8 @@ def bench(
 ) -> dict[str, Any]:
     """Measures a mixture, or one `source`. Returns the figures that README.md describes. Raises UserError, as a run does.
 
-    Args:
-        sample_bytes: text to read of each source.
-        seconds: repeat the passes over the samples for about so long, at least once and at most `MAX_PASSES` times.
-        say: shows a line of progress.
+    Args: sample_bytes: text to read of each source. seconds: repeat the passes over the samples for
+        about so long, at least once and at most `MAX_PASSES` times. say: shows a line of progress.
     """
     if source and source not in mixture.sources:
         known = ", ".join(mixture.sources)

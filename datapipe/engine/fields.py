@@ -72,8 +72,8 @@ def check_fields(
 ) -> tuple[list[RunWarning], dict[str, FoundType]]:
     """Previews the first records of a source.
 
-    Returns:
-        Warnings about kept fields that no record has, and the type of each kept field that the mixture declares no type for.
+    Returns: Warnings about kept fields that no record has, and the type of each kept field that the
+        mixture declares no type for.
 
     Raises UserError for missing fields that decide, for a field of no common type, and for one that a file has twice.
     """
@@ -245,8 +245,8 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
 
 
 def _preview(files: Files, fields: FieldNames) -> _Seen:
-    """Previews one split after another until every field has occurred, and its type is known: by the schema
-    of a file, or by the records of one split where all are alike."""
+    """Previews one split after another until every field has occurred, and its type is known: by
+    the schema of a file, or by the records of one split where all are alike."""
     seen, wanted = _Seen(num_files=len(files)), {fields.text, *fields.keep}
     for split, reader in first_splits([(file, reader) for file, reader in files if not file.damage]):
         has_types = split.file.schema is not None or not fields.types

@@ -44,24 +44,19 @@ _INPUTS = pa.schema({**_TEXTS, "num_bytes": pa.int64(), "pieces": pa.list_(pa.li
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHistory:
-    """The last run of an output.
+    """The last run of an output."""
 
-    Attributes:
-        steps: with the records that still exist, and without tasks; a step that had none has ().
-        files: by file hash, the source, the file and its reader.
-        earlier: URLs of the outputs and indexes that the run was compared with.
-        lost: by step, a file of each committed task that has lost one.
-    """
-
+    # with the records that still exist, and without tasks; a step that had none has ()
     steps: tuple[Step, ...]
-    files: dict[int, tuple[str, InputFile, Reader]]
-    earlier: tuple[str, ...] = ()
+    files: dict[int, tuple[str, InputFile, Reader]]  # by file hash, the source, the file and its reader
+    earlier: tuple[str, ...] = ()  # URLs of the outputs and indexes that the run was compared with
+    # by step, a file of each committed task that has lost one
     lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] = ()) -> None:
-    """Writes work/run.json, at the end of a run whether it succeeded or failed. `earlier`: URLs of the
-    outputs and indexes that the run was compared with."""
+    """Writes work/run.json, at the end of a run whether it succeeded or failed. `earlier`: URLs of
+    the outputs and indexes that the run was compared with."""
     steps = [
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
         for step in plan.steps
@@ -95,8 +90,8 @@ def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
 
 
 def write_inputs(root: Root, request: Request) -> None:
-    """Writes work/inputs.parquet, before a run reads anything, and notes that it has begun. The files of earlier generations
-    stay in it."""
+    """Writes work/inputs.parquet, before a run reads anything, and notes that it has begun. The
+    files of earlier generations stay in it."""
     root.write_atomic(BEGUN, b"")
     is_later = request.generation is not None and root.exists(INPUTS)
     earlier = parquet_table(root.read_bytes(INPUTS)).to_pylist() if is_later else []
@@ -237,8 +232,8 @@ def add_node_hours(root: Root, hours: float) -> None:
 
 
 def read_mixture(root: Root) -> Mixture:
-    """The mixture of an output. References to unset variables stay where the mixture is valid with them.
-    Raises UserError for a file that was edited or damaged."""
+    """The mixture of an output. References to unset variables stay where the mixture is valid with
+    them. Raises UserError for a file that was edited or damaged."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MIXTURE
         file.write_bytes(root.read_bytes(MIXTURE))

@@ -5,8 +5,8 @@
 
 A Ray task keeps a worker process like those of the local engine and reports it (`workers/supervisor.py`), so both engines see
 crashes, stalls and activity alike. A supervisor that reports nothing for `stall_s` is killed. A withdrawn attempt learns it
-from the actor, and ends: `ray.cancel` races with the answer of a task that ends just then, and Ray kills the driver where it
-loses (ray-project/ray#54738).
+from the actor, and ends: `ray.cancel` races with the answer of a task that ends just then, and Ray
+kills the driver where it loses (ray-project/ray#54738).
 
 Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver. Each node is
 asked whether it can run tasks when the run starts and when it joins; one that lacks something is reported and left alone
@@ -138,8 +138,8 @@ class RayEngine(Engine):
             self._reports.withdraw.remote(attempt)
 
     def _kill_withdrawn(self, now: float) -> None:
-        """Kills supervisors of withdrawn attempts that have not ended in time. The process of an attempt that has ended is at
-        another one by then, so those are removed first."""
+        """Kills supervisors of withdrawn attempts that have not ended in time. The process of an
+        attempt that has ended is at another one by then, so those are removed first."""
         for reference in _ready(list(self._withdrawn), 0) if self._withdrawn else ():
             del self._withdrawn[reference]
         for reference in [reference for reference, (_, until) in self._withdrawn.items() if now >= until]:
@@ -288,8 +288,8 @@ def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:
 
 
 def _attempt_that_travels() -> Callable[..., Any]:
-    """What runs on a node: its id, what it lacks, and the end of the attempt. Ray sends the nested function whole, so that a
-    node which cannot import datapipe can answer."""
+    """What runs on a node: its id, what it lacks, and the end of the attempt. Ray sends the nested
+    function whole, so that a node which cannot import datapipe can answer."""
 
     def attempt(order: bytes, reports: Any) -> tuple[str, list[str], Any, Any]:
         import pickle

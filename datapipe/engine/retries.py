@@ -203,8 +203,8 @@ def _one_by_one(task: MapTask, activity: Activity) -> MapTask:
 def _with_less(task: Task, failure: Failure) -> Task | None:
     """The task with half the batch size; None where that is one document, or nothing that can be halved.
 
-    The input and output of the task, and so the tasks that follow, stay the same: a stage gets the documents of a batch, or
-    the rows of a bucket, in more calls.
+    The input and output of the task, and so the tasks that follow, stay the same: a stage gets the
+    documents of a batch, or the rows of a bucket, in more calls.
     """
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:

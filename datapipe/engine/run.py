@@ -43,22 +43,15 @@ EngineFactory = Callable[[Root, Request], Engine]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """How a mixture is run. Raises UserError for options that do not go together.
+    """How a mixture is run. Raises UserError for options that do not go together."""
 
-    Attributes:
-        engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
-        workers: processes; None for one on each core.
-        address: of a running Ray cluster; None for one that is started for the run.
-        limit: documents of each source to read at most; None for all.
-        replaces: whether the mixture may publish into the output of another one.
-        rebuilds: whether the run may publish one generation of each source where there are several.
-    """
-
+    # "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
     engine: str = "local"
-    workers: int | None = None
-    address: str | None = None
-    limit: int | None = None
-    replaces: bool = False
+    workers: int | None = None  # processes; None for one on each core
+    address: str | None = None  # of a running Ray cluster; None for one that is started for the run
+    limit: int | None = None  # documents of each source to read at most; None for all
+    replaces: bool = False  # whether the mixture may publish into the output of another one
+    # whether the run may publish one generation of each source where there are several
     rebuilds: bool = False
 
     def __post_init__(self) -> None:
@@ -81,30 +74,22 @@ class RunOptions:
 
 @dataclass(slots=True)
 class Run:
-    """A run, and its request, plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
-
-    Attributes:
-        emit: gets its events.
-        make_engine: for another engine than that of the options.
-        generation: the files that are read, and added to the newest snapshot; None for all files.
-        make_report: makes the report that is kept with the snapshot; None for none.
-        started_s: of `perf_counter`.
-        before: the snapshot that was the newest one before this run; None before the first.
-        of_snapshot: the warnings of its publication.
-    """
+    """A run, and its request, plan and snapshot. `plan` is set as soon as the run has one, even if it fails later."""
 
     mixture: Mixture
-    emit: Observer
+    emit: Observer  # gets its events
     options: RunOptions = field(default_factory=RunOptions)
-    make_engine: EngineFactory | None = None
+    make_engine: EngineFactory | None = None  # for another engine than that of the options
+    # the files that are read, and added to the newest snapshot; None for all files
     generation: Generation | None = None
-    make_report: MakeReport | None = None
-    started_s: float = field(default_factory=perf_counter)
+    make_report: MakeReport | None = None  # makes the report that is kept with the snapshot; None for none
+    started_s: float = field(default_factory=perf_counter)  # of `perf_counter`
+    # the snapshot that was the newest one before this run; None before the first
     before: Snapshot | None = None
     request: Request | None = None
     plan: Plan | None = None
     snapshot: Snapshot | None = None
-    of_snapshot: Sequence[RunWarning] = ()
+    of_snapshot: Sequence[RunWarning] = ()  # the warnings of its publication
 
     @property
     def root(self) -> Root:

@@ -6,8 +6,6 @@
 A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -10,8 +10,6 @@ All tables together hold `limit_bytes`, shared in proportion to their sizes. A s
 that at once: it needs several times as much. Where a group of rows spans several chunks, each of
 them begins with the group's first row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np

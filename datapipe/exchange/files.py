@@ -16,8 +16,6 @@ Every byte is under a checksum, which is compared before the byte is interpreted
 process over a damaged schema. Files are not mapped: the pages of a map count as memory of the task,
 and a mapped file that is cut short ends the process."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,12 +35,8 @@ from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage.root import Root, open_input
 from datapipe.storage.written import OutputStream
 
-RUN_BYTES = 64 << 20
-"""Rows held by a writer before they are sorted and written."""
-
-BLOCK_BYTES = 1 << 20
-"""About the size of a block, the least that a reader fetches."""
-
+RUN_BYTES = 64 << 20  # rows held by a writer before they are sorted and written
+BLOCK_BYTES = 1 << 20  # About the size of a block, the least that a reader fetches
 _PLACES = struct.Struct("<qqq")  # offset of the footer, bytes of the schema at its start, number of blocks
 _TAIL = struct.Struct(f"<{_PLACES.size}sQ8s")  # the places, checksum of the footer and of the places, magic
 _MAGIC = b"DPXCHG04"
@@ -158,8 +152,8 @@ class ExchangeWriter:
 
 
 class TableWriters:
-    """A writer for each table of a task; a table without a row has no file. All hold `run_bytes` together, at most `RUN_BYTES`;
-    then the rows of the largest are written."""
+    """A writer for each table of a task; a table without a row has no file. All hold `run_bytes`
+    together, at most `RUN_BYTES`; then the rows of the largest are written."""
 
     def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
         self.root, self.folder, self.schemas = root, folder, schemas
@@ -186,8 +180,8 @@ class TableWriters:
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of some batches, at least one, as one batch. Takes them out of the list, and releases each column when it is
-    copied, so that no more than a column is there twice."""
+    """The rows of some batches, at least one, as one batch. Takes them out of the list, and
+    releases each column when it is copied, so that no more than a column is there twice."""
     schema, held = batches[0].schema, [rows.columns for rows in batches]
     batches.clear()
     columns = [pa.concat_arrays([own.pop(0) for own in held]) for _ in schema]
@@ -207,8 +201,8 @@ def _message(block: pa.RecordBatch) -> pa.Buffer:
 
 
 def sorted_rows(table: pa.Table) -> pa.RecordBatch:
-    """The rows of a table as one batch, sorted by their words. Rows with equal words come in any order, so their other columns
-    must be equal too."""
+    """The rows of a table as one batch, sorted by their words. Rows with equal words come in any
+    order, so their other columns must be equal too."""
     if table.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
     rows = table.combine_chunks().to_batches()[0]

@@ -7,8 +7,6 @@ only one slice at a time is copied and sorted. The bounds between slices are qua
 of the parts. Memory is that of the parts, which are released as they are used up, and of one slice.
 Neither bounds nor the order of the files change the rows or their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -30,16 +28,13 @@ from datapipe.exchange.files import (
 from datapipe.records.outputs import ExchangeFile
 from datapipe.storage.root import Root
 
-HASH_SPACE = 1 << 64
-"""The number of 64-bit hashes: the end of the last range."""
-
+HASH_SPACE = 1 << 64  # the number of 64-bit hashes: the end of the last range
 SLICE_BYTES = 8 << 20
 """About the size of a slice: small beside a bucket, and large enough for one call."""
 
 _SAMPLES_PER_SLICE = 32
 
-Parts = list[pa.RecordBatch]
-"""Rows of one table, sorted in each batch."""
+Parts = list[pa.RecordBatch]  # rows of one table, sorted in each batch
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -59,15 +54,11 @@ def read_slices(
     files: Sequence[ExchangeFile],
     start: Bound,
     stop: Bound,
+    # hold about so many bytes of rows at a time, and read blocks again that have more; None: hold all
     limit_bytes: int | None = None,
-    prefix: int | None = None,
+    prefix: int | None = None,  # see `in_slices`
 ) -> Iterator[pa.RecordBatch]:
-    """All rows in [start, stop), sorted, in slices.
-
-    Args:
-        limit_bytes: hold about so many bytes of rows at a time, and read blocks again that have more; None: hold all.
-        prefix: see `in_slices`.
-    """
+    """All rows in [start, stop), sorted, in slices."""
     while start < stop:
         parts, start = read_portion(root, files, start, stop, limit_bytes, prefix)
         for spans in in_slices({"rows": parts}, prefix):
@@ -117,17 +108,16 @@ def read_portion(
     start: Bound,
     stop: Bound,
     limit_bytes: int | None = None,
+    # rows with so many equal words stay together, whatever they take; None: all words
     prefix: int | None = None,
+    # (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows
     wanted: np.ndarray | None = None,
 ) -> tuple[Parts, Bound]:
-    """The first rows of [start, stop), and the bound where they end: `stop`, or sooner where they pass the limit.
+    """The first rows of [start, stop), and the bound where they end: `stop`, or sooner where they
+    pass the limit.
 
-    Whenever the held rows pass the limit, about their upper half is dropped, to be read again by a later call. So memory is the
-    limit and a block, however many rows there are.
-
-    Args:
-        prefix: rows with so many equal words stay together, whatever they take; None: all words.
-        wanted: (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows.
+    Whenever the held rows pass the limit, about their upper half is dropped, to be read again by a
+    later call. So memory is the limit and a block, however many rows there are.
     """
     held: Parts = []
     held_bytes = 0

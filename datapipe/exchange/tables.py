@@ -17,8 +17,6 @@ has the texts. A writer holds at most `GROUP_ROWS` rows or about `GROUP_BYTES` o
 batch of documents.
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,9 +37,7 @@ from datapipe.storage.root import Root
 from datapipe.storage.written import OutputStream
 
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 16 << 20
-MOST_CHARS = 1000
-"""Texts of columns are cut to so many characters; `documents` has the whole ones."""
-
+MOST_CHARS = 1000  # Texts of columns are cut to so many characters; `documents` has the whole ones
 FACT_COLUMNS = (
     *("source", "fate", "key", "id", "path", "position", "name", "stage", "rule", "value", "threshold"),
     *("survivor", "bytes", "error", "excerpt", "shard", "row", "tokens", "place", "filename", "file_row_number"),
@@ -189,8 +185,8 @@ def shard_of_task(fingerprint: str, path: str) -> str:
 def packed_facts(rows: pa.RecordBatch, shards: Sequence[str], numbers_of_rows: np.ndarray) -> pa.RecordBatch:
     """A row for each part of a document in rows of `schemas.sequences`.
 
-    Args:
-        shards, numbers_of_rows: the file of each row, as `shard_of_task` names it, and its number there, (num_rows,) each.
+    Args: shards, numbers_of_rows: the file of each row, as `shard_of_task` names it, and its number
+        there, (num_rows,) each.
     """
     lengths, keys, starts = (rows.column(name) for name in ("lengths", "keys", "starts"))
     row_of = np.repeat(np.arange(rows.num_rows), np.diff(numbers(lengths.offsets)))
@@ -246,8 +242,8 @@ def read_row(root: Root, output: TableFile, number: int) -> pa.RecordBatch:
 
 
 def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
-    """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it. A remote file is fetched once
-    for both, or twice if it is too large to hold."""
+    """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it. A
+    remote file is fetched once for both, or twice if it is too large to hold."""
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
     check_committed(root, output)

@@ -23,13 +23,9 @@ from datapipe.explore.sweep import Accepted, RuleOf, swept_histograms, swept_tag
 from datapipe.stage.base import BELOW_SHARE, Filter
 
 MOST_SHOWN = 50
-MOST_TRIED = 200
-"""Documents that passed a rule of which the fate is looked up, nearest first."""
-
+MOST_TRIED = 200  # documents that passed a rule of which the fate is looked up, nearest first
 EXCERPT_CHARS = 300
-EXCERPTS_S = 1.5
-"""Excerpts are read for so long; the remaining rows come without one."""
-
+EXCERPTS_S = 1.5  # Excerpts are read for so long; the remaining rows come without one
 _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 

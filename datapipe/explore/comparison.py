@@ -15,9 +15,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.report.report import Entry, Record, Report, Rule, RuleBin, Status
 from datapipe.report.snapshot_list import option_changes
 
-NOT_READ = "not read"
-"""The reason of documents that the other output never read."""
-
+NOT_READ = "not read"  # the reason of documents that the other output never read
 _BOTH = """
 select count(*) as documents from a.facts join b.facts using (key) where a.facts.fate = 'kept' and b.facts.fate = 'kept'
 """
@@ -31,8 +29,7 @@ where own.fate = 'kept' and other.fate is distinct from 'kept' group by why orde
 """
 
 
-Pair = tuple[float | None, float | None]
-"""Of the first and the second output."""
+Pair = tuple[float | None, float | None]  # of the first and the second output
 
 
 class OutputStatus(Record):

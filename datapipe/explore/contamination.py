@@ -22,8 +22,7 @@ from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
 
-SCAN = "decontaminate.ngram"
-"""The stage that scans outputs."""
+SCAN = "decontaminate.ngram"  # the stage that scans outputs
 
 
 class Finding(Record):

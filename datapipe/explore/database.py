@@ -39,9 +39,7 @@ from datapipe.storage.root import Root
 URL_COLUMNS = ("url", "uri", "link")
 """Names of the kept column with the URL of a document, the first that there is."""
 
-URL = f"coalesce({', '.join(URL_COLUMNS)})"
-"""In SQL."""
-
+URL = f"coalesce({', '.join(URL_COLUMNS)})"  # In SQL
 KINDS: Mapping[str, Sequence[str]] = {
     "recorded": ("kept", "drops", "quarantine"),
     "near": ("borderline",),
@@ -60,9 +58,7 @@ _COLUMNS: Mapping[str, str] = {
 """Columns that a view always has, with their types; VARCHAR is not written."""
 _HIDDEN = ("path", "place")
 
-_RUNS_SQL = "json_execute_serialized_sql"
-"""A function that runs a text as a statement."""
-
+_RUNS_SQL = "json_execute_serialized_sql"  # A function that runs a text as a statement
 _FETCHED_ROWS = 32
 """Rows of an answer as Python objects, beside the 2,048 that DuckDB computes at a time."""
 

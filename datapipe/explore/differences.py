@@ -51,24 +51,16 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A comparison of two texts.
+    """A comparison of two texts."""
 
-    Attributes:
-        is_equal: letter by letter.
-        words, only: words of each text, and of these words that the other lacks, each as often as it occurs.
-        in_common: n-grams that are in both, as a share of those in either (Jaccard).
-        passages: in the order of the texts; none where the words are the same.
-        is_whole: whether the comparison covers all of both texts.
-        is_aligned: whether the passages reach the end of what is compared.
-    """
-
-    is_equal: bool
+    is_equal: bool  # letter by letter
+    # words, only: words of each text, and of these words that the other lacks, each as often as it occurs
     words: tuple[int, int]
     only: tuple[int, int]
-    in_common: float
-    passages: tuple[Passage, ...]
-    is_whole: bool
-    is_aligned: bool
+    in_common: float  # n-grams that are in both, as a share of those in either (Jaccard)
+    passages: tuple[Passage, ...]  # in the order of the texts; none where the words are the same
+    is_whole: bool  # whether the comparison covers all of both texts
+    is_aligned: bool  # whether the passages reach the end of what is compared
 
 
 def difference(

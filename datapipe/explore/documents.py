@@ -37,13 +37,10 @@ from datapipe.storage.root import Root
 Fate = Literal["kept", "dropped", "quarantined"]
 FATES: tuple[Fate, ...] = get_args(Fate)
 
-SAMPLE = "md5(key), key"
-"""The order of a keyed sample in SQL."""
-
+SAMPLE = "md5(key), key"  # the order of a keyed sample in SQL
 COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
 
-OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
-"""Columns that no source and no stage names."""
+OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})  # columns that no source and no stage names
 
 
 @dataclass(frozen=True, kw_only=True)

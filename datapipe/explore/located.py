@@ -38,19 +38,14 @@ _DIGEST = "xxh3_128:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocatedDocument:
-    """A document and the file that holds it.
+    """A document and the file that holds it."""
 
-    Attributes:
-        source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file.
-        text: as read; None when it was not requested, or the file no longer holds it.
-        run: the output or index of the earlier run that read the document; empty for this run.
-    """
-
+    # source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file
     source: str
     path: str
     position: int
-    text: str | None = None
-    run: str = ""
+    text: str | None = None  # as read; None when it was not requested, or the file no longer holds it
+    run: str = ""  # the output or index of the earlier run that read the document; empty for this run
 
     @property
     def label(self) -> str:

@@ -46,9 +46,7 @@ alone: documents that pass this threshold.
 with the others: documents that also pass the other rules of the stage."""
 _INDENT = 9
 _SHOWN_PASSAGES = 3
-_SIDE_CHARS = 120
-"""A long text is cut to so many characters at its beginning and at its end."""
-
+_SIDE_CHARS = 120  # A long text is cut to so many characters at its beginning and at its end
 _CONTROLS = re.compile(r"[^\S\n]+|[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 _LEGEND = """
 measured: the highest similarity to any document of the cluster, as the stage computed it.

@@ -5,8 +5,8 @@
 A document may be dropped before the stage that would have redacted it, and a run redacts no column. So the stages of
 `stages/redact/`, and classes that derive from theirs, run over every whole string before it leaves the server: half an address
 is not recognised. A redaction that fails withholds the text, and so does a class of the user's that cannot be loaded, which may
-be one. Stages with `mode: tag` replace nothing. The normalizations before the last redaction run first, as in the run: a
-control character hides an address.
+be one. Stages with `mode: tag` replace nothing. The normalizations before the last redaction run
+first, as in the run: a control character hides an address.
 
 Of a long text the beginning is redacted, and `MARGIN` characters less are shown: what lies across the end is not recognised.
 """
@@ -28,8 +28,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.stage.base import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 
-MARGIN = 1 << 16
-"""Characters; more than any redaction looks for at once, such as a private key."""
+MARGIN = 1 << 16  # Characters; more than any redaction looks for at once, such as a private key
 
 
 class RedactionError(DatapipeError):

@@ -11,8 +11,6 @@ folders with this ending, as Spark writes them; other patterns pass over folders
 links.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -54,20 +52,16 @@ _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 def discover(
     patterns: Sequence[str],
     reader_for: Callable[[str], Reader],
-    fingerprint: str,
-    where: str,
+    fingerprint: str,  # "stat" (size and time) or "content" (a digest, which reads every byte)
+    where: str,  # file, line and key of the patterns, for errors
     exclude: Sequence[str] = (),
+    # folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list
     prefix: str | None = None,
     notes: Notes | None = None,
 ) -> list[tuple[InputFile, Reader]]:
-    """The files of a source in path order, each with its reader. Raises UserError where a pattern matches nothing, two files
-    have one relative path, or a file has no reader, cannot be read, or has a name that is not UTF-8.
-
-    Args:
-        fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
-        where: file, line and key of the patterns, for errors.
-        prefix: folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list.
-    """
+    """The files of a source in path order, each with its reader. Raises UserError where a pattern
+    matches nothing, two files have one relative path, or a file has no reader, cannot be read, or
+    has a name that is not UTF-8."""
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
@@ -246,8 +240,8 @@ def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Glob:
-    """A pattern: the folders before its first wildcard, with a slash at the end, the rest, and an expression of the whole path.
-    Without a wildcard it is no pattern."""
+    """A pattern: the folders before its first wildcard, with a slash at the end, the rest, and an
+    expression of the whole path. Without a wildcard it is no pattern."""
 
     prefix: str
     below: str

@@ -20,37 +20,30 @@ from datapipe.storage.local import FileState
 from datapipe.storage.root import is_remote, resolve, split_query
 
 FOLDER = "a folder"
-ETAG = "etag:"
-"""What the stamp of a file begins with whose store gives an ETag and no time."""
-
+ETAG = "etag:"  # what the stamp of a file begins with whose store gives an ETag and no time
 _NO_FILE = FileState(num_bytes=0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Notes:
-    """Findings of listing files that stop nothing.
+    """Findings of listing files that stop nothing."""
 
-    Attributes:
-        passed_over: paths that match and are neither file nor folder, such as broken links.
-        linked_again: links to folders that are passed over, each with its target.
-        named_twice: lines of lists that name a file again.
-        on_file: called for each file when its facts are known.
-        may_grow: whether lists are being written: then a last line without its end is passed over, and so is a missing file.
-        not_there_yet: lines of lists that name such a file.
-    """
-
+    # paths that match and are neither file nor folder, such as broken links
     passed_over: list[str] = field(default_factory=list)
+    # links to folders that are passed over, each with its target
     linked_again: list[str] = field(default_factory=list)
-    named_twice: list[str] = field(default_factory=list)
-    on_file: Callable[[], None] = lambda: None
+    named_twice: list[str] = field(default_factory=list)  # lines of lists that name a file again
+    on_file: Callable[[], None] = lambda: None  # called for each file when its facts are known
+    # whether lists are being written: then a last line without its end is passed over, and so is a missing
+    # file
     may_grow: bool = False
-    not_there_yet: list[str] = field(default_factory=list)
+    not_there_yet: list[str] = field(default_factory=list)  # lines of lists that name such a file
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file at an absolute path, or a URL without its query; or `instead` of a file "a folder", "a broken link", "neither file
-    nor folder"."""
+    """A file at an absolute path, or a URL without its query; or `instead` of a file "a folder", "a
+    broken link", "neither file nor folder"."""
 
     path: str
     state: FileState = _NO_FILE
@@ -115,8 +108,7 @@ def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
     return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)
 
 
-Reading = tuple[str, InputFile]
-"""Name of a source, and a file that it reads."""
+Reading = tuple[str, InputFile]  # Name of a source, and a file that it reads
 
 
 def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:

@@ -7,8 +7,6 @@ the first link to it. Links to a folder above themselves, and to a folder whose 
 already, are passed over and named in the notes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,16 +23,11 @@ _Link = tuple[str, tuple[str, ...]]
 
 @dataclass(kw_only=True, slots=True)
 class LocalFolders:
-    """Lists the entries below a folder, `prefix` with a slash at its end, that match.
-
-    Attributes:
-        depth: how many folders down the files are; None for any number.
-        enters: whether a folder of this name is entered.
-    """
+    """Lists the entries below a folder, `prefix` with a slash at its end, that match."""
 
     prefix: str
-    depth: int | None
-    enters: Callable[[str], bool]
+    depth: int | None  # how many folders down the files are; None for any number
+    enters: Callable[[str], bool]  # whether a folder of this name is entered
     matches: Callable[[str], bool]
     notes: Notes
     _given: set[tuple[int, int]] = field(default_factory=set)

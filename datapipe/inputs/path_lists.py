@@ -17,8 +17,6 @@ error, since files would be missing in silence. A list from a store or web serve
 of this machine. 100,000 lines take 60 MB of memory.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,19 +47,14 @@ _RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
 
 @dataclass(frozen=True, slots=True)
 class ListedPath:
-    """A line of a list, numbered from 1.
-
-    Attributes:
-        url, query: absolute path, or URL without its "?key=value…".
-        path: for the keys of the documents.
-        folder: URL that the line is relative to; empty for a line that is absolute.
-    """
+    """A line of a list, numbered from 1."""
 
     number: int
+    # url, query: absolute path, or URL without its "?key=value…"
     url: str
     query: str
-    path: str
-    folder: str = ""
+    path: str  # for the keys of the documents
+    folder: str = ""  # URL that the line is relative to; empty for a line that is absolute
 
 
 def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:

@@ -17,8 +17,6 @@ between two tasks that read parts of it; changes that a network file system has 
 machine yet; and a file that was overwritten between two runs with size and time restored:
 `fingerprint: content` finds it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable, Iterator
@@ -50,8 +48,8 @@ _REMEDY = (
 
 
 class ChangedInputError(UserError):
-    """An input file, `file` in the plan, has changed. `looks_planned`: whether its size and time of modification are those of
-    the plan, so that a new plan will not see the change."""
+    """An input file, `file` in the plan, has changed. `looks_planned`: whether its size and time of
+    modification are those of the plan, so that a new plan will not see the change."""
 
     def __init__(self, message: str, file: InputFile, *, looks_planned: bool = False) -> None:
         super().__init__(message)
@@ -61,9 +59,8 @@ class ChangedInputError(UserError):
 class PlannedInput:
     """An input file while a task reads it. A context manager; when its block ends, the file is compared once more.
 
-    Raises:
-        ChangedInputError: the file is not the planned one, or may not be opened.
-        OutageError, UserError: the store of the file does not answer, or refuses it; both name the file.
+    Raises: ChangedInputError: the file is not the planned one, or may not be opened. OutageError,
+        UserError: the store of the file does not answer, or refuses it; both name the file.
     """
 
     def __init__(self, file: InputFile) -> None:

@@ -104,12 +104,10 @@ def measure(
 
     A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
 
-    Args:
-        limits: (num_docs,), or (1,) for all.
-        rule: its number, as in `Decided.reasons`.
-        side: -1: values below the limit fail; 1: values above it; 0: the reasons alone decide.
-        counts: (NUM_BINS, 4), of bin b at b + LAST_BIN: documents that pass, documents that fail, and their text bytes.
-        nearest: of the documents with a finite limit.
+    Args: limits: (num_docs,), or (1,) for all. rule: its number, as in `Decided.reasons`. side: -1:
+        values below the limit fail; 1: values above it; 0: the reasons alone decide. counts:
+        (NUM_BINS, 4), of bin b at b + LAST_BIN: documents that pass, documents that fail, and their
+        text bytes. nearest: of the documents with a finite limit.
     """
     reasons, text_bytes, file_hashes, positions = documents
     sizes, distances, near_values, near_limits, ties, near_files, near_positions = nearest

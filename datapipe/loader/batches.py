@@ -5,8 +5,6 @@
 Several steps can be built together: one pass of arithmetic and one gather, and each batch is a set of views of the result.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise
@@ -27,8 +25,7 @@ from datapipe.shards.removed import RemovedAtSteps
 
 Batch = dict[str, Any]
 
-ROWS_AT_A_TIME = 1 << 16
-"""Where the rows of many steps are counted: their lengths take a few MiB."""
+ROWS_AT_A_TIME = 1 << 16  # Where the rows of many steps are counted: their lengths take a few MiB
 
 
 class BatchBuilder:

@@ -5,8 +5,6 @@ without a copy (a tensor, a memory view), holds a reference to the buffer. A buf
 reference, so a batch that the trainer keeps is never overwritten.
 """
 
-from __future__ import annotations
-
 from math import prod
 from sys import getrefcount
 from threading import Lock

@@ -11,8 +11,6 @@ equally many tokens of each run, so `cu_seqlens` is the same on all; times conte
 have as many tokens and borders: runs that only fill stand at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -25,19 +23,13 @@ from datapipe.loader.share import Mesh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextSlice:
-    """The tokens of a batch that one context rank gets.
+    """The tokens of a batch that one context rank gets."""
 
-    Attributes:
-        token_indices: (T,) int64, of each token in the B * S tokens of the batch; 0 for padding of a run.
-        positions: (T,) int64, of each token in its run.
-        filled: the indices of padding, ascending.
-        cu_seqlens: (num_runs + 1,) int32, borders of this rank's parts of runs.
-    """
-
+    # (T,) int64, of each token in the B * S tokens of the batch; 0 for padding of a run
     token_indices: np.ndarray
-    positions: np.ndarray
-    filled: np.ndarray
-    cu_seqlens: np.ndarray
+    positions: np.ndarray  # (T,) int64, of each token in its run
+    filled: np.ndarray  # the indices of padding, ascending
+    cu_seqlens: np.ndarray  # (num_runs + 1,) int32, borders of this rank's parts of runs
 
     def take(self, values: np.ndarray, filler: int, out: np.ndarray) -> np.ndarray:
         """This rank's tokens of `values` (B, S), with `filler` for padding, written to `out` (1, T)."""

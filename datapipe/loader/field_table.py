@@ -27,8 +27,6 @@ rank's parts of the runs; `segment_ids` are numbered over the batch, and `cu_seq
 Tokens of left-out documents are padding: the end-of-text id, label -100, segment 0; their keys are zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,31 +47,22 @@ Labels = Literal["shifted", "unshifted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """The rows of several batches end to end, from which their fields are made.
-
-    Attributes:
-        borders: batch b has the rows borders[b] to borders[b + 1].
-        read: the columns of the rows that the fields need; tokens in the requested dtype.
-        addresses: (num_rows,) int64.
-        hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
-        columns: the tokens of each row that it gets; None for all.
-        num_runs: the runs of a batch that `cu_seqlens` has room for; None for as many as there are.
-        global_targets: labels that count in the global batch of each step; empty where no field needs them.
-    """
+    """The rows of several batches end to end, from which their fields are made."""
 
     steps: Sequence[int]
-    borders: tuple[int, ...]
-    read: SequenceRows
-    addresses: np.ndarray
+    borders: tuple[int, ...]  # batch b has the rows borders[b] to borders[b + 1]
+    read: SequenceRows  # the columns of the rows that the fields need; tokens in the requested dtype
+    addresses: np.ndarray  # (num_rows,) int64
     batch_order: BatchOrder
-    hidden: np.ndarray
+    hidden: np.ndarray  # (n, 3) int64, the row, start token and stop token of each left-out piece
     mesh: Mesh
-    columns: np.ndarray | None
-    num_runs: int | None
+    columns: np.ndarray | None  # the tokens of each row that it gets; None for all
+    num_runs: int | None  # the runs of a batch that `cu_seqlens` has room for; None for as many as there are
     sequence_length: int
     dtype: np.dtype
     pool: BufferPool
     labels: Labels
+    # labels that count in the global batch of each step; empty where no field needs them
     global_targets: Sequence[int]
 
     def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
@@ -180,9 +169,7 @@ def tokens_of_rows(read: SequenceRows) -> np.ndarray:
     return sums[read.piece_offsets[1:]] - sums[read.piece_offsets[:-1]]
 
 
-PIECES = frozenset({OFFSETS, LENGTHS})
-"""The columns with the borders of a row's pieces."""
-
+PIECES = frozenset({OFFSETS, LENGTHS})  # the columns with the borders of a row's pieces
 _LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
 
 
@@ -220,16 +207,11 @@ def _piece_offsets(chunk: Chunk) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """How a field is made.
+    """How a field is made."""
 
-    Attributes:
-        make: a chunk -> the value of the field for each of its batches.
-        counts_targets: whether `make` needs `Chunk.global_targets`.
-    """
-
-    make: Callable[[Chunk], Sequence[Any]]
+    make: Callable[[Chunk], Sequence[Any]]  # a chunk -> the value of the field for each of its batches
     columns: frozenset[str] = frozenset()
-    counts_targets: bool = False
+    counts_targets: bool = False  # whether `make` needs `Chunk.global_targets`
 
 
 FIELDS: Mapping[str, Field] = {

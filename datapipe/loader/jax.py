@@ -8,8 +8,6 @@ Where an axis that does not split the batch goes over processes, they must read 
 `rank=jax.process_index(), world_size=jax.process_count()` would give arrays whose replicas differ, without an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from typing import Any

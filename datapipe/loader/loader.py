@@ -4,8 +4,6 @@ Opening a loader reads the manifest. A shard is opened when its first row is rea
 at the first batch, so a loader may be opened before a fork.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping

@@ -12,8 +12,6 @@ Threads refer to the work queue and not to the owner. An owner without reference
 which stops the threads; so does the end of the interpreter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -43,17 +41,12 @@ _Work = SimpleQueue["_Chunk | None"]
 
 @dataclass(kw_only=True, slots=True)
 class PrefetchCounts:
-    """Counts of the batches that were taken.
-
-    Attributes:
-        build_s: seconds of building, over the chunks from which batches were taken.
-        ready_sum: batches that were ready when a batch was asked for, summed over all batches.
-    """
+    """Counts of the batches that were taken."""
 
     batches: int = 0
     bytes: int = 0
-    build_s: float = 0.0
-    ready_sum: int = 0
+    build_s: float = 0.0  # seconds of building, over the chunks from which batches were taken
+    ready_sum: int = 0  # batches that were ready when a batch was asked for, summed over all batches
 
 
 class _Chunk:
@@ -74,11 +67,10 @@ class _Chunk:
 class Prefetcher:
     """Builds up to `depth` steps ahead of the step taken last. Depth 0 builds in the caller.
 
-    Args:
-        depth: the most batches that are requested and not taken.
-        successor: the step after a step; None at the end.
-        num_threads: 1 where building is computation; up to `depth` where building waits for an object store.
-        interrupt: called with True before threads are stopped, so that a building that waits ends, and with False afterwards.
+    Args: depth: the most batches that are requested and not taken. successor: the step after a
+        step; None at the end. num_threads: 1 where building is computation; up to `depth` where
+        building waits for an object store. interrupt: called with True before threads are stopped,
+        so that a building that waits ends, and with False afterwards.
     """
 
     def __init__(

@@ -6,8 +6,6 @@
 The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over [5m].
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

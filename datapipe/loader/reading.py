@@ -11,8 +11,6 @@ A call holds the shards that were open when it began, so none is unmapped during
 open shards, closing one replaces the dict. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -47,24 +45,20 @@ LocalCopy = Callable[[int], Path | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenShard:
-    """A reader and the table of its blocks.
-
-    Attributes:
-        table: (num_blocks + 1, BLOCK_WIDTH) int64. Line 0 holds the rows per block, line i + 1 the entry of block i, which is
-            zeros until the block is checked. None for a shard whose blocks do not stay in memory.
-        is_remote: whether it reads from an object store, so that a local copy should replace it.
-    """
+    """A reader and the table of its blocks."""
 
     reader: ShardReader
+    # (num_blocks + 1, BLOCK_WIDTH) int64. Line 0 holds the rows per block, line i + 1 the entry of block i,
+    # which is zeros until the block is checked. None for a shard whose blocks do not stay in memory.
     table: np.ndarray | None
-    is_remote: bool
+    is_remote: bool  # whether it reads from an object store, so that a local copy should replace it
 
 
 class RowReader:
     """Reads rows of one split by address. Several threads may read at once.
 
-    Args:
-        local_copy: called for shards on object stores, before they are opened and at every read from them.
+    Args: local_copy: called for shards on object stores, before they are opened and at every read
+        from them.
     """
 
     def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
@@ -85,14 +79,10 @@ class RowReader:
         self,
         addresses: np.ndarray,
         wanted: Set[str] = EVERY_COLUMN,
-        dtype: np.dtype | None = None,
+        dtype: np.dtype | None = None,  # of the tokens: int32, int64, or None for the stored type
         allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     ) -> SequenceRows:
-        """The rows at `addresses` (n,) int64, in that order; an address may come up twice.
-
-        Args:
-            dtype: of the tokens: int32, int64, or None for the stored type.
-        """
+        """The rows at `addresses` (n,) int64, in that order; an address may come up twice."""
         addresses = np.ascontiguousarray(addresses, np.int64)
         shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))
         self._reset_after_fork()

@@ -7,8 +7,6 @@ Where W does not divide G, slices differ by one row, and a rank may have none: `
 follows the mixture, so every contiguous slice does too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 from warnings import warn
@@ -26,20 +24,20 @@ class RaggedRanksWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """The coordinates of a process in a mesh of ranks that decide what it reads.
+    """The coordinates of a process in a mesh of ranks that decide what it reads."""
 
-    Attributes:
-        data_rank, data_size: its data-parallel coordinate and their number. Tensor- and pipeline-parallel ranks share one.
-        context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their number.
-        layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
-            and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
-            same for each document instead of each row (`context_slices.py`). The batch is then flat, (1, T).
-    """
-
+    # data_rank, data_size: its data-parallel coordinate and their number. Tensor- and pipeline-parallel ranks
+    # share one.
     data_rank: int
     data_size: int
+    # context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their
+    # number
     context_rank: int = 0
     context_size: int = 1
+    # contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into
+    # 2C parts and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and
+    # document_zigzag: the same for each document instead of each row (`context_slices.py`). The batch is then
+    # flat, (1, T).
     layout: ContextLayout = "contiguous"
 
     def __post_init__(self) -> None:

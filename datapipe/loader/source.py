@@ -1,7 +1,5 @@
 """The batches of a rank by step, from the files of an output: `FileSource`. `remote/source.py` has those from a service."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

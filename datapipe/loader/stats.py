@@ -12,8 +12,6 @@ The wait for the first batch of each iteration, in which shards are opened and t
 it would outweigh the waits of all other steps. Builds in the workers of a DataLoader are not measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -23,47 +21,38 @@ from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 
 Diagnosis = Literal["data-bound", "compute-bound", "unknown"]
 
-HANDOVER_S = 1e-3
-"""The most time to hand over a batch that is ready, a sleeping thread included."""
-
-LOST_SHARE = 0.01
-"""From this share of waiting on, a loader is data-bound."""
+HANDOVER_S = 1e-3  # the most time to hand over a batch that is ready, a sleeping thread included
+LOST_SHARE = 0.01  # From this share of waiting on, a loader is data-bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
-    """The figures of a loader over all its iterations so far. `print` shows them in a few lines.
-
-    Attributes:
-        tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
-        wait_s, longest_wait_s: seconds waited for all other batches.
-        compute_s: seconds between taking a batch and asking for the next.
-        num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
-        build_s, built: seconds of building and batches built, without the first of each iteration.
-        num_threads: threads that build; 0 where workers do.
-        depth: the most batches that are requested ahead.
-        buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are ready now.
-        host_batches: the most batches that exist at a time: built ahead, and held by the trainer with the rest of their chunk.
-        num_workers: workers of a DataLoader that build. `build_s`, `built`, `buffer_mean` and `buffer_now` are 0 then.
-    """
+    """The figures of a loader over all its iterations so far. `print` shows them in a few lines."""
 
     rank: int
     split: str
     steps: int
+    # tokens, bytes: of these batches; tokens are 0 where no field has one number per token
     tokens: int
     bytes: int
     first_wait_s: float
+    # wait_s, longest_wait_s: seconds waited for all other batches
     wait_s: float
     longest_wait_s: float
-    compute_s: float
-    num_waits: int
+    compute_s: float  # seconds between taking a batch and asking for the next
+    num_waits: int  # steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration
+    # build_s, built: seconds of building and batches built, without the first of each iteration
     build_s: float
     built: int
-    num_threads: int
-    depth: int
+    num_threads: int  # threads that build; 0 where workers do
+    depth: int  # the most batches that are requested ahead
+    # buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are
+    # ready now
     buffer_mean: float
     buffer_now: int
+    # the most batches that exist at a time: built ahead, and held by the trainer with the rest of their chunk
     host_batches: int
+    # workers of a DataLoader that build. `build_s`, `built`, `buffer_mean` and `buffer_now` are 0 then.
     num_workers: int = 0
 
     @property

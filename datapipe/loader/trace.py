@@ -37,38 +37,27 @@ from datapipe.storage.root import Root
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPiece:
-    """One piece of a document in a global batch.
+    """One piece of a document in a global batch."""
 
-    Attributes:
-        rank, row: the rank that reads it, and the row of that rank's batch.
-        source, shard, shard_row: where it is stored.
-        piece: number of the piece in its row, from 0.
-        token_start: token of the document at which the piece starts.
-    """
-
+    # rank, row: the rank that reads it, and the row of that rank's batch
     rank: int
     row: int
+    # source, shard, shard_row: where it is stored
     source: str
     shard: str
     shard_row: int
-    piece: int
-    token_start: int
+    piece: int  # number of the piece in its row, from 0
+    token_start: int  # token of the document at which the piece starts
     num_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceRow(BatchPiece):
-    """A piece in the batch of a given step.
+    """A piece in the batch of a given step."""
 
-    Attributes:
-        key: of the document, 32 hex digits.
-        path: of the document's file, relative to its source; empty if the snapshot has no list of files.
-        position: in its file: byte offset of the document's line, or its row number.
-    """
-
-    key: str
-    path: str
-    position: int
+    key: str  # of the document, 32 hex digits
+    path: str  # of the document's file, relative to its source; empty if the snapshot has no list of files
+    position: int  # in its file: byte offset of the document's line, or its row number
     text: str = ""
 
     @property
@@ -86,16 +75,11 @@ class Appearance(BatchPiece):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentTrace:
-    """The appearances of a document in a run, by step, rank and row.
-
-    Attributes:
-        searched: the part of the run that was searched, in words.
-        elsewhere: steps of the run that drew from rows which this output does not hold, in words.
-    """
+    """The appearances of a document in a run, by step, rank and row."""
 
     appearances: list[Appearance]
-    searched: str
-    elsewhere: str
+    searched: str  # the part of the run that was searched, in words
+    elsewhere: str  # steps of the run that drew from rows which this output does not hold, in words
 
     def check_complete(self) -> None:
         """Raises SnapshotError if appearances may be missing."""
@@ -130,9 +114,9 @@ def trace_document(
     With a state, these are the appearances in the steps that the state counts, over all epochs and all changes of the run.
     Without one, those in the whole of a finite run, and in one epoch of an endless run.
 
-    Args:
-        key: of the document, or its name, in a form that `InputFiles.key` takes.
-        num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
+    Args: key: of the document, or its name, in a form that `InputFiles.key` takes. num_epochs:
+        epochs of the source to search instead, from its first on; also those after the step of the
+        state.
 
     Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
@@ -144,20 +128,16 @@ def trace_document(
 def open_run(
     output: str | Path,
     *,
+    # of a run that never changed its batch size, and that draws by its snapshot's mixture
     global_batch_size: int | None = None,
+    # of the loader of any other run; it holds the run's changes, its split and its seed
     state: Mapping[str, Any] | None = None,
     snapshot: str | None = None,
-    sequence_length: int | None = None,
+    sequence_length: int | None = None,  # by default that of the state, or the first
     split: Split = "train",
     seed: int | None = None,
 ) -> TracedRun:
-    """A run, whose order `state` or `global_batch_size` gives.
-
-    Args:
-        global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
-        state: of the loader of any other run; it holds the run's changes, its split and its seed.
-        sequence_length: by default that of the state, or the first.
-    """
+    """A run, whose order `state` or `global_batch_size` gives."""
     root, length = output_of(Root(str(output)))
     length = sequence_length or length
     if state is not None:

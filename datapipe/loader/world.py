@@ -8,8 +8,6 @@
 Torch is not imported: a program that has not imported it has no process group.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -4,9 +4,9 @@
                        └────────────────────┴─▶ block of shared memory ─────────▶ count of messages, latest `Activity`
 
 A native call may crash, or hold the interpreter for ever, so nothing can be sent when it matters: the worker writes before it
-calls. A message is one copy into memory: about 10 µs for each stage and batch, which takes 10 ms and more. The state is one
-for the process, because kernels that are compiled, a thousand calls below the task, report too. Without a block, as in tests
-and benchmarks, nothing is written.
+calls. A message is one copy into memory: about 10 µs for each stage and batch, which takes 10 ms
+and more. The state is one for the process, because kernels that are compiled, a thousand calls
+below the task, report too. Without a block, as in tests and benchmarks, nothing is written.
 """
 
 import marshal
@@ -167,8 +167,8 @@ def work_clock() -> float:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A block that only the first use of something takes, such as loading compiled code. It is not charged to
-    work."""
+    """A block that only the first use of something takes, such as loading compiled code. It is not
+    charged to work."""
     began = work_clock()
     try:
         yield

@@ -1,7 +1,7 @@
 """Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
 
-A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as absent. Reading a file marks it
-as used, once a day; unused files are deleted.
+A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as
+absent. Reading a file marks it as used, once a day; unused files are deleted.
 """
 
 import hashlib
@@ -52,8 +52,8 @@ def write_checked(path: Path, data: bytes) -> None:
 
 def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
     """The value that `read` makes of the data in a file. Where the file is absent, or `read` raises
-    ValueError for data of an earlier form, `make` makes the data, and unused files in the folder are
-    deleted."""
+    ValueError for data of an earlier form, `make` makes the data, and unused files in the folder
+    are deleted."""
     if (data := read_checked(path)) is not None:
         with suppress(ValueError):
             return read(data)

@@ -1,7 +1,7 @@
 """Local files that processes share: locks that end with their process, and files that appear whole.
 
-A new file is written beside its target, flushed where a power cut must not lose it, and renamed. A killed process leaves the
-temporary file, whose name `UNFINISHED` matches.
+A new file is written beside its target, flushed where a power cut must not lose it, and renamed. A
+killed process leaves the temporary file, whose name `UNFINISHED` matches.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
     """Locks a file, or a folder that exists, by flock, which ends with the process. Returns its descriptor, for `release`.
 
-    Raises BlockingIOError where another process holds the lock and `wait` is false, and OSError where the file
-    cannot be opened, or its file system has no locks.
+    Raises BlockingIOError where another process holds the lock and `wait` is false, and OSError
+    where the file cannot be opened, or its file system has no locks.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | (os.O_CREAT if is_created else 0)
     descriptor = os.open(path, flags, 0o644)

@@ -1,7 +1,7 @@
 """A small HTTP server: the figures of runs and loaders, the status of a service, the page of an output.
 
-It is `http.server`, which starts in 50 ms and needs no dependency: a request here reads memory or a file. Each connection has
-a thread, and ends after a time without bytes. Large bodies are refused.
+It is `http.server`, which starts in 50 ms and needs no dependency: a request here reads memory or a
+file. Each connection has a thread, and ends after a time without bytes. Large bodies are refused.
 """
 
 import socket

@@ -22,8 +22,8 @@ def peak_bytes() -> int:
 
 
 def memory_in_words() -> str:
-    """The words: "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free"; empty
-    without /proc."""
+    """The words: "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free";
+    empty without /proc."""
     own = kilobytes("/proc/self/status", "VmRSS")
     free, total = kilobytes("/proc/meminfo", "MemAvailable"), kilobytes("/proc/meminfo", "MemTotal")
     if not own or not total:
@@ -42,8 +42,8 @@ def kilobytes(path: str, name: str) -> int:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """A context without garbage collection: for hundreds of thousands of records without cycles, it takes as
-    long as making them."""
+    """A context without garbage collection: for hundreds of thousands of records without cycles, it
+    takes as long as making them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

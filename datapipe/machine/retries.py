@@ -28,8 +28,8 @@ class RetryPolicy:
     longest_asked_s: float = 60.0  # of a pause that a server asks for
 
     def pause_s(self, number: int, asked_s: float | None = None) -> float:
-        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a server
-        (Retry-After)."""
+        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a
+        server (Retry-After)."""
         if asked_s is not None:
             return min(asked_s, self.longest_asked_s)
         return min(self.first_s * 2.0 ** min(number - 1, _MOST_DOUBLINGS), self.longest_s)
@@ -38,8 +38,8 @@ class RetryPolicy:
 def retry_io(action: Callable[[], T], pause_after: Callable[[OSError, int], float], sleep: Callable[[float], object]) -> T:
     """The result of an action, which is tried again after an OSError.
 
-    Args:
-        pause_after: (error, number of failures) -> seconds until the next attempt. It raises where no attempt helps.
+    Args: pause_after: (error, number of failures) -> seconds until the next attempt. It raises
+        where no attempt helps.
     """
     for number in count(1):
         try:

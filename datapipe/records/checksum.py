@@ -1,8 +1,6 @@
 """Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>": of all bytes of a file, in the
 manifest, and of the rows of one record batch or row group, in the shard itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -59,8 +57,8 @@ def bytes_checksum(content: bytes | memoryview) -> str:
 
 
 def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, int]:
-    """Checksum and size in bytes of a file, which is read again where the checksum is not the expected one. Raises
-    FileNotFoundError or OSError."""
+    """Checksum and size in bytes of a file, which is read again where the checksum is not the
+    expected one. Raises FileNotFoundError or OSError."""
     found = root.checksum(relative)
     for _ in range(READINGS - 1 if expected else 0):
         if found[0] == expected:
@@ -71,8 +69,8 @@ def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, i
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:
-    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start. A
-    damaged file cannot make this read outside the batch."""
+    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A
+    slice counts from its start. A damaged file cannot make this read outside the batch."""
     hasher = xxhash.xxh3_128()
     hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
     for name in ("lengths", "keys", "starts"):

@@ -15,8 +15,6 @@ of datapipe wrote it, and where its outputs are gone or are pending deletions of
 output (`lock.py`). Committing twice is harmless: the first record stays.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
@@ -41,19 +39,13 @@ from datapipe.storage.root import Root
 RECORD_VERSION = 5
 """Of records. Version 3 had a file for each record, FINGERPRINT.json. No earlier version is read."""
 
-MOST_RECORDS = 1000
-"""Records of one file."""
-
+MOST_RECORDS = 1000  # Records of one file
 FORGET = "forget"
 
 T = TypeVar("T")
 
-_MERGED = 256
-"""Small commit files, as a long run of slow tasks leaves them, that are merged."""
-
-_READERS = 16
-"""Files that are read from an object store, or deleted there, at once."""
-
+_MERGED = 256  # Small commit files, as a long run of slow tasks leaves them, that are merged
+_READERS = 16  # files that are read from an object store, or deleted there, at once
 _NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
@@ -61,8 +53,8 @@ _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 class Ledger:
     """The records of one output folder. Only the driver writes it, under the run's lock.
 
-    Args:
-        pending_deletions: folders of attempts that a run which lost the output may still be deleting: they count as gone.
+    Args: pending_deletions: folders of attempts that a run which lost the output may still be
+        deleting: they count as gone.
     """
 
     def __init__(self, root: Root, pending_deletions: Collection[str] = ()) -> None:
@@ -145,12 +137,12 @@ class Ledger:
         self._named = {line.attempt for line in kept}
 
     def delete_orphans(self, lock: OutputLock) -> int:
-        """Deletes the files of killed runs and attempts: attempts that no record names, and files on their way to a final name.
-        No task may be running. Returns how many files of attempts it deleted. Raises LeaseLostError, and deletes nothing, where
-        another run has taken the output.
+        """Deletes the files of killed runs and attempts: attempts that no record names, and files
+        on their way to a final name. No task may be running. Returns how many files of attempts it
+        deleted. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
 
-        Right after `load` its list of files is used again, and empty folders stay until the end of the run: a run that is
-        resumed does not list 10^5 attempts twice.
+        Right after `load` its list of files is used again, and empty folders stay until the end of
+        the run: a run that is resumed does not list 10^5 attempts twice.
         """
         is_listed_now = self._is_listed_now
         paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
@@ -186,18 +178,12 @@ def attempt_folder(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record as it is stored.
+    """A record as it is stored."""
 
-    Attributes:
-        checksum: of the rest; 32 hex digits.
-        attempt: the folder of its outputs; empty where it has none.
-        content: JSON.
-    """
-
-    checksum: str
+    checksum: str  # of the rest; 32 hex digits
     fingerprint: str
-    attempt: str
-    content: bytes
+    attempt: str  # the folder of its outputs; empty where it has none
+    content: bytes  # JSON
 
     def record(self) -> Record:
         data: Mapping[str, Any] = from_json(self.content)  # twice as fast as `json`
@@ -231,8 +217,8 @@ def _covered(fingerprint: str, attempt: str, content: bytes) -> bytes:
 
 
 def lines_of(content: bytes) -> tuple[list[Line], int]:
-    """The whole lines of a commit file, and the number of whole lines of other versions of datapipe. Torn and edited lines
-    count as none."""
+    """The whole lines of a commit file, and the number of whole lines of other versions of
+    datapipe. Torn and edited lines count as none."""
     lines, num_refused = [], 0
     for stored in content.split(b"\n"):
         version, _, rest = stored.partition(b"\t")
@@ -249,16 +235,12 @@ def lines_of(content: bytes) -> tuple[list[Line], int]:
 
 @dataclass(slots=True)
 class CommitFiles:
-    """The commit files of one output.
-
-    Attributes:
-        sizes: by path, the lines of each file, in the order in which they were written.
-        num_refused: lines and files of other versions of datapipe.
-    """
+    """The commit files of one output."""
 
     root: Root
+    # by path, the lines of each file, in the order in which they were written
     sizes: dict[str, int] = field(default_factory=dict)
-    num_refused: int = 0
+    num_refused: int = 0  # lines and files of other versions of datapipe
     _next: int = 0
 
     def read(self) -> Iterator[Line]:

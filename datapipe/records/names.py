@@ -27,8 +27,6 @@ work/                             what runs need to resume, and `inspect` to loo
   failure.txt                     the traceback of the task that failed the last run
 """
 
-from __future__ import annotations
-
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
 LISTS = "lists"

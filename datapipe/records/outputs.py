@@ -8,8 +8,6 @@ OutputFile       any file: path, rows, bytes, checksum
 └─ DocumentsFile   documents as text
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -19,19 +17,12 @@ from datapipe.metrics import TaskMetrics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
-    """A committed file.
+    """A committed file."""
 
-    Attributes:
-        path: relative to OUTPUT.
-        rows: documents, rows to exchange, sequences or token ids, as the kind of file has it.
-        bytes: as stored.
-        checksum: of all stored bytes.
-    """
-
-    path: str
-    rows: int
-    bytes: int
-    checksum: str
+    path: str  # relative to OUTPUT
+    rows: int  # documents, rows to exchange, sequences or token ids, as the kind of file has it
+    bytes: int  # as stored
+    checksum: str  # of all stored bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,20 +34,16 @@ class TableFile(OutputFile):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExchangeFile(OutputFile):
-    """Rows sorted by hash, in one or more runs.
+    """Rows sorted by hash, in one or more runs."""
 
-    Attributes:
-        row_bytes: bytes of the rows in memory; of token rows the bytes of their ids, at least
-            `tokenize.LEAST_DOCUMENT_BYTES` a document. Hash ranges are sized by it.
-        first, last: the least and the greatest hash; 0 and -1 in a file without rows.
-        runs: sorted runs in the file.
-        url: where the file is, if it belongs to an earlier run or an index. Empty for files of this run.
-    """
-
+    # bytes of the rows in memory; of token rows the bytes of their ids, at least
+    # `tokenize.LEAST_DOCUMENT_BYTES` a document. Hash ranges are sized by it.
     row_bytes: int
+    # first, last: the least and the greatest hash; 0 and -1 in a file without rows
     first: int = 0
     last: int = -1
-    runs: int = 0
+    runs: int = 0  # sorted runs in the file
+    # where the file is, if it belongs to an earlier run or an index. Empty for files of this run.
     url: str = ""
 
     @property
@@ -67,53 +54,40 @@ class ExchangeFile(OutputFile):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerFile(OutputFile):
-    """The tokenizer of a run; `rows` is the size of its vocabulary.
-
-    Attributes:
-        fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
-        eos_id, eos_token: end a document.
-        bos_id, bos_token: begin a document; None where nothing does.
-        library, library_version, battery, fallback_reason: of the encoder; see `tokens.proof.Choice`.
-    """
+    """The tokenizer of a run; `rows` is the size of its vocabulary."""
 
     vocab_size: int
+    # eos_id, eos_token: end a document
     eos_id: int
     eos_token: str
-    fingerprint: str
+    fingerprint: str  # of the canonical tokenizer.json; shards and loader states carry it
+    # library, library_version, battery, fallback_reason: of the encoder; see `tokens.proof.Choice`
     library: str
     library_version: str
     battery: str
     fallback_reason: str
+    # bos_id, bos_token: begin a document; None where nothing does
     bos_id: int | None = None
     bos_token: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardFile(OutputFile):
-    """A shard; `rows` counts its sequences.
+    """A shard; `rows` counts its sequences."""
 
-    Attributes:
-        documents: of which at least one token is in the shard.
-        tokens: without padding.
-        piece_length: tokens of every packed document, where `pack.method` is `buckets`; None elsewhere.
-    """
-
-    documents: int
-    tokens: int
+    documents: int  # of which at least one token is in the shard
+    tokens: int  # without padding
+    # tokens of every packed document, where `pack.method` is `buckets`; None elsewhere
     piece_length: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentsFile(OutputFile):
-    """Documents as text; `rows` counts them.
+    """Documents as text; `rows` counts them."""
 
-    Attributes:
-        number: among the files of its source, ascending in the order of the input. Numbers may be left out.
-        text_bytes: UTF-8 bytes of the texts.
-    """
-
+    # among the files of its source, ascending in the order of the input. Numbers may be left out.
     number: int
-    text_bytes: int
+    text_bytes: int  # UTF-8 bytes of the texts
 
 
 F = TypeVar("F", bound=OutputFile)

@@ -132,17 +132,12 @@ def _read_in(root: Path, name: str) -> _Module | None:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A parsed module.
+    """A parsed module."""
 
-    Attributes:
-        form: digest of the normal form.
-        imports: modules that it imports, the packages around them, and imported names, which may be modules.
-        kernels: functions that are compiled.
-    """
-
-    form: bytes
+    form: bytes  # digest of the normal form
+    # modules that it imports, the packages around them, and imported names, which may be modules
     imports: frozenset[str]
-    kernels: frozenset[str]
+    kernels: frozenset[str]  # functions that are compiled
 
 
 @lru_cache(maxsize=2048)

@@ -27,24 +27,18 @@ Cell = str | float | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of texts and numbers.
+    """Rows of texts and numbers."""
 
-    Attributes:
-        title: what to read from the table.
-        rows: the first cell of a row is its name; None stands for a number that does not exist.
-        drawing: how a page draws the rows.
-        strong, weak: names of rows that stand out, and that stand back.
-        by_source: whether each column but the first is a source, the last one all of them.
-    """
-
-    title: str = ""
+    title: str = ""  # what to read from the table
     headings: Sequence[str]
+    # the first cell of a row is its name; None stands for a number that does not exist
     rows: Sequence[Sequence[Cell]]
-    drawing: Drawing | None = None
+    drawing: Drawing | None = None  # how a page draws the rows
     note: str = ""
+    # strong, weak: names of rows that stand out, and that stand back
     strong: Sequence[str] = ()
     weak: Sequence[str] = ()
-    by_source: bool = False
+    by_source: bool = False  # whether each column but the first is a source, the last one all of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

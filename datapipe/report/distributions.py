@@ -27,18 +27,12 @@ from datapipe.steps.measuring import LENGTH, ClusterSample, read_samples, rules_
 from datapipe.steps.read_batches import MapMetrics
 from datapipe.storage.root import Root
 
-NameOf = Callable[[bytes], str]
-"""The name of a document by its key."""
-
-SHOWN_BINS = 64
-"""Bins of a distribution in the report, unless it has more octaves."""
-
+NameOf = Callable[[bytes], str]  # the name of a document by its key
+SHOWN_BINS = 64  # Bins of a distribution in the report, unless it has more octaves
 SHOWN_BORDERLINE = 10
 """Documents on each side of a threshold that the report names; the table of each task has 50."""
 
-MOST_CLUSTERS = 1 << 17
-"""Clusters of a stage that are counted exactly; beyond them a sample is."""
-
+MOST_CLUSTERS = 1 << 17  # Clusters of a stage that are counted exactly; beyond them a sample is
 _PARTS = {"passed": 0, "failed": 1}
 
 
@@ -185,8 +179,7 @@ def _sizes(sample: ClusterSample) -> Clusters:
     )
 
 
-FoundEntry = tuple[str, str, str]
-"""Stage, list and entry."""
+FoundEntry = tuple[str, str, str]  # Stage, list and entry
 
 
 def list_counts(root: Root, steps: Iterable[Step]) -> list[SearchedSet]:

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-WIDTH = 720
-"""Units of a chart across. On a page of this width they are CSS pixels."""
-
+WIDTH = 720  # Units of a chart across. On a page of this width they are CSS pixels.
 MOST_BARS = 60
 _LOG_RANGE = 20.0
 """Values whose largest is so many times their median are drawn on a logarithmic axis."""

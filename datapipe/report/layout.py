@@ -23,14 +23,10 @@ from datapipe.machine.terminal import harmless, unfiltered
 MOST_COLUMNS = 80
 """Of a line of prose. Tables and the texts of documents are as wide as the terminal."""
 
-_LEAST_NAME = 24
-"""Columns that the first column of a table has at least, where it has longer names."""
-
+_LEAST_NAME = 24  # columns that the first column of a table has at least, where it has longer names
 _UNLIMITED = 100_000
 
-NO_BREAK = "\ue000"
-"""Stands for a space at which no line is broken."""
-
+NO_BREAK = "\ue000"  # Stands for a space at which no line is broken
 _COMMAND = re.compile(r"`[^`\s](?:[^`]*[^`\s])?`")
 _QUOTED = re.compile(r"'[^']*'")
 """In a command: an argument with spaces, as `shlex.quote` writes it."""

@@ -23,15 +23,9 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 from datapipe.token_counts import TokenizerFigures
 
-RuleBin = tuple[float, float, int, int]
-"""low, high, passed, failed; half open."""
-
-LengthBin = tuple[float, float, int, int]
-"""low, high, documents, bytes; half open."""
-
-SizeBin = tuple[int, int, int, int]
-"""low, high, clusters, documents; both bounds included."""
-
+RuleBin = tuple[float, float, int, int]  # low, high, passed, failed; half open
+LengthBin = tuple[float, float, int, int]  # low, high, documents, bytes; half open
+SizeBin = tuple[int, int, int, int]  # low, high, clusters, documents; both bounds included
 _IN_ONE_LINE = ("measured", "lengths", "clusters")
 """Long entries that programs read; people find them on a line each."""
 

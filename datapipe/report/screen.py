@@ -27,11 +27,8 @@ from datapipe.steps.warnings import RunWarning
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
-_SHOWN_WARNINGS = 3
-"""Of a kind."""
-
-_LEAST_NAME = 12
-"""Columns that a name has at least, where there are longer ones."""
+_SHOWN_WARNINGS = 3  # of a kind
+_LEAST_NAME = 12  # columns that a name has at least, where there are longer ones
 
 
 def print_screen(report: Report, output: str, console: Console, news: Sequence[str] = (), *, has_next: bool = True) -> None:
@@ -83,8 +80,7 @@ def _taken(report: Report) -> Iterator[str]:
         yield f"rows of other snapshots: {', '.join([*taken[:_SHOWN_SOURCES], *more])}"
 
 
-_Row = Mapping[str, Any]
-"""Cells of the table of sources by heading."""
+_Row = Mapping[str, Any]  # Cells of the table of sources by heading
 
 
 def _table(report: Report, width: int) -> list[str]:

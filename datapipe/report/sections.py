@@ -18,8 +18,7 @@ _SHOWN_LANGUAGES = 12
 
 _LEAST_STARTING_S = 0.5
 _STACKED_SOURCES = 7
-_STEADY = 0.05
-"""Shares that move by less are called the same over the run."""
+_STEADY = 0.05  # Shares that move by less are called the same over the run
 
 
 def sections(report: Report) -> list[Section]:

@@ -41,18 +41,12 @@ class RefusedError(Exception):
 
 
 class Client(BaseModel, frozen=True, extra="forbid"):
-    """The sender of a request: an entry of the token file, or an address if there is no file.
-
-    Attributes:
-        sha256: of its token; empty without one.
-        outputs: that it may read; None for all.
-        bytes_per_s: over all its streams; None without a limit.
-    """
+    """The sender of a request: an entry of the token file, or an address if there is no file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
-    outputs: frozenset[Name] | None = None
-    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]  # of its token; empty without one
+    outputs: frozenset[Name] | None = None  # that it may read; None for all
+    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None  # over all its streams; None without a limit
     streams: Annotated[int, Field(ge=1)] | None = None
 
     @classmethod

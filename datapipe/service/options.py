@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF009 - `_option` makes a field
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

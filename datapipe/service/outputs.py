@@ -5,8 +5,6 @@
 Each level is a function of the level before and of a ticket, so an evicted value is made again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections import OrderedDict

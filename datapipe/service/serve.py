@@ -4,8 +4,6 @@ Running ── Service (Flight) ── StatusServer
    └ SIGTERM ─▶ drain: no new requests; streams end at a step, and their clients continue elsewhere
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -31,9 +29,7 @@ from datapipe.service.outputs import ServedOutput, named_outputs
 from datapipe.service.server import Emit, Service
 
 _LAST_S = 5.0
-_OUTPUTS_S = 10.0
-"""The time for which the answer is kept whether all outputs are there."""
-
+_OUTPUTS_S = 10.0  # the time for which the answer is kept whether all outputs are there
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

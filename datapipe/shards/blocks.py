@@ -23,8 +23,7 @@ EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
 
 CUT = "the file was cut short while it was open. Delete the file and run the mixture again to restore it"
 
-_ALIGNMENT = 8
-"""Arrow aligns every buffer to 8 bytes, and compiled loops rely on it."""
+_ALIGNMENT = 8  # Arrow aligns every buffer to 8 bytes, and compiled loops rely on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +104,8 @@ def gather(
     allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     name: Callable[[int], str],  # index into `rows` -> path of its shard, for the message
 ) -> SequenceRows:
-    """Copies rows out of blocks. Raises CutShortError for a mapped file that was cut short, CorruptionError for
-    a row that points outside its block."""
+    """Copies rows out of blocks. Raises CutShortError for a mapped file that was cut short,
+    CorruptionError for a row that points outside its block."""
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:

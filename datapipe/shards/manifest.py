@@ -199,8 +199,8 @@ class Snapshot(_Record):
         return listed.model_copy(update={"fingerprint": _digest(listed.model_dump(mode="json"))})
 
     def of_length(self, sequence_length: int | None) -> Snapshot:
-        """The rows of one sequence length, by default the first, as a snapshot with the same fingerprint. Raises
-        SnapshotError for a length that it does not have."""
+        """The rows of one sequence length, by default the first, as a snapshot with the same
+        fingerprint. Raises SnapshotError for a length that it does not have."""
         if sequence_length in (None, self.sequence_length):
             return self.model_copy(update={"further": ()}) if self.further else self
         for rows in self.further:
@@ -370,8 +370,8 @@ def _with_folders(root: Root, snapshot: Snapshot) -> Snapshot:
 
 
 def noted_lengths(root: Root, fingerprint: str) -> dict[str, str]:
-    """By folder, as "length-8192", the fingerprint of the snapshot of a further length in it, which the version before noted in
-    publication.json; none for the snapshots of this version."""
+    """By folder, as "length-8192", the fingerprint of the snapshot of a further length in it, which
+    the version before noted in publication.json; none for the snapshots of this version."""
 
     def made(noted: Any) -> dict[str, str]:
         lengths = noted.get("lengths", {}).items()
@@ -387,8 +387,8 @@ _Note = TypeVar("_Note")
 def read_note(
     root: Root, path: str, made: Callable[[Any], _Note], remedy: str, kind: type[DatapipeError] = SnapshotError
 ) -> _Note | None:
-    """What `made` makes of a small JSON file; None where there is none. Raises an error of this kind, which ends with the
-    remedy, for a damaged one."""
+    """What `made` makes of a small JSON file; None where there is none. Raises an error of this
+    kind, which ends with the remedy, for a damaged one."""
     try:
         return made(json.loads(root.read_bytes(path)))
     except FileNotFoundError:
@@ -448,8 +448,8 @@ def _listed(root: Root, rows: _Rows) -> _Rows:
 
 
 def _upgraded(data: Any) -> Any:
-    """The content of a manifest of the version before with the fields of this version: tokens and documents had manifests of
-    two formats. Anything else as it is."""
+    """The content of a manifest of the version before with the fields of this version: tokens and
+    documents had manifests of two formats. Anything else as it is."""
     match data:
         case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
             return data | {"version": 3}

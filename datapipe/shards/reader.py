@@ -84,9 +84,8 @@ class ShardReader:
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
         """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own the memory.
 
-        Args:
-            blocks: (n,) int64, set to the address of the entry of the copied block that holds each row.
-            within: (n,) int64, set to the row in that block.
+        Args: blocks: (n,) int64, set to the address of the entry of the copied block that holds
+            each row. within: (n,) int64, set to the row in that block.
         """
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []

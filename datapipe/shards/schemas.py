@@ -41,8 +41,8 @@ QUARANTINE = pa.schema(
 def token_type(vocab_size: int) -> pa.DataType:
     """uint16 below 65,500 ids, else uint32.
 
-    65,500 and not 65,536: for sizes between the two, Megatron's writer and one of its readers disagree on the width
-    (`DType.optimal_dtype` and `GPTDatasetConfig.token_dtype_code`).
+    65,500 and not 65,536: for sizes between the two, Megatron's writer and one of its readers
+    disagree on the width (`DType.optimal_dtype` and `GPTDatasetConfig.token_dtype_code`).
     """
     return pa.uint16() if vocab_size < 65_500 else pa.uint32()
 

@@ -1,9 +1,9 @@
 """One shard file, Arrow or Parquet: its metadata, and opening it with its metadata compared with the manifest.
 
-Every record batch (Arrow) or row group (Parquet) but the last holds `rows_per_batch` rows, so row -> (batch, row in it) is
-arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the record batch, in Parquet in the
-footer. So a block from an object store is checked without the rest of the file, and in a damaged file the damaged rows are
-known.
+Every record batch (Arrow) or row group (Parquet) but the last holds `rows_per_batch` rows, so row
+-> (batch, row in it) is arithmetic in both formats. Each carries the checksum of its rows: in Arrow
+as metadata of the record batch, in Parquet in the footer. So a block from an object store is
+checked without the rest of the file, and in a damaged file the damaged rows are known.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None 
 class Shard:
     """An open file as record batches of constant size. Only one thread may use it at a time.
 
-    Attributes:
-        mapped: the bytes of a local Arrow file, of which batches are views; else None.
-        num_batches: record batches or row groups.
-        num_rows: of a Parquet file, from its footer; None of an Arrow file, whose footer does not have it.
+    Attributes: mapped: the bytes of a local Arrow file, of which batches are views; else None.
+        num_batches: record batches or row groups. num_rows: of a Parquet file, from its footer;
+        None of an Arrow file, whose footer does not have it.
     """
 
     def __init__(self, entry: ShardEntry, form: RowForm, stream: pa.NativeFile, *, is_local: bool) -> None:

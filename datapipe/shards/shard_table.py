@@ -52,8 +52,7 @@ first "/" is an empty part."""
 
 _REQUIRED = ("path", "source", "split", "checksum", "sequences", "tokens", "documents", "bytes", "text_bytes")
 
-MOST_CHARACTERS = 1000
-"""Of a name, path or checksum in a manifest, which may be another party's."""
+MOST_CHARACTERS = 1000  # of a name, path or checksum in a manifest, which may be another party's
 _SHOWN_CHARACTERS = 100
 
 
@@ -82,8 +81,8 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardGroup(NamedTuple):
-    """What the rows of a shard have in common where not all rows of its source and split do; they have shards
-    of their own."""
+    """What the rows of a shard have in common where not all rows of its source and split do; they
+    have shards of their own."""
 
     # tokens of every piece, where packing put pieces of one length together; else None
     piece_length: int | None = None
@@ -160,8 +159,8 @@ def numbered_path(path: str) -> str:
 
 def with_digest(path: str, checksum: str) -> str:
     """The path of a shard with the digest of its content:
-    "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of the
-    shard."""
+    "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of
+    the shard."""
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
@@ -176,8 +175,8 @@ class RowForm(NamedTuple):
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for. `table`: columns
-    of `SCHEMA`."""
+    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
+    `table`: columns of `SCHEMA`."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()

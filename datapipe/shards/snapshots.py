@@ -3,8 +3,8 @@
     snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch}
     snapshots/<fingerprint>/pin.json            {"pinned_at": seconds since the epoch, "why": text}
 
-A snapshot is never changed. One that is published again keeps the time of its first publication. A snapshot with a pin stays,
-whatever is published after it, until it is unpinned.
+A snapshot is never changed. One that is published again keeps the time of its first publication. A
+snapshot with a pin stays, whatever is published after it, until it is unpinned.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Deletes what no kept snapshot of an output needs: snapshots, their shards and documents, and files of tasks under work/.
 
-The newest snapshots are kept, those with a pin, and the tasks of the last run, so that a run that was stopped resumes. A
-manifest goes before the files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next
-one deletes.
+The newest snapshots are kept, those with a pin, and the tasks of the last run, so that a run that
+was stopped resumes. A manifest goes before the files that it names, so that a cleaning which is
+killed leaves whole snapshots and files that the next one deletes.
 """
 
 import re
@@ -48,28 +48,22 @@ _OF_LENGTH = re.compile(rf"length-\d+/(({SNAPSHOT}|{TOKENIZER}|{FILES}|{REMOVED}
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """What a cleaning deletes.
+    """What a cleaning deletes."""
 
-    Attributes:
-        kept, dropped: the newest last.
-        pins: of the snapshots that would be deleted without them.
-        files: path and bytes of the files of the snapshots that are deleted, manifests first.
-        shards: path and bytes of the shards and files of documents that are deleted.
-        tasks: fingerprints of the tasks whose records are deleted.
-        work_files: path and bytes of the files of these tasks, and of those that no record names.
-        old_files: path and bytes of the files that an earlier version has left of additions, and that nothing needs.
-        keeps_tasks: whether every task stays, since the last run was killed and has told none.
-    """
-
+    # kept, dropped: the newest last
     kept: tuple[Publication, ...]
     dropped: tuple[Publication, ...]
-    pins: tuple[Pin, ...]
+    pins: tuple[Pin, ...]  # of the snapshots that would be deleted without them
+    # path and bytes of the files of the snapshots that are deleted, manifests first
     files: tuple[tuple[str, int], ...]
+    # path and bytes of the shards and files of documents that are deleted
     shards: tuple[tuple[str, int], ...]
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # fingerprints of the tasks whose records are deleted
+    # path and bytes of the files of these tasks, and of those that no record names
     work_files: tuple[tuple[str, int], ...]
+    # path and bytes of the files that an earlier version has left of additions, and that nothing needs
     old_files: tuple[tuple[str, int], ...] = ()
-    keeps_tasks: bool = False
+    keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has told none
 
     @property
     def num_bytes(self) -> int:

@@ -28,8 +28,7 @@ from datapipe.storage.root import Root
 from datapipe.weights import integer_weights
 
 _SHOWN_SHARES = 10
-_SPARE_ROWS = 2
-"""The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
+_SPARE_ROWS = 2  # the loader's quotas are within two rows of a weight (`loader/order/mixing.py`)
 
 
 def file_entry(files: bytes) -> FileEntry:
@@ -144,16 +143,12 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
 def publish_files(
     lock: OutputLock,
     snapshot: Snapshot,
+    # needed, about: content by path of the files that its manifest names, and of others in its folder
     needed: Mapping[str, bytes],
     about: Mapping[str, bytes],
-    shown: Sequence[str] = (),
+    shown: Sequence[str] = (),  # those of `about` that the output itself has, too
 ) -> None:
-    """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself.
-
-    Args:
-        needed, about: content by path of the files that its manifest names, and of others in its folder.
-        shown: those of `about` that the output itself has, too.
-    """
+    """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself."""
     target, manifest = lock.root, snapshot.to_files()
     content = {**about, **needed, SNAPSHOT: manifest.pop(SNAPSHOT)}
     _keep_newest(target)

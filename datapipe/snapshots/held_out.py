@@ -22,13 +22,10 @@ from datapipe.steps.kind import Plan
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 
-MOST_TEXTS = 1 << 23
-"""About 67 MB of hashes, which the driver reads once for each snapshot."""
-
+MOST_TEXTS = 1 << 23  # About 67 MB of hashes, which the driver reads once for each snapshot
 _WANTED = 10
 
-Files = Mapping[str, Sequence[ExchangeFile]]
-"""By source, the files with the hashes of its texts."""
+Files = Mapping[str, Sequence[ExchangeFile]]  # By source, the files with the hashes of its texts
 
 
 def held_out_warnings(

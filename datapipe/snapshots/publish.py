@@ -81,18 +81,13 @@ def publish(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Unpublished:
-    """A snapshot that is made, and not published yet.
-
-    Attributes:
-        data: its shards or files of documents, each with the committed file.
-        taken: its shards that other outputs have.
-        needed: content by path of the other files that the manifest names.
-    """
+    """A snapshot that is made, and not published yet."""
 
     snapshot: Snapshot
+    # its shards or files of documents, each with the committed file
     data: Sequence[tuple[ShardEntry, OutputFile]]
-    needed: Mapping[str, bytes]
-    taken: Sequence[TakenShard] = ()
+    needed: Mapping[str, bytes]  # content by path of the other files that the manifest names
+    taken: Sequence[TakenShard] = ()  # its shards that other outputs have
 
 
 def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:

@@ -37,16 +37,15 @@ from datapipe.storage.root import Root, open_input
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
 
 _BYTE_ORDER_MARK = "\ufeff"
-_LISTED = 10
-"""Documents, or pairs of files, that warnings tell of."""
+_LISTED = 10  # Documents, or pairs of files, that warnings tell of
 
 
 def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
-    """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an output. The next
-    takedown completes one that was killed.
+    """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an
+    output. The next takedown completes one that was killed.
 
-    Documents that no row has are not taken down: they were dropped, or there is none at their position. On object stores
-    this is not checked, because it would read all shards.
+    Documents that no row has are not taken down: they were dropped, or there is none at their
+    position. On object stores this is not checked, because it would read all shards.
 
     Args:
         documents: as `InputFiles.key` takes them. Raises UserError for text of another form.

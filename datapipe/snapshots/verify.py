@@ -10,8 +10,8 @@
     documents         of a run without a tokenizer, in place of the above: size and checksum of each file, its rows and columns
     shards/, documents/       hold no files but those of snapshots
 
-The checksums find damage. The checks of content, made only where the checksum is right, find errors of the run that wrote the
-shard. Memory is one record batch and the hashes of the input files.
+The checksums find damage. The checks of content, made only where the checksum is right, find errors
+of the run that wrote the shard. Memory is one record batch and the hashes of the input files.
 """
 
 from collections import defaultdict
@@ -196,21 +196,20 @@ def batch_problem(
     batch: pa.RecordBatch,
     vocab_size: int,
     eos_id: int,
+    # the token that begins every document, and occurs nowhere else; None where nothing does
     bos_id: int | None = None,
+    # the length of every piece, if all have one; such pieces may end anywhere in their document
     piece_length: int | None = None,
     *,
+    # whether documents may have been taken out of the rows; then the last piece of any row may end anywhere
+    # in its document
     was_cut: bool = False,
 ) -> str | None:
     """The first problem in rows of `schemas.sequences`, or None.
 
-    Where pieces may have any length, only the end of a row cuts a document. So the last token of a piece that ends before its
-    row does must be the end-of-text token. No text encodes to that token, so it occurs nowhere else.
-
-    Args:
-        bos_id: the token that begins every document, and occurs nowhere else; None where nothing does.
-        piece_length: the length of every piece, if all have one; such pieces may end anywhere in their document.
-        was_cut: whether documents may have been taken out of the rows; then the last piece of any row may end anywhere in its
-            document.
+    Where pieces may have any length, only the end of a row cuts a document. So the last token of a
+    piece that ends before its row does must be the end-of-text token. No text encodes to that
+    token, so it occurs nowhere else.
     """
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]

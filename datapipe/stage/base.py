@@ -180,8 +180,8 @@ class FilterResult:
     def from_rules(
         cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
     ) -> FilterResult:
-        """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers. They are tried in order: the
-        first rule that a document fails drops it."""
+        """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers.
+        They are tried in order: the first rule that a document fails drops it."""
         if len(rules) != len(measured):
             raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
         as_floats = tuple(np.asarray(values, np.float64) for values in measured)
@@ -196,8 +196,8 @@ class FilterResult:
         tried: Sequence[tuple[np.ndarray, np.ndarray]],
         columns: Mapping[str, pa.Array] | None = None,
     ) -> FilterResult:
-        """As `from_rules`, for stages that decide themselves where a rule fails. `tried`: per rule of `Filter.rules()`, its
-        values and its failures, (num_docs,) numbers and bool."""
+        """As `from_rules`, for stages that decide themselves where a rule fails. `tried`: per rule
+        of `Filter.rules()`, its values and its failures, (num_docs,) numbers and bool."""
         for index, (measured, failed) in enumerate(tried):
             if np.shape(measured) != (num_docs,) or np.shape(failed) != (num_docs,) or np.asarray(failed).dtype != np.bool_:
                 raise StageError(
@@ -263,9 +263,9 @@ class Filter(Stage):
         return Rule(name=name, limit=getattr(self, option), side="max", option=option)
 
     def kept_share(self) -> KeptShare | None:
-        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone. The last of its
-        `rules()` is then `self.below_share(option)`, which `process` measures and never fails: the engine finds the cut over
-        all documents."""
+        """How much of a source the filter keeps, by the order of its scores; None: its rules decide
+        alone. The last of its `rules()` is then `self.below_share(option)`, which `process`
+        measures and never fails: the engine finds the cut over all documents."""
         return None
 
     def below_share(self, option: str) -> Rule:

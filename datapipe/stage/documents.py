@@ -41,8 +41,8 @@ Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool, those of its documents that
-    are left; `offsets`: (num_docs + 1,) int64, of its texts."""
+    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool,
+    those of its documents that are left; `offsets`: (num_docs + 1,) int64, of its texts."""
 
     value: Any
     keep: np.ndarray
@@ -52,8 +52,8 @@ class _Earlier:
 def shared(
     select: Select | None = None,
 ) -> Callable[[Callable[[DocumentBatch], Value]], Callable[[DocumentBatch], Value]]:
-    """A function of the texts of a batch that is computed once for all stages. `select`: copies the result
-    for the documents that a filter keeps; None: it is computed again for them."""
+    """A function of the texts of a batch that is computed once for all stages. `select`: copies the
+    result for the documents that a filter keeps; None: it is computed again for them."""
 
     def of(find: Callable[[DocumentBatch], Value]) -> Callable[[DocumentBatch], Value]:
         return wraps(find)(lambda batch: batch.once(find, select))

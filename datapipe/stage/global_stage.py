@@ -31,8 +31,8 @@ class Global(Stage):
         reduce(name, bucket)    all rows of a range of hashes  ->  rows of other tables, exchanged by their own hashes
         drops, cuts, sizes      the final tables, which the engine exchanges by document and applies
 
-    `reduce` treats the rows of each hash independently: its output must not depend on the borders of
-    the hash ranges.
+    `reduce` treats the rows of each hash independently: its output must not depend on the borders
+    of the hash ranges.
 
     **Hot keys.** If the rows of one hash exceed the memory of a task, the engine calls `reduce` once
     per chunk: consecutive rows of the largest table, with all rows of that hash in the other tables. A

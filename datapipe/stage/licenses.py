@@ -10,8 +10,8 @@ Any other text in a mixture is an error (`spdx`). Any other text in a document b
     ["mit", "isc"]           ─▶ "MIT AND ISC"                      a list, as JSON
     "", null, "NOASSERTION"  ─▶ "unknown"
 
-The library license-expression parses expressions and carries the list of SPDX. Arrow is imported on first use: the commands
-that only read a mixture do without it.
+The library license-expression parses expressions and carries the list of SPDX. Arrow is imported on
+first use: the commands that only read a mixture do without it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def allowed_name(text: str) -> str:
 def is_allowed(license: str, allowed: Collection[str]) -> bool:
     """Whether a list of licences (`allowed_name`) allows one (`named` or `spdx`).
 
-    `A OR B` is allowed if one of the two is, `A AND B` if both are, and `A WITH B` if the list names it. A list that names the
-    whole expression allows it."""
+    `A OR B` is allowed if one of the two is, `A AND B` if both are, and `A WITH B` if the list
+    names it. A list that names the whole expression allows it."""
     listed = {name.lower() for name in allowed}
     return license.lower() in listed or (license != UNKNOWN and _holds(_parsed(license), listed))
 

@@ -59,8 +59,8 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of archives of members,
-    row groups of Parquet; without a stop, to the end of the file."""
+    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored
+    bytes of archives of members, row groups of Parquet; without a stop, to the end of the file."""
 
     file: InputFile
     start: int = 0
@@ -176,8 +176,8 @@ class FieldsSeen:
 
 
 class OpenInput(Protocol):
-    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned
-    one, so that a reader knows no file system."""
+    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that
+    the file is the planned one, so that a reader knows no file system."""
 
     def __call__(self, url: str) -> pa.NativeFile: ...
 
@@ -195,27 +195,27 @@ class Reader(Stage):
     """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.content`)."""
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file with its `row_groups` and `schema`. Raises UserError, OSError, or DamagedInputError if `read` can read
-        nothing."""
+        """The file with its `row_groups` and `schema`. Raises UserError, OSError, or
+        DamagedInputError if `read` can read nothing."""
         return file
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file with what `cut` must know and only reading shows. Only files of more text than a split are read. Raises
-        OSError."""
+        """The file with what `cut` must know and only reading shows. Only files of more text than a
+        split are read. Raises OSError."""
         return file
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """The splits of a file, a function of the file alone; by default the whole file. Where only reading shows that a file
-        cannot be cut at a split, `read` raises UnsplittableInputError at the end of that split, and the run reads the file
-        whole."""
+        """The splits of a file, a function of the file alone; by default the whole file. Where only
+        reading shows that a file cannot be cut at a split, `read` raises UnsplittableInputError at
+        the end of that split, and the run reads the file whole."""
         return [Split(file=file)]
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         raise NotImplementedError
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        """The fields of the first records of a split. The default reads up to the first document; a kept field counts as found
-        where it has a value."""
+        """The fields of the first records of a split. The default reads up to the first document; a
+        kept field counts as found where it has a value."""
         try:
             for batch in self.read(split, fields, open_input):
                 if num_records := len(batch.positions):

@@ -3,8 +3,6 @@
 Bytes follow from the formats and were within a third of the measured ones. Seconds are those of one core of the machine in
 `tests/benchmarks/README.md`, on web pages of 2 kB, and may be three times as many elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,9 +10,7 @@ from fnmatch import fnmatchcase
 from datapipe.stage.base import Filter, Stage
 from datapipe.steps.pipeline import BoundStage
 
-DOCUMENTS = 0.5
-"""Bytes of a file of documents per byte of text: compressed, with ids."""
-
+DOCUMENTS = 0.5  # bytes of a file of documents per byte of text: compressed, with ids
 _ROWS: Mapping[str, float] = {"dedup.exact": 0.02, "dedup.minhash": 0.45, "dedup.lines": 0.4, "dedup.substring": 0.8}
 """Bytes of the rows that a global stage exchanges, in all its steps, per byte of text."""
 
@@ -46,8 +42,8 @@ EXTRACTED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of a step, or of a part of it: bytes written, seconds of one core, and stages of unknown speed, which `seconds`
-    leaves out."""
+    """The cost of a step, or of a part of it: bytes written, seconds of one core, and stages of
+    unknown speed, which `seconds` leaves out."""
 
     bytes: float = 0.0
     seconds: float = 0.0
@@ -56,19 +52,12 @@ class StepCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Texts:
-    """Bytes of text in the steps of a run.
+    """Bytes of text in the steps of a run."""
 
-    Attributes:
-        of_steps: that enter each step of documents and leave it.
-        cleaned: that leave the last segment of each source.
-        sampled: of each source, that train the tokenizer.
-        token_bytes: bytes of token ids for a byte of text.
-    """
-
-    of_steps: Mapping[str, tuple[float, float]]
-    cleaned: Mapping[str, float]
-    sampled: Mapping[str, float]
-    token_bytes: float
+    of_steps: Mapping[str, tuple[float, float]]  # that enter each step of documents and leave it
+    cleaned: Mapping[str, float]  # that leave the last segment of each source
+    sampled: Mapping[str, float]  # of each source, that train the tokenizer
+    token_bytes: float  # bytes of token ids for a byte of text
 
 
 def seconds_of(num_bytes: float, mb_per_s: float) -> float:

@@ -1,10 +1,8 @@
 """Document counts of a run, and losses of its sources. For every source, read = kept + Σ dropped by reason + quarantined. Pure.
 
-Each task checks its own counts. This module checks the steps of a plan: every step reads the documents that the step before it
-kept.
+Each task checks its own counts. This module checks the steps of a plan: every step reads the
+documents that the step before it kept.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,36 +24,24 @@ from datapipe.steps.read_batches import MapMetrics
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.write import WriteMetrics
 
-MOST_LOST = 0.9
-"""Share of the documents that reach a stage above which a run warns of its loss."""
-
+MOST_LOST = 0.9  # Share of the documents that reach a stage above which a run warns of its loss
 _NAMED_REASONS = 3
 _NAMED_FILES = 5
 
 
 @dataclass(slots=True)
 class SourceCounts:
-    """Totals of one source over its committed tasks.
+    """Totals of one source over its committed tasks."""
 
-    Attributes:
-        document_counts: `read` of the first step, `kept` of the last one, all others summed.
-        tokens: of both splits.
-        empty: kept documents without text; known once they are tokenized or written.
-        sequences: of both splits, of the first sequence length.
-        packing: by sequence length.
-        work: time by name of the work.
-        unreadable_files: by path, each with its first damage.
-        is_complete: whether every step of the source is committed.
-    """
-
+    # `read` of the first step, `kept` of the last one, all others summed
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
-    tokens: int = 0
-    empty: int = 0
-    sequences: int = 0
-    packing: dict[int, Packing] = field(default_factory=dict)
-    work: dict[str, Work] = field(default_factory=dict)
-    unreadable_files: tuple[UnreadableFile, ...] = ()
-    is_complete: bool = False
+    tokens: int = 0  # of both splits
+    empty: int = 0  # kept documents without text; known once they are tokenized or written
+    sequences: int = 0  # of both splits, of the first sequence length
+    packing: dict[int, Packing] = field(default_factory=dict)  # by sequence length
+    work: dict[str, Work] = field(default_factory=dict)  # time by name of the work
+    unreadable_files: tuple[UnreadableFile, ...] = ()  # by path, each with its first damage
+    is_complete: bool = False  # whether every step of the source is committed
 
 
 def source_counts(plan: Plan, source: str) -> SourceCounts:
@@ -138,22 +124,16 @@ def fields_without_value(step: Step) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExcessDrops:
-    """A global stage that dropped a larger share of a source than its `max_dropped`.
-
-    Attributes:
-        dropped, read: documents.
-        allowed: `max_dropped`, a share.
-        on_excess: "warn" or "fail".
-        inspect: the option of `datapipe inspect` that shows the dropped documents.
-    """
+    """A global stage that dropped a larger share of a source than its `max_dropped`."""
 
     source: str
     stage: str
+    # dropped, read: documents
     dropped: int
     read: int
-    allowed: float
-    on_excess: str
-    inspect: str
+    allowed: float  # `max_dropped`, a share
+    on_excess: str  # "warn" or "fail"
+    inspect: str  # the option of `datapipe inspect` that shows the dropped documents
 
     @property
     def text(self) -> str:
@@ -185,18 +165,12 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """The drops of one stage in a source.
-
-    Attributes:
-        dropped: documents by reason, "stage:rule".
-        reached: documents that the stages before it left.
-        is_asked: whether an option asks for a loss as large as this: a share to keep, or `max_dropped`.
-    """
+    """The drops of one stage in a source."""
 
     stage: str
-    dropped: Counter[str]
-    reached: int
-    is_asked: bool
+    dropped: Counter[str]  # documents by reason, "stage:rule"
+    reached: int  # documents that the stages before it left
+    is_asked: bool  # whether an option asks for a loss as large as this: a share to keep, or `max_dropped`
 
     @property
     def share(self) -> float:

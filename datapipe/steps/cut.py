@@ -52,19 +52,17 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """A cut, or an interval that holds it: the lowest kept pair is at most `kept` and above `dropped`.
+    """A cut, or an interval that holds it: the lowest kept pair is at most `kept` and above `dropped`."""
 
-    Attributes:
-        kept: this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut is found.
-        dropped: this pair and all below it are dropped; None: not known of any, or the cut is found.
-        documents, weight: that reach the filter; None before the first round.
-        kept_documents, kept_weight: of these; None before the cut is found.
-    """
-
+    # this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut
+    # is found.
     kept: Pair | None = None
+    # this pair and all below it are dropped; None: not known of any, or the cut is found
     dropped: Pair | None = None
+    # documents, weight: that reach the filter; None before the first round
     documents: int | None = None
     weight: int | None = None
+    # kept_documents, kept_weight: of these; None before the cut is found
     kept_documents: int | None = None
     kept_weight: int | None = None
 
@@ -163,8 +161,8 @@ def _even_steps(measure: np.ndarray) -> np.ndarray:
 
 
 def narrowed(summaries: Sequence[pa.RecordBatch], interval: Cut, share: Fraction) -> Cut:
-    """The cut, or the narrower interval that contains it, from the summaries of all tasks. `share` is that of the weight of all
-    documents, rounded down."""
+    """The cut, or the narrower interval that contains it, from the summaries of all tasks. `share`
+    is that of the weight of all documents, rounded down."""
     scores, ties, weights, weight_above, documents_above = (
         np.concatenate([summary.column(field.name).to_numpy() for summary in summaries]) for field in SUMMARY_SCHEMA
     )

@@ -45,21 +45,17 @@ HELD_BLOCKS = 8  # of about a MiB, for the next batch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions:
-    """The decisions of a global stage, `name`, on the documents of a task.
-
-    Attributes:
-        rule: the reason of its drops.
-        tables: "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files alone.
-        size_column, cluster_column: the columns for sizes and names of clusters; None: not written.
-        removed_share: a document of which a greater share is cut is dropped.
-    """
+    """The decisions of a global stage, `name`, on the documents of a task."""
 
     name: str
-    rule: str
+    rule: str  # the reason of its drops
+    # "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files
+    # alone
     tables: Tables
+    # size_column, cluster_column: the columns for sizes and names of clusters; None: not written
     size_column: str | None = None
     cluster_column: str | None = None
-    removed_share: float = 1.0
+    removed_share: float = 1.0  # a document of which a greater share is cut is dropped
 
     def identity(self) -> dict[str, Any]:
         own = {declared.name: getattr(self, declared.name) for declared in fields(self)}

@@ -4,8 +4,6 @@ bytes of text in the input ─▶ text that enters each step ─▶ bytes that i
                                       │
                 what its tasks kept, else what it kept in the last run of the output, else everything"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,27 +22,18 @@ _START_S, _STEP_S = 4.0, 0.25
 """Seconds until workers have imported their modules and loaded the compiled kernels, and of each step. Chosen so that a run of
 15 steps over a small corpus, which took 8 s, is estimated at 8 s."""
 
-_BYTES_PER_LIMITED = 4_000
-"""Bytes of text in a document of a limited run."""
+_BYTES_PER_LIMITED = 4_000  # bytes of text in a document of a limited run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """The cost of the steps that are not committed.
+    """The cost of the steps that are not committed."""
 
-    Attributes:
-        bytes: that they write.
-        core_seconds: of computing, on one core.
-        unknown: stages of unknown speed, which `core_seconds` leaves out.
-        is_all_kept: whether some step is taken to keep everything, because it never ran.
-        start_seconds: of starting workers and steps, on any number of cores.
-    """
-
-    bytes: int
-    core_seconds: float
-    unknown: tuple[str, ...]
-    is_all_kept: bool
-    start_seconds: float = 0.0
+    bytes: int  # that they write
+    core_seconds: float  # of computing, on one core
+    unknown: tuple[str, ...]  # stages of unknown speed, which `core_seconds` leaves out
+    is_all_kept: bool  # whether some step is taken to keep everything, because it never ran
+    start_seconds: float = 0.0  # of starting workers and steps, on any number of cores
 
 
 def estimate(request: Request, plan: Plan, kept: KeptText) -> Estimate:

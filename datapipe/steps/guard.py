@@ -28,8 +28,6 @@ the code of a stage raises OSError:
 An OSError of datapipe's own code, called by a stage, is never the stage's.
 """
 
-from __future__ import annotations
-
 import errno
 import inspect
 import signal
@@ -71,17 +69,14 @@ Failed = dict[int, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryHints:
-    """What earlier attempts at a map task have shown about its documents.
+    """What earlier attempts at a map task have shown about its documents."""
 
-    Attributes:
-        one_by_one: (stage, key of the first document) of batches in which a worker crashed or stalled. The documents of such a
-            batch go to the stage one by one.
-        known_crashes: (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine.
-        most_docs: the most documents that a stage gets in one call, where memory did not suffice for more.
-    """
-
+    # (stage, key of the first document) of batches in which a worker crashed or stalled. The documents of
+    # such a batch go to the stage one by one.
     one_by_one: tuple[tuple[str, bytes], ...] = ()
+    # (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine
     known_crashes: tuple[tuple[str, bytes, str], ...] = ()
+    # the most documents that a stage gets in one call, where memory did not suffice for more
     most_docs: int | None = None
 
 
@@ -90,31 +85,23 @@ NO_HINTS = RetryHints()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """A stage whose calls are guarded.
+    """A stage whose calls are guarded."""
 
-    Attributes:
-        name: of the stage in the run.
-        method: of the stage, which the engine calls for a batch.
-        place_of: the name of the first document of a batch: "web/a.jsonl:120".
-        hints: of earlier attempts at the task; none for almost every task.
-    """
-
-    name: str
+    name: str  # of the stage in the run
     stage: Stage
-    method: Callable[..., Any]
-    place_of: Callable[[DocumentBatch], str]
-    hints: RetryHints = NO_HINTS
+    method: Callable[..., Any]  # of the stage, which the engine calls for a batch
+    place_of: Callable[[DocumentBatch], str]  # the name of the first document of a batch: "web/a.jsonl:120"
+    hints: RetryHints = NO_HINTS  # of earlier attempts at the task; none for almost every task
 
     def run(
         self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch
     ) -> tuple[list[tuple[DocumentBatch, Result]], Failed]:
-        """Runs `process`, halving the batch where it raises. Returns parts of the batch without the documents that failed, each
-        with its result, and the documents that did, in order.
+        """Runs `process`, halving the batch where it raises. Returns parts of the batch without the
+        documents that failed, each with its result, and the documents that did, in order.
 
-        Raises:
-            StageError: the stage broke its contract.
-            StageMemoryError: memory does not suffice for one document.
-            Exception: errors that are no document's fault, with a note of the stage and the document.
+        Raises: StageError: the stage broke its contract. StageMemoryError: memory does not suffice
+            for one document. Exception: errors that are no document's fault, with a note of the
+            stage and the document.
         """
         parts: list[tuple[DocumentBatch, Result]] = []
         pending, failed = ([(0, batch.num_docs)], Failed()) if self.hints == NO_HINTS else self._planned_spans(batch)
@@ -211,8 +198,8 @@ def _end_of_traceback(error: BaseException, where: str) -> str:
 def breaches_raised(name: str, stage: Stage, method: Callable[..., Any]) -> Iterator[None]:
     """Raises StageError where `method` of a stage raises for no document in particular, as `open` and `reduce` do.
 
-    Every exception of the code is the stage's. Failures of the infrastructure are not, and neither is RuntimeError, which
-    libraries raise for devices that are busy or out of memory.
+    Every exception of the code is the stage's. Failures of the infrastructure are not, and neither
+    is RuntimeError, which libraries raise for devices that are busy or out of memory.
     """
     try:
         yield

@@ -50,34 +50,26 @@ OpenStage = Callable[[BoundStage, int | None], BoundStage]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What every task has, and what every kind of work declares.
-
-    Attributes:
-        version: of the bytes that it writes.
-        options: keys of the mixture that its tasks depend on, with all keys below them, beside stages and inputs. SOURCE stands
-            for the source of the step.
-        libraries: whose versions decide its outputs, beside those of all kinds.
-        of_tokens: whether runs with a tokenizer have it (True), those without one (False), or all (None).
-        is_exchange: whether it exchanges rows, and counts no documents.
-        mb_per_s: megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is short.
-        step: the id of its step.
-        fingerprint: 64 hex digits.
-        source: empty where the task serves several.
-        resources: Ray's: num_cpus, num_gpus, memory in bytes.
-    """
+    """What every task has, and what every kind of work declares."""
 
     kind: ClassVar[str]
-    version: ClassVar[int]
+    version: ClassVar[int]  # of the bytes that it writes
+    # keys of the mixture that its tasks depend on, with all keys below them, beside stages and inputs. SOURCE
+    # stands for the source of the step.
     options: ClassVar[tuple[str, ...]] = ()
-    libraries: ClassVar[tuple[str, ...]] = ()
+    libraries: ClassVar[tuple[str, ...]] = ()  # whose versions decide its outputs, beside those of all kinds
+    # whether runs with a tokenizer have it (True), those without one (False), or all (None)
     of_tokens: ClassVar[bool | None] = None
-    is_exchange: ClassVar[bool] = False
+    is_exchange: ClassVar[bool] = False  # whether it exchanges rows, and counts no documents
+    # megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is
+    # short
     mb_per_s: ClassVar[float] = 0.0
 
-    step: str = field(metadata=LEFT_OUT)
-    fingerprint: str = field(default="", metadata=LEFT_OUT)
-    source: str = ""
+    step: str = field(metadata=LEFT_OUT)  # the id of its step
+    fingerprint: str = field(default="", metadata=LEFT_OUT)  # 64 hex digits
+    source: str = ""  # empty where the task serves several
     seed: int
+    # Ray's: num_cpus, num_gpus, memory in bytes
     resources: tuple[tuple[str, float], ...] = field(default=(), metadata=LEFT_OUT)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
@@ -144,9 +136,7 @@ class Task:
         return ()
 
 
-StepKind = type[Task]
-"""A kind of work: the class of its tasks."""
-
+StepKind = type[Task]  # A kind of work: the class of its tasks
 T = TypeVar("T", bound=Task)
 Own = TypeVar("Own")
 
@@ -190,34 +180,21 @@ def file_checksums(files: Iterable[OutputFile]) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------- the plan
 
-Fields = dict[str, Any]
-"""Fields of a task."""
-
-LookUp = Callable[[str], Record | None]
-"""The committed record of a fingerprint, or None."""
-
-ARROW = " → "
-"""Between the stages that a step runs one after the other, in its label."""
+Fields = dict[str, Any]  # Fields of a task
+LookUp = Callable[[str], Record | None]  # the committed record of a fingerprint, or None
+ARROW = " → "  # Between the stages that a step runs one after the other, in its label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Tasks of one kind.
+    """Tasks of one kind."""
 
-    Attributes:
-        id: unique in the run: "web/read", "dedup.minhash/compare".
-        label: for people: "read → filter.length → filter.url".
-        source: empty where the step serves several.
-        tasks: None while the steps that it needs are not committed.
-        records: of the committed tasks, in task order.
-    """
-
-    id: str
+    id: str  # unique in the run: "web/read", "dedup.minhash/compare"
     work: StepKind
-    label: str
-    source: str = ""
-    tasks: tuple[Task, ...] | None = None
-    records: tuple[Record, ...] = ()
+    label: str  # for people: "read → filter.length → filter.url"
+    source: str = ""  # empty where the step serves several
+    tasks: tuple[Task, ...] | None = None  # None while the steps that it needs are not committed
+    records: tuple[Record, ...] = ()  # of the committed tasks, in task order
 
     @property
     def kind(self) -> str:
@@ -258,22 +235,19 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """Steps, each after the steps that it needs.
-
-    Attributes:
-        generation: number of that of its input files; None for the first.
-        earlier: the committed steps of the generations before.
-        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
-        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found it.
-        widened: by source, the source with the types that reading has found, and the fingerprints of the tasks that found them.
-    """
+    """Steps, each after the steps that it needs."""
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
-    generation: int | None = None
-    earlier: Sequence[Step] = ()
+    generation: int | None = None  # number of that of its input files; None for the first
+    earlier: Sequence[Step] = ()  # the committed steps of the generations before
+    # by source, its inputs as the tasks read them: files that cannot be cut are whole
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
+    # by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found
+    # it
     read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
+    # by source, the source with the types that reading has found, and the fingerprints of the tasks that
+    # found them
     widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
@@ -302,11 +276,11 @@ class Plan:
 
 
 class Planning:
-    """A plan in the making. Tasks follow from committed records, which stay, so tasks of an earlier plan of the request are
-    taken from it.
+    """A plan in the making. Tasks follow from committed records, which stay, so tasks of an earlier
+    plan of the request are taken from it.
 
-    Args:
-        generations: the committed steps of the generations before, where the request is of a later one.
+    Args: generations: the committed steps of the generations before, where the request is of a
+        later one.
 
     Attributes:
         known: the steps of the plan, by id.

@@ -19,8 +19,6 @@ A step gets its tasks once the step before is committed; until then only its nam
 again whenever a step ends, and a resumed run passes the committed steps at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from datapipe.config.mixture import Mixture

@@ -13,8 +13,6 @@ has one task for the file instead of those of its ranges. Values that the types 
 not hold are handled in the same way. The finding is a record, so a run that was killed goes on with
 it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,33 +51,29 @@ _OF_READING = ("format", "text", "id", "keep")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapTask(Task):
-    """Streams documents through fused stages: of `inputs`, or `documents` of the step before.
-
-    Attributes:
-        before: fingerprint of the task that wrote `documents`.
-        limit: read at most so many documents.
-        decisions: of the global stage before; applied to `documents`.
-        cut: the filter that scored `documents` in the step before, with the cut that is applied to them.
-        emit: the global stage that follows.
-        source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
-        hints: of earlier attempts. Documents that crash a stage are found by running it, so they do not enter the fingerprint.
-    """
+    """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
     kind, version = "map", 1
     options = ("execution.split_bytes",)
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
     fields: FieldNames = field(default_factory=FieldNames, metadata=entering(lambda names: names.identity()))
-    limit: int | None = None
-    before: str = ""
+    limit: int | None = None  # read at most so many documents
+    before: str = ""  # fingerprint of the task that wrote `documents`
     documents: tuple[TableFile, ...] = field(default=(), metadata=LEFT_OUT)  # they follow from `before`
+    # of the global stage before; applied to `documents`
     decisions: Decisions | None = field(default=None, metadata=entering(lambda decisions: decisions and decisions.identity()))
+    # the filter that scored `documents` in the step before, with the cut that is applied to them
     cut: BoundStage | None = field(default=None, metadata=entering(lambda by: by and [by.name, by.digest, str(by.cut)]))
     stages: tuple[BoundStage, ...] = field(
         default=(), metadata=entering(lambda stages: [[bound.name, bound.digest] for bound in stages])
     )
+    # the global stage that follows
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
+    # position of the source in the order of sources that `emit` goes by; see `StageContext`
     source_position: int | None = None
+    # of earlier attempts. Documents that crash a stage are found by running it, so they do not enter the
+    # fingerprint.
     hints: RetryHints = field(default=NO_HINTS, metadata=LEFT_OUT)
 
     @property
@@ -293,8 +287,8 @@ def _of_inputs(planned: PlannedSource, limit: int | None) -> Iterator[Fields]:
 def _of_later_segment(
     name: str, planned: PlannedSource, before: Sequence[Record], known: Decisions | BoundStage
 ) -> Iterator[Fields]:
-    """One task per task of the step before, with the decisions on documents of its own input files alone, or with a filter
-    whose cut is known."""
+    """One task per task of the step before, with the decisions on documents of its own input files
+    alone, or with a filter whose cut is known."""
     groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # a limited run has one task
     for splits, record in zip(groups, before, strict=True):
         if isinstance(known, BoundStage):

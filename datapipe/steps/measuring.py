@@ -17,8 +17,6 @@ and then a uniform share of them with whole counts. What a task leaves out is le
 of all tasks, which therefore does not depend on the tasks.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,9 +57,7 @@ RULES = b"rules"
 document."""
 
 LENGTH = "length"
-MOST_OF_TASK = 4096
-"""Survivors in the sample of a task and stage: at most 130 kB."""
-
+MOST_OF_TASK = 4096  # Survivors in the sample of a task and stage: at most 130 kB
 _SIDES = {"min": -1, "max": 1, "other": 0}
 _SEED = seed_for(0, "clusters")
 
@@ -89,8 +85,8 @@ class Distributions:
         self._seconds = 0.0
 
     def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
-        """Adds the decisions of a filter, or of its cut alone, which is its last rule. A filter that returns no measured values
-        has no distributions."""
+        """Adds the decisions of a filter, or of its cut alone, which is its last rule. A filter
+        that returns no measured values has no distributions."""
         started, rules = work_clock(), cast(Filter, bound.stage).rules()
         if len(result.measured) == len(rules) and batch.num_docs:
             last = len(rules) - 1
@@ -151,8 +147,8 @@ class Distributions:
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:
-    """The thresholds of a rule, (1,) or (num_docs,) float64. Thresholds that differ by document are known of the documents that
-    the rule drops; others are compared with the rule's own."""
+    """The thresholds of a rule, (1,) or (num_docs,) float64. Thresholds that differ by document are
+    known of the documents that the rule drops; others are compared with the rule's own."""
     if rule.name == BELOW_SHARE and bound.cut is not None:
         return np.array([bound.cut.threshold])
     if rule.side == "other" and not rule.option:  # the stage decides by itself, and its limit means nothing

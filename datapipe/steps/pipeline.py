@@ -11,8 +11,6 @@ found, and the next segment drops those below it.
 A global stage runs once over all sources that name it with equal options. All sources must name
 their common global stages in the same order; otherwise each would wait for the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -26,18 +24,13 @@ from datapipe.steps.cut import Cut
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundStage:
-    """A stage under its name in this run, with the digest of its code and options.
-
-    Attributes:
-        emit_digest: of a global stage: without the options that `emit` does not read.
-        cut: of a filter that keeps a share, once it is known.
-    """
+    """A stage under its name in this run, with the digest of its code and options."""
 
     name: str
     stage: Filter | Map | Global
     digest: str
-    emit_digest: str = ""
-    cut: Cut | None = None
+    emit_digest: str = ""  # of a global stage: without the options that `emit` does not read
+    cut: Cut | None = None  # of a filter that keeps a share, once it is known
 
     @property
     def share(self) -> KeptShare | None:
@@ -52,15 +45,12 @@ class BoundStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GlobalStep:
-    """A global stage and the sources whose documents it compares.
+    """A global stage and the sources whose documents it compares."""
 
-    Attributes:
-        id: its name in the run; with the first digits of its digest where two have the same name and other options.
-        sources: each with the number of the segment that emits into it, in the mixture's order.
-    """
-
+    # its name in the run; with the first digits of its digest where two have the same name and other options
     id: str
     stage: BoundStage
+    # each with the number of the segment that emits into it, in the mixture's order
     sources: tuple[tuple[str, int], ...]
 
     @property
@@ -78,23 +68,19 @@ class RankingStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
-    """The logical steps of a run.
+    """The logical steps of a run."""
 
-    Attributes:
-        segments: by source; segment i ends before global stage i of that source, or with a filter that keeps a share.
-        global_steps: each after the global steps that it needs.
-        after: by source, what must be known of all documents after each segment; None for the last.
-        global_stages: by source, in order, with the limits that the source sets itself.
-    """
-
+    # by source; segment i ends before global stage i of that source, or with a filter that keeps a share
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
-    global_steps: tuple[GlobalStep, ...]
+    global_steps: tuple[GlobalStep, ...]  # each after the global steps that it needs
+    # by source, what must be known of all documents after each segment; None for the last
     after: Mapping[str, tuple[GlobalStep | RankingStep | None, ...]]
+    # by source, in order, with the limits that the source sets itself
     global_stages: Mapping[str, tuple[Global, ...]]
 
     def map_step(self, source: str, number: int) -> str:
-        """The id of the step that runs a segment: `web/read` for the first, `web/apply-dedup.exact` for one that applies the
-        decisions of a global stage, or a cut."""
+        """The id of the step that runs a segment: `web/read` for the first, `web/apply-dedup.exact`
+        for one that applies the decisions of a global stage, or a cut."""
         if number == 0:
             return f"{source}/read"
         before = self.after[source][number - 1]

@@ -1,7 +1,5 @@
 """Input that cannot be read, and documents on which a stage or the tokenizer failed: rows of `schemas.QUARANTINE`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -29,8 +27,8 @@ from datapipe.storage.root import Root
 class Quarantine:
     """The quarantine of a task, which counts every document that it gets.
 
-    Args:
-        paths: of the input files that the task reads; None for a task on documents, which may come from any file of the source.
+    Args: paths: of the input files that the task reads; None for a task on documents, which may
+        come from any file of the source.
     """
 
     def __init__(

@@ -6,8 +6,6 @@
 
 `cut.py` narrows the interval. The result of `narrow` stands in its record, so the plan knows it without reading a file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -98,8 +96,8 @@ def scores_of(stage: str) -> str:
 
 
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
-    """The filter with the cut of its share, or None while that is not committed. A later generation has the cut that an
-    earlier one found."""
+    """The filter with the cut of its share, or None while that is not committed. A later generation
+    has the cut that an earlier one found."""
     bound, interval = ending.stage, Cut()
     known = _found_cut(planning.plan.earlier, source, bound.name)
     if known is not None:

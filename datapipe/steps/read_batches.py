@@ -4,8 +4,6 @@ splits ─▶ reader ─▶ fields in the types of their columns ─▶ keys ─
             └─▶ rejected input ─▶ quarantine
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,42 +44,33 @@ class InputSplit:
 
 @dataclass(slots=True)
 class MapMetrics:
-    """The numbers of a map task. A task with `unsplittable_files` or `wider_types` has no outputs and no counts.
+    """The numbers of a map task. A task with `unsplittable_files` or `wider_types` has no outputs and no counts."""
 
-    Attributes:
-        unreadable_files: in the order of the input, one for each damage.
-        unsplittable_files: paths of input files that cannot be cut at the task's range; the plan then reads them whole.
-        wider_types: by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`); the plan then
-            reads the source with wider types.
-        searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
-        field_values: by kept field, documents with a value; of tasks that read input.
-    """
-
+    # in the order of the input, one for each damage
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
+    # paths of input files that cannot be cut at the task's range; the plan then reads them whole
     unsplittable_files: list[str] = field(default_factory=list)
+    # by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`); the plan
+    # then reads the source with wider types
     wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
+    # by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`
     searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    # by kept field, documents with a value; of tasks that read input
     field_values: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class InputSource:
-    """The input of one task.
-
-    Attributes:
-        own: of `metrics`.
-        limit: documents to read; None for all.
-        path: of the file that is read.
-    """
+    """The input of one task."""
 
     source: str
     inputs: tuple[InputSplit, ...]
     fields: FieldNames
-    limit: int | None
+    limit: int | None  # documents to read; None for all
     metrics: TaskMetrics
-    own: MapMetrics
+    own: MapMetrics  # of `metrics`
     quarantine: Quarantine
-    path: str = ""
+    path: str = ""  # of the file that is read
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises ChangedInputError where a file is not the planned one."""
@@ -135,8 +124,8 @@ class InputSource:
 
 
 def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
-    """The first `left` records of a batch, and how many are left. Rejected records count too: a limited run with a
-    wrong field name would otherwise read everything."""
+    """The first `left` records of a batch, and how many are left. Rejected records count too: a
+    limited run with a wrong field name would otherwise read everything."""
     rejected = np.array([record.position for record in part.rejected], np.uint64)
     positions = np.sort(np.concatenate([part.positions, rejected]))
     if len(positions) <= left:

@@ -6,8 +6,6 @@
 
 Fingerprints decide what runs; this module only explains, in general terms where no record has the difference."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,32 +30,21 @@ _STAGES = re.compile(r"(sources\..*\.)?stages", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """What decides the tasks of a run beside their inputs; written to `work/run.json`, without any value of an option.
+    """What decides the tasks of a run beside their inputs; written to `work/run.json`, without any value of an option."""
 
-    Attributes:
-        code: by kind of work, its version and those of its libraries.
-        stages: by source and the stage's name in the run, two digests: of its code, and of its code, options and files.
-    """
-
-    code: Mapping[str, str]
+    code: Mapping[str, str]  # by kind of work, its version and those of its libraries
+    # by source and the stage's name in the run, two digests: of its code, and of its code, options and files
     stages: Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastRun:
-    """The last run of an output.
+    """The last run of an output."""
 
-    Attributes:
-        tasks: fingerprints by step.
-        limit: `--limit`.
-        inputs: by source, size and stamp by path.
-        options: the mixture as its YAML has it.
-    """
-
-    tasks: Mapping[str, Sequence[str]]
-    limit: int | None
-    inputs: Mapping[str, Mapping[str, tuple[int, str]]]
-    options: Mapping[str, Any]
+    tasks: Mapping[str, Sequence[str]]  # fingerprints by step
+    limit: int | None  # `--limit`
+    inputs: Mapping[str, Mapping[str, tuple[int, str]]]  # by source, size and stamp by path
+    options: Mapping[str, Any]  # the mixture as its YAML has it
     facts: RunFacts
 
 
@@ -72,8 +59,8 @@ def facts_of(request: Request) -> RunFacts:
 
 
 def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Why each step that is not committed would run, by step. `last` is None for an output without a run; `options` are the
-    mixture of this run as its YAML has it."""
+    """Why each step that is not committed would run, by step. `last` is None for an output without
+    a run; `options` are the mixture of this run as its YAML has it."""
     waiting = [step for step in plan.steps if not step.is_committed]
     if last is None:
         return {step.id: [NEW] for step in waiting}
@@ -177,8 +164,8 @@ def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: S
 
 
 def stage_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How the stages of two mixtures differ, by their name in the run: ["added dedup.exact", "left out filter.length",
-    "filter.url.mode drop → tag (of web)", "order of stages changed"]."""
+    """How the stages of two mixtures differ, by their name in the run: ["added dedup.exact", "left
+    out filter.length", "filter.url.mode drop → tag (of web)", "order of stages changed"]."""
     sources = [name for name in now.get("sources", {}) if name in before.get("sources", {})]
     of_sources: dict[str, list[str]] = {}
     for source in sources:

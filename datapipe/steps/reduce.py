@@ -12,8 +12,6 @@ fingerprint of the tasks that wrote the rows. Exchange files enter fingerprints 
 so equal content needs no second run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,22 +44,17 @@ _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeTask(Task):
-    """A task on one hash range of tables.
-
-    Attributes:
-        stage: the global stage whose tables they are.
-        start, stop: hashes.
-        limit_bytes: about the most row bytes in memory at once.
-    """
+    """A task on one hash range of tables."""
 
     options = ("execution.bucket_bytes",)
     is_exchange = True
 
-    stage: BoundStage = field(metadata=LEFT_OUT)
+    stage: BoundStage = field(metadata=LEFT_OUT)  # the global stage whose tables they are
     tables: Tables = field(metadata=entering(table_checksums))
+    # start, stop: hashes
     start: int
     stop: int
-    limit_bytes: int = field(metadata=LEFT_OUT)
+    limit_bytes: int = field(metadata=LEFT_OUT)  # about the most row bytes in memory at once
 
     @property
     def input_bytes(self) -> float:
@@ -93,18 +86,13 @@ class RangeTask(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReduceTask(RangeTask):
-    """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`.
-
-    Attributes:
-        exchange: its name.
-        at_once: whether all rows go to `Global.reduce_at_once`.
-    """
+    """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`."""
 
     kind, version = "reduce", 1
 
     stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
-    exchange: str
-    at_once: bool = False
+    exchange: str  # its name
+    at_once: bool = False  # whether all rows go to `Global.reduce_at_once`
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
         return replace(self, stage=open_stage(self.stage, None))
@@ -160,8 +148,8 @@ class MergeTask(RangeTask):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatherTask(RangeTask):
-    """Sorts the final tables by document key, in one range of the first halves of keys: one drop a document, its cuts, and the
-    sum of its sizes."""
+    """Sorts the final tables by document key, in one range of the first halves of keys: one drop a
+    document, its cuts, and the sum of its sizes."""
 
     kind, version = "gather", 1
 
@@ -327,8 +315,8 @@ def _row_bytes(tables: Tables) -> int:
 
 
 def by_range(tables: Tables, bucket_bytes: int | None) -> Iterator[Fields]:
-    """The fields of a task for each hash range of about `bucket_bytes` (None: one range) in which files may have rows: these
-    files in the order of their checksums.
+    """The fields of a task for each hash range of about `bucket_bytes` (None: one range) in which
+    files may have rows: these files in the order of their checksums.
 
     One sweep opens each file where it begins and closes it where it ends, because there are as many ranges as files.
     """

@@ -24,18 +24,12 @@ _NAMED_SOURCES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunWarning:
-    """One warning.
+    """One warning."""
 
-    Attributes:
-        kind: one of those in `report/README.md`.
-        source: empty where it is about no source, or about several.
-        details: the numbers and names behind the text, as JSON.
-    """
-
-    kind: str
-    source: str = ""
+    kind: str  # one of those in `report/README.md`
+    source: str = ""  # empty where it is about no source, or about several
     text: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)  # the numbers and names behind the text, as JSON
 
     def __str__(self) -> str:
         return masked(self.text)
@@ -64,21 +58,16 @@ def named(sources: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSource:
-    """The inputs and stages of one source.
+    """The inputs and stages of one source."""
 
-    Attributes:
-        groups: the splits that each map task reads.
-        readers, reader_digests: by input path, the reader, and the digest of its code and options.
-        keep: input fields that documents keep, by column.
-        types: by kept field, its type as far as it is known before the source is read.
-        declared: by kept field, the name of the type that the mixture declares.
-    """
-
-    groups: tuple[tuple[Split, ...], ...]
+    groups: tuple[tuple[Split, ...], ...]  # the splits that each map task reads
+    # readers, reader_digests: by input path, the reader, and the digest of its code and options
     readers: Mapping[str, Reader]
     reader_digests: Mapping[str, str]
-    keep: Mapping[str, str]
+    keep: Mapping[str, str]  # input fields that documents keep, by column
+    # by kept field, its type as far as it is known before the source is read
     types: Mapping[str, FoundType] = field(default_factory=dict)
+    # by kept field, the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
     stages: tuple[BoundStage, ...]
 
@@ -141,13 +130,9 @@ def joined_types(where: str, name: str, first: FoundType, second: FoundType) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenSource:
-    """A source of another output, named `source` there, whose shards are mixed as they are.
+    """A source of another output, named `source` there, whose shards are mixed as they are."""
 
-    Attributes:
-        root: where the files of the snapshot are.
-    """
-
-    root: Root
+    root: Root  # where the files of the snapshot are
     snapshot: Snapshot
     source: str
 
@@ -159,41 +144,27 @@ class TakenSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """New files of the sources, which a run adds to the newest snapshot of its output.
+    """New files of the sources, which a run adds to the newest snapshot of its output."""
 
-    Attributes:
-        number: of its shards in the manifest; the files of the first run are generation 0.
-        base: fingerprint of the snapshot that it is added to.
-        files: by source, paths as the source lists them.
-    """
-
-    number: int
-    base: str
-    files: Mapping[str, tuple[str, ...]]
+    number: int  # of its shards in the manifest; the files of the first run are generation 0
+    base: str  # fingerprint of the snapshot that it is added to
+    files: Mapping[str, tuple[str, ...]]  # by source, paths as the source lists them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Everything that a plan depends on, except the committed records.
-
-    Attributes:
-        generation: of the input files; None where they are all that there are.
-        tokenizer_content: the user's tokenizer.json, or that of the generations before; empty when the run trains a tokenizer.
-        tokenizer_notes: lines about its special tokens.
-        limit: at most so many documents of each source; None for all.
-        deciding: by source, the kept fields that a stage or the source decides by, each with what asks for it.
-        warnings: about the mixture and its inputs, for the user.
-        reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
-        taken: the sources without input files.
-    """
+    """Everything that a plan depends on, except the committed records."""
 
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
-    generation: Generation | None = None
+    generation: Generation | None = None  # of the input files; None where they are all that there are
+    # the user's tokenizer.json, or that of the generations before; empty when the run trains a tokenizer
     tokenizer_content: bytes = b""
-    tokenizer_notes: tuple[str, ...] = ()
-    limit: int | None = None
+    tokenizer_notes: tuple[str, ...] = ()  # lines about its special tokens
+    limit: int | None = None  # at most so many documents of each source; None for all
+    # by source, the kept fields that a stage or the source decides by, each with what asks for it
     deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    warnings: tuple[RunWarning, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()  # about the mixture and its inputs, for the user
+    # rows of earlier runs that a global stage compares with, by its name and digest
     reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
-    taken: Mapping[str, TakenSource] = field(default_factory=dict)
+    taken: Mapping[str, TakenSource] = field(default_factory=dict)  # the sources without input files

@@ -3,8 +3,6 @@
 A breach fails the run and quarantines nothing. `guard.py` adds the stage's name, its code and the document to the StageError.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`run_task`, the function that every worker of every engine runs."""
 
-from __future__ import annotations
-
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -29,8 +27,8 @@ _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 
 
 def run_task(task: Task, root: Root, attempt: str) -> Record:
-    """Runs an attempt, with a name that is unique over all runs, and returns the record. The outputs exist only once the driver
-    has committed it; an attempt that fails deletes its files.
+    """Runs an attempt, with a name that is unique over all runs, and returns the record. The
+    outputs exist only once the driver has committed it; an attempt that fails deletes its files.
 
     Raises:
         OutageError: a disk is full, or a disk or store does not answer.

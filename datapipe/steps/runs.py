@@ -11,8 +11,6 @@ that begin with 1, and so on. A merged group gets a key made of these bits. So a
 its group on each level and no other, as long as the number of runs stays below the next power of
 four."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

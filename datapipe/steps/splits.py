@@ -9,8 +9,6 @@ precedes it, so an added or removed file changes its group and no other. Groups 
 `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
 group, the groups up to the next boundary by hash may change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import xxhash

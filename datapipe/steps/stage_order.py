@@ -1,7 +1,5 @@
 """Warnings about stages in another order than the documentation advises. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,8 +10,8 @@ from datapipe.steps.request import RunWarning
 
 @dataclass(frozen=True, slots=True)
 class _Advice:
-    """Stages with a name in the patterns `first` stand before those in `then`, because `reason`, except where stages of
-    `unless` stand between the two."""
+    """Stages with a name in the patterns `first` stand before those in `then`, because `reason`,
+    except where stages of `unless` stand between the two."""
 
     first: tuple[str, ...]
     then: tuple[str, ...]
@@ -58,8 +56,8 @@ _ADVICE = (
 
 def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
     """A warning for each pair of stages in another order than `stages/README.md` and `stages/dedup/README.md` advise; sources
-    share one. Without a warning: a stage that also stands in its place, a filter that only tags or keeps a share, a stage that
-    decides by a field instead of the text.
+    share one. Without a warning: a stage that also stands in its place, a filter that only tags or
+    keeps a share, a stage that decides by a field instead of the text.
 
     Args:
         stages: of each source, in order.

@@ -4,8 +4,6 @@ batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
                          ├─▶ decisions ─▶ sinks: drops, findings, distributions, scores
                          └─▶ the documents that are left, with new columns or tags"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

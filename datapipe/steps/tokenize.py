@@ -71,30 +71,18 @@ def _encoding(file: TokenizerFile) -> list[str | None]:
 
 @dataclass(slots=True)
 class TokenizeMetrics:
-    """The numbers of a tokenize task.
+    """The numbers of a tokenize task."""
 
-    Attributes:
-        tokens: that it wrote.
-        empty: documents without text, or of white space alone.
-        fertility: tokens by language.
-        licenses: tokens by the licences of documents, of a source with a `license_field`.
-    """
-
-    tokens: int = 0
-    empty: int = 0
-    fertility: Fertility = field(default_factory=Fertility)
+    tokens: int = 0  # that it wrote
+    empty: int = 0  # documents without text, or of white space alone
+    fertility: Fertility = field(default_factory=Fertility)  # tokens by language
+    # tokens by the licences of documents, of a source with a `license_field`
     licenses: CountsByName = field(default_factory=CountsByName)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeTask(Task):
-    """Encodes documents and writes their token rows sorted by keyed hash.
-
-    Attributes:
-        before: fingerprint of the task that wrote `documents`.
-        strata: column and bounds by which training documents go to files of their own.
-        license_column: with the licence of each document, to count by it; None: not counted.
-    """
+    """Encodes documents and writes their token rows sorted by keyed hash."""
 
     kind, version, of_tokens, libraries = "tokenize", 1, True, ENCODERS
     mb_per_s = 50.0
@@ -103,12 +91,13 @@ class TokenizeTask(Task):
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
     )
 
-    before: str
+    before: str  # fingerprint of the task that wrote `documents`
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
     validation: float
+    # column and bounds by which training documents go to files of their own
     strata: tuple[str, tuple[float, ...]] | None = None
-    license_column: str | None = None
+    license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Memory: one batch, and one run of rows for all files."""

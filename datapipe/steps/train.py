@@ -2,10 +2,8 @@
 
     documents ─▶ sample, one task for each file of documents ─▶ counted words ─▶ train, one task ─▶ tokenizer.json
 
-The documents that train it, and those held out for validation, are chosen by thresholds on keyed hashes of their keys, so
-neither choice depends on how the input was split."""
-
-from __future__ import annotations
+The documents that train it, and those held out for validation, are chosen by thresholds on keyed
+hashes of their keys, so neither choice depends on how the input was split."""
 
 import math
 from collections.abc import Iterator
@@ -29,9 +27,7 @@ from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
 
-ENCODERS = ("fastokens", "tokenizers")
-"""The libraries whose versions decide ids."""
-
+ENCODERS = ("fastokens", "tokenizers")  # the libraries whose versions decide ids
 _BATCH_ROWS = 1 << 16  # of counted words
 _SAMPLE_MB_PER_S, _COUNT_MB_PER_S, _TRAIN_MB_PER_S = 300.0, 60.0, 40.0
 """For reading all text; of the sample, for counting its words, and for joining pairs. The last two take a sixth of the 35 s
@@ -45,16 +41,12 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleTask(Task):
-    """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out.
-
-    Attributes:
-        before: fingerprint of the task that wrote `documents`.
-    """
+    """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out."""
 
     kind, version, of_tokens, libraries = "sample", 1, True, ENCODERS
     options = ("seed", "tokenizer", "mixture", "sources.*.weight")
 
-    before: str
+    before: str  # fingerprint of the task that wrote `documents`
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     fraction: float
     validation: float

@@ -1,7 +1,5 @@
 """What a run warns of: each warning once, in report.json and last on the screen; `report/README.md` lists the kinds. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -99,8 +97,8 @@ def _first(listed: Sequence[str]) -> str:
 
 
 def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
-    """The warning about a file that is read more than once: source and URL of each time, and the number of `others` that the
-    same sources read more than once."""
+    """The warning about a file that is read more than once: source and URL of each time, and the
+    number of `others` that the same sources read more than once."""
     sources = list(dict.fromkeys(source for source, _ in files))
     names = " and ".join(f"'{source}' ({masked(url)})" for source, url in files)
     more = f", and so {'is' if others == 1 else 'are'} {counted(others, 'more file')}" if others else ""

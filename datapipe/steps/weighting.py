@@ -22,8 +22,6 @@ since there is no tokenizer yet:
     sample 100, shares 1/2 : 1/4 : 1/4, sizes 1000 : 10 : 1000  ->  60 : 10 : 30
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -46,9 +44,9 @@ _GRID = 10**12
 def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int = 0) -> tuple[WeightPhase, ...]:
     """The weights over the run. Raises DatapipeError when no source with a weight has tokens.
 
-    Args:
-        epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
-        spare: tokens by which the loader's whole rows may be ahead of a weight. UniMax stays below `max_epochs` by as many.
+    Args: epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
+        spare: tokens by which the loader's whole rows may be ahead of a weight. UniMax stays below
+        `max_epochs` by as many.
     """
     empty = [name for name in mixture.all_sources if not epoch_tokens.get(name)]
     if mixture.mixture.weighting == "given":

@@ -10,8 +10,6 @@ A document whose weight begins at w goes to file w // `target_bytes`. So the doc
 depend on the text alone, and not on how the input was cut into tasks. Memory: one batch and one row
 group."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -53,28 +51,23 @@ class WriteMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteTask(Task):
-    """Writes the documents of one part of a source to files.
-
-    Attributes:
-        documents: files of the step before that overlap the part, in the order of the input.
-        begin: weight of the documents before those in `documents`.
-        start, stop: the part; multiples of `target_bytes`.
-        like: a file of the source whose columns all files of the source get.
-        license_column: as that of `TokenizeTask`.
-    """
+    """Writes the documents of one part of a source to files."""
 
     kind, version, of_tokens = "write", 1, False
     mb_per_s = 100.0
     options = ("seed", "documents")
 
+    # files of the step before that overlap the part, in the order of the input
     documents: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
-    begin: int
+    begin: int  # weight of the documents before those in `documents`
+    # start, stop: the part; multiples of `target_bytes`
     start: int
     stop: int
+    # a file of the source whose columns all files of the source get
     like: TableFile = field(metadata=entering(lambda file: file.checksum))
     format: Literal["parquet", "jsonl.zst"]
     target_bytes: int
-    license_column: str | None = None
+    license_column: str | None = None  # as that of `TokenizeTask`
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=WriteMetrics())

@@ -39,8 +39,8 @@ class ConflictError(Exception):
 
 
 class ConditionalStore:
-    """Objects below one folder of a store. Each method raises OSError where the store does not answer, and
-    PermissionError where it refuses."""
+    """Objects below one folder of a store. Each method raises OSError where the store does not
+    answer, and PermissionError where it refuses."""
 
     def __init__(self, root: Root) -> None:
         self.root = root

@@ -71,8 +71,8 @@ def state_of(url: str) -> FileState:
 
 
 def open_file(url: str) -> HttpFile:
-    """A file for random access. Raises FileNotFoundError, PermissionError, ConnectionError or TimeoutError after all attempts,
-    and OSError for a server without ranges or sizes.
+    """A file for random access. Raises FileNotFoundError, PermissionError, ConnectionError or
+    TimeoutError after all attempts, and OSError for a server without ranges or sizes.
     """
     return HttpFile(_Reading(url, state_of(url)), mode="r")
 

@@ -55,8 +55,8 @@ class LeaseLostError(DatapipeError):
 
 
 def exclusive(root: Root) -> OutputLock:
-    """A context in which this process alone changes an output. Raises UserError where another run holds it,
-    and LeaseLostError where another run took it."""
+    """A context in which this process alone changes an output. Raises UserError where another run
+    holds it, and LeaseLostError where another run took it."""
     return OutputLock(root) if root.local is not None else Lease(root)
 
 

@@ -3,8 +3,8 @@
     exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
               └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 
-pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known
-by the package of their class, so that none has to be installed.
+pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of
+HTTP libraries are known by the package of their class, so that none has to be installed.
 """
 
 import errno
@@ -69,8 +69,8 @@ _RIGHT_URLS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A disk that is full, or a disk, store or hub that does not answer. `where` is masked; `free_bytes` is
-    None for a store."""
+    """A disk that is full, or a disk, store or hub that does not answer. `where` is masked;
+    `free_bytes` is None for a store."""
 
     where: str
     cause: str
@@ -98,8 +98,8 @@ class OutageError(DatapipeError):
 
 
 def outage_of(error: BaseException, url: str) -> Outage | None:
-    """The outage that an exception reports; None for any other exception. `url` is the folder that is read and written, for an
-    error that names no file.
+    """The outage that an exception reports; None for any other exception. `url` is the folder that
+    is read and written, for an error that names no file.
     """
     if isinstance(error, OutageError):
         return error.outage
@@ -144,8 +144,8 @@ def right_url(url: str) -> str:
 
 
 def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
-    """The error of a file or folder that planning cannot read: OutageError if it may be read later. `where`
-    is file, line and key; `action`: "cannot list"."""
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
+    `where` is file, line and key; `action`: "cannot list"."""
     outage = outage_of(error, url)
     if outage is not None:
         return OutageError(outage)

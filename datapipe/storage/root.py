@@ -8,9 +8,9 @@
 When a store stops answering, a read fails instead of hanging. Input files are read by positional reads and never mapped: a
 mapped file that is cut short while it is read ends the process by SIGBUS. Local files that the engine itself wrote are mapped.
 
-A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store
-by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs are never
-opened under their final name.
+A `Root` is one folder by URL. A write appears completely or not at all: on a disk by
+`machine/files.py`, on an object store by one upload. An exception inside pyarrow's local output
+stream leaves a visible partial file, so local outputs are never opened under their final name.
 """
 
 import errno
@@ -115,8 +115,8 @@ def _check_waits_for_nobody(path: str) -> None:
 
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
-    """The state of the file at `url`, which `stream` has just opened. Costs no request of S3 or a web server.
-    Raises OSError."""
+    """The state of the file at `url`, which `stream` has just opened. Costs no request of S3 or a
+    web server. Raises OSError."""
     if isinstance(stream, HttpFile):
         return stream.state
     filesystem, path = resolve(url)
@@ -137,8 +137,8 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
 
 
 def current_state(url: str) -> FileState:
-    """The state of the file at `url` now; one request of a store. A local file is opened, since a network
-    file system asks its server only then. Raises OSError as `open_input`."""
+    """The state of the file at `url` now; one request of a store. A local file is opened, since a
+    network file system asks its server only then. Raises OSError as `open_input`."""
     if is_http(url) or not isinstance(resolve(url)[0], pafs.LocalFileSystem):
         with open_input(url) as stream:
             return file_state(url, stream)
@@ -225,8 +225,8 @@ class Root:
             return False
 
     def checksum(self, relative: str) -> tuple[str, int]:
-        """Checksum and size in bytes of a file, read in chunks, since mapped pages would count as memory of
-        the process. Raises OSError."""
+        """Checksum and size in bytes of a file, read in chunks, since mapped pages would count as
+        memory of the process. Raises OSError."""
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
         chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
@@ -254,8 +254,8 @@ class Root:
     def take(self, other: Self, source: str, target: str, staging: str) -> None:
         """Links or copies the file `source` of a root, maybe this one, to `target`, which appears completely or not at all.
 
-        Args:
-            staging: a unique relative path outside the target's folder, for the link or copy before it is renamed.
+        Args: staging: a unique relative path outside the target's folder, for the link or copy
+            before it is renamed.
         """
         if self.local is None and self.filesystem == other.filesystem:
             self.filesystem.copy_file(other.path(source), self.path(target))

@@ -45,14 +45,12 @@ _DOES = {"eos": "end", "bos": "begin"}
 class Encoder:
     """A tokenizer with its end-of-text token.
 
-    Attributes:
-        vocab_size: ids are 0 to vocab_size - 1, including added tokens.
-        eos_token, eos_id: the token that ends every document, which `encode` does not append.
-        bos_token, bos_id: the token that begins every document; None for none. `encode` does not put it there.
-        unknown_id: the id of text without a token; None where all text has tokens.
-        adds: what the post-processor of the file would add to a text.
-        id_type: uint16 or uint32; see `schemas.token_type`.
-        fingerprint: checksum of `to_json()`, full width.
+    Attributes: vocab_size: ids are 0 to vocab_size - 1, including added tokens. eos_token, eos_id:
+        the token that ends every document, which `encode` does not append. bos_token, bos_id: the
+        token that begins every document; None for none. `encode` does not put it there. unknown_id:
+        the id of text without a token; None where all text has tokens. adds: what the
+        post-processor of the file would add to a text. id_type: uint16 or uint32; see
+        `schemas.token_type`. fingerprint: checksum of `to_json()`, full width.
     """
 
     def __init__(
@@ -63,10 +61,10 @@ class Encoder:
         choice: Choice | None = None,
     ) -> None:
         """
-        Args:
-            source: path of a tokenizer.json or of its folder, or the content of the file.
-            eos: by default the first special token with a well-known name (`END_OF_TEXT`).
-            choice: the library that encodes; by default that of the proof, which the first use of `proof` or `encode` makes.
+        Args: source: path of a tokenizer.json or of its folder, or the content of the file. eos: by
+            default the first special token with a well-known name (`END_OF_TEXT`). choice: the
+            library that encodes; by default that of the proof, which the first use of `proof` or
+            `encode` makes.
         """
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)

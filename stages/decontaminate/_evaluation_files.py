@@ -94,8 +94,8 @@ def _stem(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """An item of an evaluation set: its id, or its row; the question behind its passage; the right answer, empty where the
-    file has none; the other choices."""
+    """An item of an evaluation set: its id, or its row; the question behind its passage; the right
+    answer, empty where the file has none; the other choices."""
 
     name: str
     question: str

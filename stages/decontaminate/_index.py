@@ -51,9 +51,9 @@ _INNER_SIGNS = re.compile(r"[\W_](?<=[^\W_]\S)(?:[^\w\s]|_)*(?=[^\W_])")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wholes:
-    """Short items that are found as a whole, as entries of the table from `first` on, that of the first question. Lists of
-    items are offsets (num + 1,) int64 and int64: `alone` of each question that needs no answer, `pair` of each question with
-    its answer."""
+    """Short items that are found as a whole, as entries of the table from `first` on, that of the
+    first question. Lists of items are offsets (num + 1,) int64 and int64: `alone` of each question
+    that needs no answer, `pair` of each question with its answer."""
 
     first: int
     tails: search.Tails

@@ -14,9 +14,9 @@ side of a match and joins the pieces of at least 200 by a blank line. Every n-gr
 item of 24 words is 12 matches and drops the document. `coverage` keeps documents that only quote a sentence of an item. With a
 low `min_coverage` it finds long items with an edit in every dozen words; n-grams weigh as in AI2's decon.
 
-Words are compared without case, accents, punctuation and typographic variants, in every script. README.md beside this file has
-examples and measurements. `datapipe inspect OUTPUT --contamination` prints contaminated, clean and undetectable items, and
-which item was found in which document.
+Words are compared without case, accents, punctuation and typographic variants, in every script.
+README.md beside this file has examples and measurements. `datapipe inspect OUTPUT --contamination`
+prints contaminated, clean and undetectable items, and which item was found in which document.
 """
 
 from collections.abc import Sequence

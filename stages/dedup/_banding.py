@@ -5,10 +5,10 @@
 For 14 bands of 8 rows, the setting of FineWeb (Penedo et al. 2024), 5 % at a similarity of 0.50, 50 % at 0.68, 99 % at 0.85.
 Where pairs are verified, a pair counts if it matches in a band and enough of the bands * rows minima are equal.
 
-**The default of `min_similarity`** is (1 / bands)^(1 / rows), 0.719 for 14 bands of 8 rows. There the areas by which
-datasketch chooses bands (false positives below a similarity plus false negatives above it) have their least sum, 0.040.
-Labelled sets agree (`tests/benchmarks/dedup_quality.py`): pages of one site share its frame, and unverified matches chain
-them.
+**The default of `min_similarity`** is (1 / bands)^(1 / rows), 0.719 for 14 bands of 8 rows. There
+the areas by which datasketch chooses bands (false positives below a similarity plus false negatives
+above it) have their least sum, 0.040. Labelled sets agree (`tests/benchmarks/dedup_quality.py`):
+pages of one site share its frame, and unverified matches chain them.
 
 | set | measure | unverified | from 0.64 | from 0.719 |
 |---|---|---|---|---|

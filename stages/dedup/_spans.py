@@ -29,9 +29,9 @@ def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:
 
 
 def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch:
-    """The cuts of new documents in all rows but the first of each group of equal (hash, second); with `keep` "none" in the
-    first row of several, too. A chunk of a hot key may contain a row twice: two equal rows in sequence are one row, not a
-    copy."""
+    """The cuts of new documents in all rows but the first of each group of equal (hash, second);
+    with `keep` "none" in the first row of several, too. A chunk of a hot key may contain a row
+    twice: two equal rows in sequence are one row, not a copy."""
     new, other = _runs(rows, "hash", second), _runs(rows, "hash", second, "rank", "start")
     high, low = columns.key_halves(rows.column("key"))
     other[1:-1] |= (high[1:] != high[:-1]) | (low[1:] != low[:-1])

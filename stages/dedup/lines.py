@@ -2,9 +2,9 @@
 
     text  ->  units, each with a 128-bit hash of its normal form  ->  rows with equal hashes  ->  all but the first are cut
 
-The first copy has the lowest (key, position in the document), or with `keep: source_order` the earliest source. A row takes 46
-bytes a unit, whatever its length. A unit owns the bytes up to the next unit of its document, blank lines too, and these are cut
-with it.
+The first copy has the lowest (key, position in the document), or with `keep: source_order` the
+earliest source. A row takes 46 bytes a unit, whatever its length. A unit owns the bytes up to the
+next unit of its document, blank lines too, and these are cut with it.
 
 | `unit` | what is compared | source |
 |---|---|---|

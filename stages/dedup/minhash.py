@@ -18,8 +18,8 @@ of an accented letter (canonical caseless matching, Unicode 3.13) and invisible 
 spaces, such as Chinese, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams
 of prose are more alike than word n-grams (SlimPajama uses 13).
 
-A document of fewer words than one n-gram is compared with documents of the same words, one without a letter and a digit with
-none.
+A document of fewer words than one n-gram is compared with documents of the same words, one without
+a letter and a digit with none.
 """
 
 from collections.abc import Mapping, Sequence

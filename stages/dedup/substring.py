@@ -1,8 +1,8 @@
 """Repeated spans: cuts every run of `length` words or bytes that occurs earlier in the corpus; the first copy is kept.
 
 A token is cut if it lies in a window, `length` consecutive tokens of one document, that occurs earlier: by (key, position), or
-with `keep: source_order` by (source, key, position). With `keep: none` a token is cut if its window occurs anywhere else.
-Exactly these tokens are cut, whatever the corpus.
+with `keep: source_order` by (source, key, position). With `keep: none` a token is cut if its window
+occurs anywhere else. Exactly these tokens are cut, whatever the corpus.
 
     text ─┬─ cuts (a chunk repeats a span of its own)
           ├─ passages, by document ─────────────────────────────────────┐
@@ -10,10 +10,10 @@ Exactly these tokens are cut, whatever the corpus.
                                           └──▶ candidates, by document ─▶ extend ─▶ windows, by hash ─▶ verify ─▶ cuts
 
 Every window selects a gram inside it (winnowing, `datapipe/kernels/dedup/substring.py`), and equal windows equal ones. A
-selected gram stands for its span: the run of windows that selected it. Where whole spans are equal, all but the first are cut
-at once, which covers most of a copied page. Of spans that are equal in part, at the ends of copies, the first of each distinct
-span is looked up in the passages, and its windows are compared by 128-bit hashes. Each step is linear, and a task holds one
-bucket.
+selected gram stands for its span: the run of windows that selected it. Where whole spans are equal,
+all but the first are cut at once, which covers most of a copied page. Of spans that are equal in
+part, at the ends of copies, the first of each distinct span is looked up in the passages, and its
+windows are compared by 128-bit hashes. Each step is linear, and a task holds one bucket.
 
 A token owns the bytes up to the next token; with `unit: byte` only whole characters are cut. A cut point is the end of a
 document, so a second pass finds nothing. For each byte of text (20 MB of web pages, news and novels) 1.7 bytes are exchanged

@@ -3,9 +3,9 @@
     byte order mark  ->  HTTP header  ->  meta tag in the first 4 KB, XML declaration  ->  ISO-2022-JP, where its escape
     sequences are in ASCII  ->  UTF-8  ->  the detector's answer
 
-Labels are those of the WHATWG. In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A character that is cut off at the
-end is left out and is no error. An undefined byte of a single-byte charset is one: so a page in UTF-8 whose header says
-ISO-8859-1 is mostly read by its meta tag.
+Labels are those of the WHATWG. In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A
+character that is cut off at the end is left out and is no error. An undefined byte of a single-byte
+charset is one: so a page in UTF-8 whose header says ISO-8859-1 is mostly read by its meta tag.
 
 A page that no charset decodes without an error gets U+FFFD for its bad bytes. It is read as UTF-8 where most of its characters
 are valid UTF-8, otherwise by the detector's answer. One bad byte makes a detector rule out the charset of a Chinese, Japanese

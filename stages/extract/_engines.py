@@ -1,5 +1,5 @@
-"""The parsers that find the main text of a page, each behind one method, and two engines that ask another one where the first
-finds little.
+"""The parsers that find the main text of a page, each behind one method, and two engines that ask
+another one where the first finds little.
 
     resiliparse   one pass over the tree of lexbor, 8 times as fast; keeps more of what is around the text
     trafilatura   rules over the tree of libxml2, in its fast or full mode, without its memory of earlier pages; more precise
@@ -7,8 +7,8 @@ finds little.
     auto          resiliparse -> resiliparse without misleading names -> trafilatura; the longest text is kept
     fallback      trafilatura -> resiliparse
 
-An engine finds "" on a page without main text, and None where its parser gave up. libxml2 gives up below 256 nested elements
-and beyond 10 MB in one text, without an error.
+An engine finds "" on a page without main text, and None where its parser gave up. libxml2 gives up
+below 256 nested elements and beyond 10 MB in one text, without an error.
 
 `auto` tries a page again where resiliparse finds fewer than 100 words, or less than a tenth of what the page shows. Classes,
 ids and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half

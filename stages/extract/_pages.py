@@ -36,8 +36,8 @@ _TIDIED = (
 
 
 class Measures(NamedTuple):
-    """Measures of pages before they are parsed, (num_docs,) int64 each: size, the most attributes of one tag, the sum of
-    `tags.cost_of`, the depth of nested elements, at most the limit."""
+    """Measures of pages before they are parsed, (num_docs,) int64 each: size, the most attributes
+    of one tag, the sum of `tags.cost_of`, the depth of nested elements, at most the limit."""
 
     num_bytes: np.ndarray
     attributes: np.ndarray

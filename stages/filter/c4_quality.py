@@ -27,8 +27,8 @@ The authors also drop pages of more than 190,000 characters (`max_chars`), and m
 3`); both measure the page before it is edited. Sentences are counted as by spaCy's sentencizer, which datatrove uses
 (`datapipe/kernels/text/sentences.py`); the authors use NLTK's Punkt.
 
-On 3,687 English documents all decisions equal those of datatrove 0.10.1, and all but 6 of 3,304 kept texts, which hold control
-characters at which `str.splitlines` ends a line.
+On 3,687 English documents all decisions equal those of datatrove 0.10.1, and all but 6 of 3,304
+kept texts, which hold control characters at which `str.splitlines` ends a line.
 """
 
 from collections.abc import Mapping, Sequence

@@ -23,8 +23,8 @@ none, with the share 1, as in DCLM. A page without a removed line is unchanged; 
 | dclm | DCLM, `baselines/mappers/modifiers.py`, `dclm_baseline_refinedweb.yaml` | any three characters (a regular expression) |
 | refinedweb | the text of the paper; DCLM's numbers where it gives none | dots |
 
-DCLM counts the white space around a line among its characters. Its rules, rewritten for stripped lines, make the same decision
-on 3,684 of 3,687 documents.
+DCLM counts the white space around a line among its characters. Its rules, rewritten for stripped
+lines, make the same decision on 3,684 of 3,687 documents.
 """
 
 from collections.abc import Mapping, Sequence

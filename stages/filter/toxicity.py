@@ -11,9 +11,9 @@ With lists and a model, `drop_if: both` (the default) drops what fails both, as 
 Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
 people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
 
-An entry of a list is a word or several in a row. Case, accents and signs between words are not compared. An entry matches whole
-words; in scripts without spaces, such as Chinese and Thai, it matches anywhere. Disguised words (`w*rd`, `w0rd`, full-width
-letters) are not found.
+An entry of a list is a word or several in a row. Case, accents and signs between words are not
+compared. An entry matches whole words; in scripts without spaces, such as Chinese and Thai, it
+matches anywhere. Disguised words (`w*rd`, `w0rd`, full-width letters) are not found.
 """
 
 from collections.abc import Mapping, Sequence

@@ -62,8 +62,8 @@ class Rows:
 def row_blocks(
     content: Iterable[tuple[int, bytes]], delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
 ) -> Iterator[Rows | Rejected]:
-    """The rows of chunks with their offsets. `Rejected` stands for a row that is too long, and for the rest of a broken
-    file."""
+    """The rows of chunks with their offsets. `Rejected` stands for a row that is too long, and for
+    the rest of a broken file."""
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(content):

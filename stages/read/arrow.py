@@ -1,5 +1,5 @@
-"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version 2, and the folders that
-`save_to_disk` of Hugging Face datasets writes.
+"""Arrow IPC, files and streams: one row, one document, read by record batches. Also Feather version
+2, and the folders that `save_to_disk` of Hugging Face datasets writes.
 
     heads of messages (`_arrow/messages.py`) ─▶ record batches of this split ─▶ the needed columns, validated ─▶ documents
 

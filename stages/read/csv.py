@@ -6,8 +6,8 @@ A value is text as it is written. The rules of quotes are those of Python's csv 
 document's position is the byte at which its row begins in the decompressed file. Rows do not affect each other, but for a
 quote that is never closed, which takes the rest of the file. Memory is a few blocks of 4 MiB, or a few times the longest row.
 
-Arrow's CSV reader is five times as fast and is not used: it has no offsets of rows, and fails for a whole block with one
-invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
+Arrow's CSV reader is five times as fast and is not used: it has no offsets of rows, and fails for a
+whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
 """
 
 from __future__ import annotations

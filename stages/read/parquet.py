@@ -75,8 +75,8 @@ class _Opened(OpenedFile):
             raise ValueError(f"fewer rows than the {num_rows} of the footer")
 
     def _is_readable(self, numbers: Sequence[int], names: list[str]) -> bool:
-        """Whether pyarrow can plan the reading of row groups: it then asks for the first chunk, which is refused. Otherwise
-        the process would end when pyarrow describes a column."""
+        """Whether pyarrow can plan the reading of row groups: it then asks for the first chunk,
+        which is refused. Otherwise the process would end when pyarrow describes a column."""
         refusing = _RefusingStream(self._watched.stream)
         planning = pq.ParquetFile(pa.PythonFile(refusing, mode="r"), metadata=self._file.metadata, pre_buffer=True)
         try:

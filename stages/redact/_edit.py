@@ -1,7 +1,7 @@
 """What redacting stages have in common: find spans, count them, replace them, and repeat until no span is found.
 
-A replacement may expose a span that the replaced text hid: the word "version" before an address. So changed texts are read
-again, at most three times, which makes the stage idempotent.
+A replacement may expose a span that the replaced text hid: the word "version" before an address. So
+changed texts are read again, at most three times, which makes the stage idempotent.
 """
 
 import dataclasses

@@ -30,8 +30,8 @@ _HALF_CHARACTERS = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """No secret: where one of `patterns` matches the target ("secret", "match" or "line"), or a stop word is in the secret;
-    with `needs_all` both."""
+    """No secret: where one of `patterns` matches the target ("secret", "match" or "line"), or a
+    stop word is in the secret; with `needs_all` both."""
 
     patterns: tuple[Any, ...]
     stop_words: tuple[bytes, ...]

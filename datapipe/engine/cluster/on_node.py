@@ -3,9 +3,9 @@
     driver: Expectation, Order ─▶ node fit? ─▶ install_modules ─▶ supervise ─▶ record or failure
                                      └─▶ what the node lacks, in words; the driver sends the task elsewhere
 
-Other versions may give other bytes, so they are refused. OUTPUT must be the driver's own: a node sees a file that the driver
-has just written, and the driver sees the answer that the node writes beside it. A local folder of the same name on another
-machine passes neither.
+Other versions may give other bytes, so they are refused. OUTPUT must be the driver's own: a node
+sees a file that the driver has just written, and the driver sees the answer that the node writes
+beside it. A local folder of the same name on another machine passes neither.
 
 A process checks its node before its first task, and again after a failure that the node may have caused: mounts disappear
 and disks fill up during a run. It reports before it checks, so that a disk that hangs is found.
@@ -123,8 +123,8 @@ def other_versions(expected: Mapping[str, str], here: Mapping[str, str]) -> list
 def lacks_here(expected: Expectation, node_id: str = "") -> list[str]:
     """What this node lacks. Never raises an exception.
 
-    Args:
-        node_id: of a node that writes an answer, which the driver deletes; empty for a process of a node.
+    Args: node_id: of a node that writes an answer, which the driver deletes; empty for a process of
+        a node.
     """
     lacks = other_versions(expected.versions, versions_here())
     return lacks or [*_local_lacks(), *_output_lacks(expected, node_id), *_unseen(expected.inputs)]

@@ -4,8 +4,8 @@
     look ─▶ enough that is new? ─ no ─▶ wait, and report what for
               └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ look
 
-A run that is stopped anywhere continues with the generation that it had begun. What is published depends on the files of each
-generation alone, not on when it was built or how often it was stopped.
+A run that is stopped anywhere continues with the generation that it had begun. What is published
+depends on the files of each generation alone, not on when it was built or how often it was stopped.
 """
 
 import json

@@ -3,9 +3,9 @@
     listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
 
-A file that appears under its name at once, by a rename or in an object store, is ready at the second look. A file that a list
-names (`path: "@new.txt"`) is ready at the first: whoever lists it has written it. A line without its end, and a file that is
-not there yet, are left to a later look.
+A file that appears under its name at once, by a rename or in an object store, is ready at the
+second look. A file that a list names (`path: "@new.txt"`) is ready at the first: whoever lists it
+has written it. A line without its end, and a file that is not there yet, are left to a later look.
 
 A file that a snapshot has and that changed is told, and not read again: its rows are published.
 """
@@ -23,27 +23,19 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.stage.reader import InputFile
 from datapipe.storage.root import Root, parquet_table
 
-_Name = tuple[str, str]
-"""Source and path."""
+_Name = tuple[str, str]  # Source and path
 
 
 @dataclass(frozen=True, kw_only=True)
 class News:
-    """What a look found.
+    """What a look found."""
 
-    Attributes:
-        ready: by source, paths of the new files that can be read, sorted.
-        ready_bytes: of them.
-        unfinished: new files that were not the same at the look before, and lines of lists whose files are not there yet.
-        changed: files of a snapshot that are not as they were when they were read.
-        gone: files of a snapshot that are no longer there.
-    """
-
-    ready: Mapping[str, tuple[str, ...]]
-    ready_bytes: int
+    ready: Mapping[str, tuple[str, ...]]  # by source, paths of the new files that can be read, sorted
+    ready_bytes: int  # of them
+    # new files that were not the same at the look before, and lines of lists whose files are not there yet
     unfinished: tuple[str, ...]
-    changed: tuple[str, ...]
-    gone: tuple[str, ...]
+    changed: tuple[str, ...]  # files of a snapshot that are not as they were when they were read
+    gone: tuple[str, ...]  # files of a snapshot that are no longer there
 
 
 @dataclass(slots=True)

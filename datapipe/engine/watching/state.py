@@ -34,8 +34,8 @@ BOUNDS: Mapping[str, Sequence[float]] = {
 
 
 class Figures(dict[tuple[str, ...], float]):
-    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the last, and
-    "sum"."""
+    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the
+    last, and "sum"."""
 
     def __missing__(self, key: tuple[str, ...]) -> float:
         return 0
@@ -53,8 +53,8 @@ class Figures(dict[tuple[str, ...], float]):
 
 
 class Sums(Figures):
-    """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source and fate:
-    read, kept, dropped, quarantined."""
+    """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source
+    and fate: read, kept, dropped, quarantined."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         maps = [] if plan is None else plan.of_kind("map")
@@ -112,14 +112,11 @@ class Pauses:
 class RunState:
     """An observer that sums.
 
-    Attributes:
-        steps: by id, in the order of the plan.
-        failures: failed attempts that are tried again, by the kind of the failure. failed: the last one, in words.
-        since: when each of `messages` was first seen.
-        slots, queued: as of the last `Progress`. pauses: between them.
-        lines: the last lines of the run.
-        num_published: new snapshots of all runs.
-        looked_at: when the sources were last listed, in seconds since 1970; None where they are not followed.
+    Attributes: steps: by id, in the order of the plan. failures: failed attempts that are tried
+        again, by the kind of the failure. failed: the last one, in words. since: when each of
+        `messages` was first seen. slots, queued: as of the last `Progress`. pauses: between them.
+        lines: the last lines of the run. num_published: new snapshots of all runs. looked_at: when
+        the sources were last listed, in seconds since 1970; None where they are not followed.
     """
 
     def __init__(self) -> None:

@@ -112,8 +112,8 @@ def step_json(step: StepState) -> dict[str, Any]:
 
 
 def read_status(root: Root) -> dict[str, Any]:
-    """The content of the file, with `holder`, the process that holds the output, and `state`: running, killed, finished,
-    stopped or failed. Raises UserError where no run has left a file."""
+    """The content of the file, with `holder`, the process that holds the output, and `state`:
+    running, killed, finished, stopped or failed. Raises UserError where no run has left a file."""
     try:
         status = json.loads(root.read_bytes(STATUS))
     except FileNotFoundError as error:
@@ -129,8 +129,8 @@ def read_status(root: Root) -> dict[str, Any]:
 
 
 def _follower(root: Root) -> dict[str, Any]:
-    """`following`: the process that follows the sources, and what it does or waits for; None where none does. Empty for an
-    output that was never followed."""
+    """`following`: the process that follows the sources, and what it does or waits for; None where
+    none does. Empty for an output that was never followed."""
     try:
         doing = str(json.loads(root.read_bytes(FOLLOWER))["doing"])
     except FileNotFoundError:

@@ -39,8 +39,8 @@ class Report:
 
 
 class ReportActor:
-    """The latest report of each attempt, and the node that sent it. Bounded by the attempts that the driver asks for, and by
-    those that it has withdrawn."""
+    """The latest report of each attempt, and the node that sent it. Bounded by the attempts that
+    the driver asks for, and by those that it has withdrawn."""
 
     def __init__(self) -> None:
         self._reports: dict[str, tuple[str, Report]] = {}
@@ -112,8 +112,8 @@ def supervise(
 ) -> tuple[Record | None, Failure | None]:
     """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM gives the task back.
 
-    Args:
-        send: sends a report to the driver; returns whether the driver still wants the attempt, as last known. Must not wait.
+    Args: send: sends a report to the driver; returns whether the driver still wants the attempt, as
+        last known. Must not wait.
     """
     worker = _worker_for(url)
     worker.give(task, attempt)

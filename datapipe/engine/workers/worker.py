@@ -6,8 +6,8 @@ A thread reads the socket while the main thread works. The socket closes when th
 and the worker exits at once; its task was not committed. On Linux the kernel ends it as well, even where a native call holds
 the interpreter or the process is stopped.
 
-The main thread writes its activity to a block of shared memory. The stacks of its threads go to `trace` when it crashes, and
-when the supervisor sends SIGUSR2.
+The main thread writes its activity to a block of shared memory. The stacks of its threads go to
+`trace` when it crashes, and when the supervisor sends SIGUSR2.
 """
 
 import ctypes

@@ -3,9 +3,9 @@
     "Call me. Ann: a@b.org"   cut "Call me. "  ─▶  [cut "Call me. "] [kept "Ann: a@b.org"]
                               redacted          ─▶  [cut "Call me. "] [kept "Ann: "] [replacement "<EMAIL>", was 7 bytes]
 
-The text of the document is that of its kept parts and replacements; the display is that of all parts. The redactions run over
-the display once more at the end, since cuts were never redacted, and an address may lie half in a cut: every part that is sent
-is a piece of that redacted display.
+The text of the document is that of its kept parts and replacements; the display is that of all
+parts. The redactions run over the display once more at the end, since cuts were never redacted, and
+an address may lie half in a cut: every part that is sent is a piece of that redacted display.
 """
 
 import re
@@ -18,13 +18,9 @@ from typing import Literal
 from datapipe.explore.differences import common_ends
 
 Kind = Literal["kept", "cut", "replacement"]
-Edit = tuple[int, int, str]
-"""Characters [start, stop) of a text, and what stands there afterwards."""
-
+Edit = tuple[int, int, str]  # characters [start, stop) of a text, and what stands there afterwards
 _MOST_LINES, _MOST_TOKENS = 4_000, 2_000
-_MOST_CHARS = 4 << 20
-"""Longer differences are one edit: the time of aligning grows with the square."""
-
+_MOST_CHARS = 4 << 20  # Longer differences are one edit: the time of aligning grows with the square
 _TOKEN = re.compile(r"\S+\s*|\s+")
 
 

@@ -251,6 +251,8 @@ def select_grams(
 def hash_windows(
     # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the
     # spans are in them
+    # offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
+    # them
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,
@@ -258,18 +260,13 @@ def hash_windows(
     spans: GramSpans,
     scratch: Scratch,
     # (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters
+    # (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters
     windows: Int64MatrixOut,
+    # (num_windows, 2), the hash of each window; the first half depends on the gram too
     # (num_windows, 2), the hash of each window; the first half depends on the gram too
     halves: UInt64MatrixOut,
 ) -> int:
-    """Writes the hashes of all windows of the spans; returns the number of windows.
-
-    Args:
-        offsets, data: passages, which are the texts of chunks as `select_grams` writes them; the spans are in
-            them.
-        windows: (num_windows, 3): span, start byte in the passage and size in bytes, of whole characters.
-        halves: (num_windows, 2), the hash of each window; the first half depends on the gram too.
-    """
+    """Writes the hashes of all windows of the spans; returns the number of windows."""
     by_bytes, length, starts, prefix = rules.by_bytes, sizes.length, scratch.starts, scratch.prefix
     num_windows, before, count = np.int64(0), np.int64(-1), np.int64(0)
     for span in range(len(spans.passages)):

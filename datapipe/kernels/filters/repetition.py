@@ -177,9 +177,9 @@ def measure_ngrams(
 ) -> None:
     """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
 
-    Args:
-        keys, firsts, counts: scratch, the hash table, of equal powers of two: hash, first word and occurrences of an n-gram.
-        depth: (num_words,) uint8, becomes the length of the longest repeated n-gram at each word, at most 10; 1 for none.
+    Args: keys, firsts, counts: scratch, the hash table, of equal powers of two: hash, first word
+        and occurrences of an n-gram. depth: (num_words,) uint8, becomes the length of the longest
+        repeated n-gram at each word, at most 10; 1 for none.
     """
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):

@@ -296,8 +296,8 @@ def _digits_stop(data, j, end):
 @kernel
 def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, out: SpansOut) -> int:
     """Finds every number that identifies a person, in text order; spans do not overlap. Returns their number.
-    `wanted`: kinds and shapes of phone numbers to find, bits WANTS_CARD and others. `out`: room for num_bytes
-    // 7 + 1 spans: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED."""
+    `wanted`: kinds and shapes of phone numbers to find, bits WANTS_CARD and others. `out`: room for
+    num_bytes // 7 + 1 spans: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED."""
     starts, stops, kinds = out
     num_spans = 0
     folded, places = np.empty(BEFORE_BYTES + AFTER_BYTES, np.uint8), np.empty(BEFORE_BYTES + AFTER_BYTES + 1, np.int64)

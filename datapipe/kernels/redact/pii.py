@@ -247,8 +247,8 @@ def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentia
     """Finds every address and the credentials of every URL, in text order; spans do not overlap. Returns their number.
 
     One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower. `emails`,
-    `ips`, `credentials`: what to find: e-mail addresses, IP addresses, names and passwords in URLs. `out`: room for
-    num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
+    `ips`, `credentials`: what to find: e-mail addresses, IP addresses, names and passwords in URLs.
+    `out`: room for num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
     """
     starts, stops, kinds = out
     num_spans = 0

@@ -151,13 +151,11 @@ def split_runs(
     place of each token in the batch, -1 where the run is padded             0 1 -1 -1 | 5 -1
     position in its run                                                      0 1 6 7 | 0 3
 
-    Args:
-        starts: (num_runs,) int64, the place of the run's first token.
-        lengths: (num_runs,) int64, its tokens.
-        offsets: (num_runs + 1,) int64: out[offsets[r]:offsets[r + 1]] are the parts of run r, of equal size.
-        parts: (num_parts,) int64, the numbers of the parts in the order of the result.
-        out_places: (num_tokens,) int64, the place of each token; -1 past the end of its run.
-        out_positions: (num_tokens,) int64, its position in its run, past the end, too.
+    Args: starts: (num_runs,) int64, the place of the run's first token. lengths: (num_runs,) int64,
+        its tokens. offsets: (num_runs + 1,) int64: out[offsets[r]:offsets[r + 1]] are the parts of
+        run r, of equal size. parts: (num_parts,) int64, the numbers of the parts in the order of
+        the result. out_places: (num_tokens,) int64, the place of each token; -1 past the end of its
+        run. out_positions: (num_tokens,) int64, its position in its run, past the end, too.
     """
     for run in range(starts.shape[0]):
         written = offsets[run]

@@ -139,8 +139,8 @@ def count_chunks(blocks: Int64s, rows: Int64s, firsts: Int64sOut, chunk_offsets:
 @kernel
 def gather_lengths(blocks: Int64s, firsts: Int64s, chunk_offsets: Int64s, sequence_length: int, out: Int32sOut) -> int:
     """Lengths of the chunks of each row, into `out` (num_chunks,) int32; returns the first row that they do not fit, or -1.
-    `blocks`, `firsts`, `chunk_offsets`: as for `count_chunks`. `sequence_length`: the chunks of a row have at least one
-    token each and at most this many together."""
+    `blocks`, `firsts`, `chunk_offsets`: as for `count_chunks`. `sequence_length`: the chunks of a
+    row have at least one token each and at most this many together."""
     for i in range(blocks.shape[0]):
         count = chunk_offsets[i + 1] - chunk_offsets[i]
         lengths = int32_at(int64_at(blocks[i], BLOCK_WIDTH)[LENGTHS] + firsts[i] * 4, count)

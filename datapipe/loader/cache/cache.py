@@ -46,9 +46,8 @@ JOIN_S = 2.0
 class ShardCache:
     """Copies of `shards`, by their index in that sequence.
 
-    Args:
-        budget_bytes: of all files in the folder.
-        most_s: seconds that the store may fail without a break before a download pauses for as long.
+    Args: budget_bytes: of all files in the folder. most_s: seconds that the store may fail without
+        a break before a download pauses for as long.
     """
 
     def __init__(
@@ -69,8 +68,8 @@ class ShardCache:
         self._finalizer: weakref.finalize | None = None
 
     def path_of(self, shard: int) -> Path | None:
-        """The path of a complete, checked copy; None if there is none. Another process may delete the file at any time; an open
-        or mapped one stays readable."""
+        """The path of a complete, checked copy; None if there is none. Another process may delete
+        the file at any time; an open or mapped one stays readable."""
         scheduler = self._scheduler_here()
         path = scheduler.ready.get(shard)
         if path is not None and not path.exists():

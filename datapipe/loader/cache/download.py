@@ -7,8 +7,6 @@ Each read is one request without retries by pyarrow, which does not let a proces
 Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -12,8 +12,6 @@ files that another process stamped in the last minute. A file that another proce
 deleted: its bytes stay readable until they are unmapped.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -43,13 +41,9 @@ class FolderError(OSError):
 
 @dataclass(kw_only=True, slots=True)
 class Reservation:
-    """Room for one file, locked until it is committed or given up.
+    """Room for one file, locked until it is committed or given up."""
 
-    Attributes:
-        descriptor: of the `.part` file, allocated at the size of the shard.
-    """
-
-    descriptor: int
+    descriptor: int  # of the `.part` file, allocated at the size of the shard
     name: str
 
 

@@ -5,8 +5,6 @@
 `BatchOrder` knows steps, `SampleOrder` samples of the mixture, `SourceOrder` the samples of one source.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -23,8 +21,7 @@ from datapipe.loader.order.steps import BatchEra, Steps
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardTable
 
-MOST_STEPS = 1 << 40
-"""No run has more steps: with 2^22 rows a step, samples are counted in 63 bits."""
+MOST_STEPS = 1 << 40  # No run has more steps: with 2^22 rows a step, samples are counted in 63 bits
 
 
 class RunSteps:
@@ -81,8 +78,8 @@ class BatchOrder(RunSteps):
     def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
 
-        Args:
-            num_epochs: by default those that begin before sample `stop`, or before the end; of an endless run, one.
+        Args: num_epochs: by default those that begin before sample `stop`, or before the end; of an
+            endless run, one.
         """
         stop = self.sample_order.num_samples if stop is None else stop
         if num_epochs is None and stop is not None and self.inventory.split == "train":

@@ -28,17 +28,11 @@ from datapipe.loader.order.source_order import SourceOrder, Window
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generations:
-    """How many generations of a source a mixture draws from, and where their order begins.
+    """How many generations of a source a mixture draws from, and where their order begins."""
 
-    Attributes:
-        count: of the generations, from the first.
-        origin: ordinal at which the epoch begins that ends with the newest generation.
-        epochs: of the first generation, before `origin`.
-    """
-
-    count: int = 1
-    origin: int = 0
-    epochs: int = 0
+    count: int = 1  # of the generations, from the first
+    origin: int = 0  # ordinal at which the epoch begins that ends with the newest generation
+    epochs: int = 0  # of the first generation, before `origin`
 
     def grown(self, count: int, size: int, num_drawn: int) -> Generations:
         """The generations after a move to a snapshot with `count` of them."""
@@ -48,21 +42,13 @@ class Generations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceEra:
-    """The samples of a source that are drawn from the same generations.
+    """The samples of a source that are drawn from the same generations."""
 
-    Attributes:
-        start: first ordinal of the era. From `origin` on, the eras before it have the same samples.
-        origin: as in `Generations`.
-        first_epoch: number of the source's epoch that begins at `origin`.
-        epochs: of each generation, before `origin`.
-        starts: (count + 1,) indices in an epoch at which the generations begin.
-    """
-
-    start: int
-    origin: int
-    first_epoch: int
-    epochs: tuple[int, ...]
-    starts: tuple[int, ...]
+    start: int  # first ordinal of the era. From `origin` on, the eras before it have the same samples.
+    origin: int  # as in `Generations`
+    first_epoch: int  # number of the source's epoch that begins at `origin`
+    epochs: tuple[int, ...]  # of each generation, before `origin`
+    starts: tuple[int, ...]  # (count + 1,) indices in an epoch at which the generations begin
 
     @property
     def size(self) -> int:
@@ -190,8 +176,7 @@ class GrownOrder:
             ordinal = end
 
 
-MOST_BYTES = 64 << 20
-"""Of the windows in the tables; past it, the tables start over."""
+MOST_BYTES = 64 << 20  # of the windows in the tables; past it, the tables start over
 
 
 class _Tables(NamedTuple):
@@ -219,9 +204,8 @@ class AddressFinder:
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample: (n,) int64.
 
-        Args:
-            sources, ordinals: (n,) int64; ordinals count over all epochs of the source.
-            attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
+        Args: sources, ordinals: (n,) int64; ordinals count over all epochs of the source. attempt:
+            0 for the regular address; k for the k-th replacement, from the same source and epoch.
         """
         if attempt:
             ordinals = self._replaced(sources, ordinals, attempt)

@@ -7,8 +7,6 @@
 A source's position p is the address `source_starts[source] + p`; a shard's row r is `shard_starts[shard] + r`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -23,22 +21,15 @@ Split = Literal["train", "validation"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """The shards of one split in the order of their rows.
+    """The shards of one split in the order of their rows."""
 
-    Attributes:
-        sources: names, sorted; sources without a shard in this split included.
-        shards: sorted by source, then by generation, then by path.
-        source_starts: (num_sources + 1,) int64.
-        shard_starts: (num_shards + 1,) int64.
-        source_shards: (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1].
-        generation_shards: of each source, (num_generations + 1,) shards: the first of each generation, and the end.
-    """
-
-    sources: tuple[str, ...]
-    shards: ShardTable
-    source_starts: np.ndarray
-    shard_starts: np.ndarray
+    sources: tuple[str, ...]  # names, sorted; sources without a shard in this split included
+    shards: ShardTable  # sorted by source, then by generation, then by path
+    source_starts: np.ndarray  # (num_sources + 1,) int64
+    shard_starts: np.ndarray  # (num_shards + 1,) int64
+    # (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1]
     source_shards: tuple[int, ...]
+    # of each source, (num_generations + 1,) shards: the first of each generation, and the end
     generation_shards: tuple[tuple[int, ...], ...]
 
     @property

@@ -25,20 +25,16 @@ from datapipe.shards.manifest import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureEra:
-    """From `step` on, which begins at `sample`, `recipe` decides the source of each sample.
-
-    Attributes:
-        num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
-        data: by source, a digest of its rows, as `short_digest` writes it.
-        sizes: by source, samples of one epoch.
-    """
+    """From `step` on, which begins at `sample`, `recipe` decides the source of each sample."""
 
     step: int
     sample: int
     recipe: Recipe
+    # by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its
+    # count.
     num_drawn: Mapping[str, int]
-    data: Mapping[str, str]
-    sizes: Mapping[str, int]
+    data: Mapping[str, str]  # by source, a digest of its rows, as `short_digest` writes it
+    sizes: Mapping[str, int]  # by source, samples of one epoch
     generations: Mapping[str, Generations]
     snapshot: str
 
@@ -48,15 +44,12 @@ class MixtureEra:
 
 @dataclass(frozen=True, kw_only=True)
 class Skips:
-    """What a run leaves out.
-
-    Attributes:
-        documents: key in hex -> the first step at which its tokens are padding.
-        shards: path -> the first step at which its rows are replaced by other rows of the source.
-    """
+    """What a run leaves out."""
 
     steps: tuple[tuple[int, int], ...] = ()
+    # key in hex -> the first step at which its tokens are padding
     documents: Mapping[str, int] = field(default_factory=dict)
+    # path -> the first step at which its rows are replaced by other rows of the source
     shards: Mapping[str, int] = field(default_factory=dict)
 
     def joined(self, other: Skips, step: int) -> Skips:
@@ -76,15 +69,12 @@ def _first_steps(known: Mapping[str, int], added: Mapping[str, int], step: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The eras of batch size and of mixture, the skips, and the removed documents of one run; see the head of this file.
-
-    Attributes:
-        removals: (step, digest): from `step` on, documents in the list of this digest are padding (`shards/removed.py`).
-    """
+    """The eras of batch size and of mixture, the skips, and the removed documents of one run; see the head of this file."""
 
     batches: tuple[BatchEra, ...]
     mixtures: tuple[MixtureEra, ...]
     skips: Skips = field(default_factory=Skips)
+    # (step, digest): from `step` on, documents in the list of this digest are padding (`shards/removed.py`)
     removals: tuple[tuple[int, str], ...] = ()
 
     @property

@@ -25,8 +25,6 @@ cap counts rows: where the mixture redistributes, a source gives as many whole g
 allows; otherwise the run ends at the row that would pass it.
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -44,8 +42,7 @@ from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
 
-MOST_SAMPLES = (1 << 63) - 1
-"""The stop of a segment without end, for kernels."""
+MOST_SAMPLES = (1 << 63) - 1  # the stop of a segment without end, for kernels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,18 +118,14 @@ def _huffman(weights: Sequence[int]) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentQuotas:
-    """The quota of each source in one segment. Groups count as samples, from the first one of the mixture.
-
-    Attributes:
-        stop: first sample of the next segment; None for the last.
-        weights: by source, above 0: sample counts that add up to the length of the segment; in an endless one its weights.
-        num_drawn: (num_sources,) samples of each source before `start`.
-    """
+    """The quota of each source in one segment. Groups count as samples, from the first one of the mixture."""
 
     start: int
-    stop: int | None
+    stop: int | None  # first sample of the next segment; None for the last
+    # by source, above 0: sample counts that add up to the length of the segment; in an endless one its
+    # weights
     weights: Mapping[int, int]
-    num_drawn: Sequence[int]
+    num_drawn: Sequence[int]  # (num_sources,) samples of each source before `start`
 
     @cached_property
     def tree(self) -> SplitTree:
@@ -167,8 +160,8 @@ class Mixture:
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
         generations: of the sources that have several.
 
-    Attributes:
-        end: the first sample that no source may give: past a cap, or after all caps; None if there is none.
+    Attributes: end: the first sample that no source may give: past a cap, or after all caps; None
+        if there is none.
     """
 
     def __init__(

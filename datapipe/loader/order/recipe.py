@@ -1,7 +1,5 @@
 """The phases, caps and end of a run, from the manifest or from the loader's arguments, as one plain record."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +17,16 @@ Override = Weights | Sequence[tuple[int | None, Weights]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """All options that decide which source a sample comes from.
-
-    Attributes:
-        phases: exact integer weights until a token position of the run; the last phase has no end.
-        max_epochs: by source, for the sources with a cap.
-        exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
-        group_rows: samples that come one after another from one source, see `mixing.py`; 1: sources are mixed row by row.
-    """
+    """All options that decide which source a sample comes from."""
 
     sequence_length: int
+    # exact integer weights until a token position of the run; the last phase has no end
     phases: tuple[Phase, ...]
-    max_epochs: dict[str, float]
+    max_epochs: dict[str, float]  # by source, for the sources with a cap
+    # what happens when a source reaches its cap: the run stops, is refused, or continues without the source
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     total_tokens: int | None = None
+    # samples that come one after another from one source, see `mixing.py`; 1: sources are mixed row by row
     group_rows: int = 1
 
     @property

@@ -7,8 +7,6 @@ Any sample is computed in constant time and memory. Where the mixture changed, e
 before had drawn. The inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,29 +25,23 @@ from datapipe.shards.manifest import Snapshot
 
 @dataclass(kw_only=True, eq=False)
 class OrderKey:
-    """What decides the order of each source, but for its rows.
-
-    Attributes:
-        window_shards: shards of a source that are mixed at a time; 0 for all.
-        shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
-    """
+    """What decides the order of each source, but for its rows."""
 
     snapshot: Snapshot
     split: Split
     seed: int
-    window_shards: int
-    shuffle: bool
+    window_shards: int  # shards of a source that are mixed at a time; 0 for all
+    shuffle: bool  # whether the rows of a source are mixed; otherwise they come in the order of its shards
 
 
 class Inventory(OrderKey):
     """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
-    Attributes:
-        digests: by source, a digest of the rows of its first generation, of the first two, and so on.
-        data: by source, a digest of all its rows.
-        generations: by source, of a new run; only of the sources that have several.
-        orders: of each source in a new run, in the order of `layout.sources`.
-        removed: digest of the list of documents that were taken down; "" where there are none.
+    Attributes: digests: by source, a digest of the rows of its first generation, of the first two,
+        and so on. data: by source, a digest of all its rows. generations: by source, of a new run;
+        only of the sources that have several. orders: of each source in a new run, in the order of
+        `layout.sources`. removed: digest of the list of documents that were taken down; "" where
+        there are none.
     """
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
@@ -115,8 +107,8 @@ class Inventory(OrderKey):
 class SampleOrder:
     """The order of one split. Raises SnapshotError for a source with weight and no sequences.
 
-    Args:
-        eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must fit the inventory.
+    Args: eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must
+        fit the inventory.
     """
 
     def __init__(self, inventory: Inventory, eras: Sequence[MixtureEra]) -> None:
@@ -170,8 +162,8 @@ class SampleOrder:
 
         The samples are those of an endless run; the caller drops those past the end of its run.
 
-        Args:
-            without: left-out shards, as for `addresses_without`. The sequence may occur as a replacement of their rows.
+        Args: without: left-out shards, as for `addresses_without`. The sequence may occur as a
+            replacement of their rows.
         """
         if self.split == "validation":
             return [(0, address)]

@@ -18,8 +18,6 @@ value} of those that change. The samples drawn before a mixture follow from the 
 `places` holds the counts that differ, of sources that started over.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -162,8 +160,7 @@ class _SavedSkips(_Record):
     shards: dict[str, _Step]
 
 
-_MAY_LACK = {"max_epochs", "places", "group_rows", "parts"}
-"""Keys that the first mixture may lack."""
+_MAY_LACK = {"max_epochs", "places", "group_rows", "parts"}  # Keys that the first mixture may lack
 
 
 class _SavedEra(_Record):

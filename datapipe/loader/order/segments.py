@@ -11,8 +11,6 @@ are a fractional matching of these jobs, and a bipartite graph with a fractional
 source of weight 0 is never drawn from. Earliest-deadline-first finds nearly all of the matching, augmenting paths the rest.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,9 +18,7 @@ from dataclasses import dataclass
 
 from datapipe.loader.order.recipe import Recipe
 
-UNIT = 1 << 40
-"""Units of a sample in which shares are counted."""
-
+UNIT = 1 << 40  # Units of a sample in which shares are counted
 MOST_SAMPLES = 1 << 62
 """A segment that would end beyond this sample, at the cap of a source of next to no weight, has no end."""
 
@@ -43,8 +39,8 @@ def plan_segments(
 
     A group of rows counts as a sample, and samples count from the first one of the mixture.
 
-    Args:
-        caps: source number -> the most samples of that source. Past its cap, the other sources share its samples.
+    Args: caps: source number -> the most samples of that source. Past its cap, the other sources
+        share its samples.
     """
     segments: list[Segment] = []
     first_token, length = start * recipe.sequence_length, recipe.group_rows * recipe.sequence_length
@@ -99,15 +95,11 @@ def border_counts(segments: Sequence[Segment], num_sources: int) -> list[list[in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A sample that may be drawn in any of several segments.
-
-    Attributes:
-        due: whether it must be drawn in one of them. The last, unfinished sample of a source is not due.
-    """
+    """A sample that may be drawn in any of several segments."""
 
     source: int
     window: tuple[int, ...]
-    due: bool
+    due: bool  # whether it must be drawn in one of them. The last, unfinished sample of a source is not due.
 
 
 def _jobs(source: int, shares: Sequence[int], in_segment: list[list[int]]) -> list[Job]:
@@ -182,13 +174,11 @@ def _augment(
     room: Sequence[int],
     members: list[set[int]],
     segment_of: list[int | None],
+    # segments from which no path leads to one with room. They stay so and are not searched again.
     full: set[int],
 ) -> bool:
-    """Finds a segment for `job` along an augmenting path: other jobs may move within their windows. False if there is none.
-
-    Args:
-        full: segments from which no path leads to one with room. They stay so and are not searched again.
-    """
+    """Finds a segment for `job` along an augmenting path: other jobs may move within their windows.
+    False if there is none."""
     reached: dict[int, tuple[int, int | None]] = {number: (job, None) for number in jobs[job].window if number not in full}
     queue = deque(reached)
     while queue:

@@ -16,8 +16,6 @@ other as a curriculum. A stratum that is repeated in an epoch has its shards lis
 epoch is one window with the rows in the order of the shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,34 +32,22 @@ MAX_REPLACEMENTS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of an epoch whose shards are mixed with each other.
+    """A part of an epoch whose shards are mixed with each other."""
 
-    Attributes:
-        names: parts of the names of its seeds, beside the epoch.
-        shards: (n,) int64, within the source; repeated shards occur several times.
-    """
-
-    names: tuple[str | int, ...]
-    shards: np.ndarray
+    names: tuple[str | int, ...]  # parts of the names of its seeds, beside the epoch
+    shards: np.ndarray  # (n,) int64, within the source; repeated shards occur several times
     sizes: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """The layout of one epoch. A position counts the rows of its shards end to end; an index counts its samples.
+    """The layout of one epoch. A position counts the rows of its shards end to end; an index counts its samples."""
 
-    Attributes:
-        shards: (n,) int64, numbers of shards within the source, in the order of this epoch.
-        starts: (n + 1,) int64, position of the first row of each shard.
-        window_starts: (num_windows + 1,) int64, position (and index) at which each window begins.
-        window_shards: (num_windows + 1,) int64, the window's first entry in `shards`.
-        keys: of the permutation of each window; empty where samples are in the order of the rows.
-    """
-
-    shards: np.ndarray
-    starts: np.ndarray
-    window_starts: np.ndarray
-    window_shards: np.ndarray
+    shards: np.ndarray  # (n,) int64, numbers of shards within the source, in the order of this epoch
+    starts: np.ndarray  # (n + 1,) int64, position of the first row of each shard
+    window_starts: np.ndarray  # (num_windows + 1,) int64, position (and index) at which each window begins
+    window_shards: np.ndarray  # (num_windows + 1,) int64, the window's first entry in `shards`
+    # of the permutation of each window; empty where samples are in the order of the rows
     keys: tuple[int, ...]
 
     def index_of(self, position: int) -> int:
@@ -74,20 +60,15 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The samples that one permutation puts in order, as `kernels/tokens/windows.py` reads them.
+    """The samples that one permutation puts in order, as `kernels/tokens/windows.py` reads them."""
 
-    Attributes:
-        first, stop: its ordinals, over all epochs.
-        permutation: of its positions, `permute.permutation`; empty where they are in order.
-        base: the row in the source at position 0, where the rows follow each other; else 0.
-        entries: (2 * n,) int64, where they do not: the first position of each of its n shards, then the row in the source
-            minus the position; else empty.
-    """
-
+    # first, stop: its ordinals, over all epochs
     first: int
     stop: int
-    permutation: np.ndarray
-    base: int
+    permutation: np.ndarray  # of its positions, `permute.permutation`; empty where they are in order
+    base: int  # the row in the source at position 0, where the rows follow each other; else 0
+    # (2 * n,) int64, where they do not: the first position of each of its n shards, then the row in the
+    # source minus the position; else empty
     entries: np.ndarray
 
     @property

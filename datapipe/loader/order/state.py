@@ -1,15 +1,13 @@
 """The state of a loader in a checkpoint: the next step, the data, the order, and the history of the run.
 
-    {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
-     "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
+    {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17,
+     "window_shards": 8, "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
 
 The step counts the batches handed out; skipped steps count as if they had been. The record is flat, and the lineage is
 one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into the
 existing ones and would silently lose items. The checksum covers all other fields, because a bit that flips in the step
 gives another step.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -41,16 +39,11 @@ _ADVICE = {
 
 
 class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
-    """The state of a loader, ready for JSON.
-
-    Attributes:
-        global_batch_size: rows of the next step over all ranks.
-        order: "shuffled"; or "stored", for the rows of each source in the order of its shards.
-    """
+    """The state of a loader, ready for JSON."""
 
     version: int = VERSION
     step: Annotated[int, Field(ge=0, lt=MOST_STEPS)]
-    global_batch_size: Annotated[int, Field(ge=1)]
+    global_batch_size: Annotated[int, Field(ge=1)]  # rows of the next step over all ranks
     split: str
     seed: int
     window_shards: int
@@ -58,7 +51,7 @@ class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
     tokenizer: str
     snapshot: str
     lineage: str
-    order: str = "shuffled"
+    order: str = "shuffled"  # "shuffled"; or "stored", for the rows of each source in the order of its shards
 
     def as_dict(self) -> dict[str, Any]:
         """The record, sealed; `order` is in it where it is not the usual one."""

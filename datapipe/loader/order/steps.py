@@ -6,8 +6,6 @@
 A step keeps its number and its samples, whichever steps are skipped before it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,17 +13,14 @@ from numbers import Integral
 
 from datapipe.errors import UserError
 
-MOST_STEPS = 1 << 48
-"""The limit of step numbers: sample numbers beyond it could leave int64."""
-
-MOST_SAMPLES = 1 << 63
-"""Beyond every sample number."""
+MOST_STEPS = 1 << 48  # the limit of step numbers: sample numbers beyond it could leave int64
+MOST_SAMPLES = 1 << 63  # Beyond every sample number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEra:
-    """From `step` on, which begins at `sample`, global batches have `size` rows. The last one of an era may be smaller, where a
-    run went on after its end."""
+    """From `step` on, which begins at `sample`, global batches have `size` rows. The last one of an
+    era may be smaller, where a run went on after its end."""
 
     step: int
     sample: int

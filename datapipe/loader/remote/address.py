@@ -27,18 +27,14 @@ def is_service(output: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """An output on a service.
-
-    Attributes:
-        ca: PEM of the certificates that are trusted; None for those of the system.
-        wait_s: seconds without an answer of any server after which a loader gives up.
-    """
+    """An output on a service."""
 
     locations: tuple[str, ...]
     name: str
+    # PEM of the certificates that are trusted; None for those of the system
     ca: bytes | None = field(default=None, repr=False)
     token_file: Path | None = None
-    wait_s: float = WAIT_S
+    wait_s: float = WAIT_S  # seconds without an answer of any server after which a loader gives up
 
     @classmethod
     def parse(cls, url: str) -> Address:

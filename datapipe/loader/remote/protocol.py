@@ -27,12 +27,8 @@ MOST_REQUEST_BYTES = 2 << 20
 """Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source."""
 
 MOST_STEPS_OF_STREAM = 1 << 16
-MESSAGE_BYTES = 4 << 20
-"""Of the batches in a message, about. A larger batch has its own message."""
-
-MOST_ROWS = 1 << 20
-"""Of a global batch."""
-
+MESSAGE_BYTES = 4 << 20  # of the batches in a message, about. A larger batch has its own message.
+MOST_ROWS = 1 << 20  # of a global batch
 MOST_MESSAGE_CHARS = 900
 """Of an error: gRPC loses longer ones with the metadata that they travel in."""
 
@@ -74,12 +70,8 @@ class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 class Ticket(LoaderOptions, _Record, frozen=True):
-    """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader; those of skips have no effect.
-
-    Attributes:
-        count: how many steps, skipped ones not counted.
-        stride: of the steps that are not skipped, every stride-th is sent.
-    """
+    """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader;
+    those of skips have no effect."""
 
     what, most_bytes = "ticket", MOST_REQUEST_BYTES
 
@@ -91,50 +83,39 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     mesh: Mesh  # pyright: ignore[reportGeneralTypeIssues]
     lineage: str
     first: _Count
+    # how many steps, skipped ones not counted
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
+    # of the steps that are not skipped, every stride-th is sent
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
 
 
 class OpenRequest(LoaderOptions, _Record, frozen=True):
-    """The arguments of a `Loader`, and a state to continue from.
-
-    Attributes:
-        is_exact: whether the history in the state is kept unchanged, as for a copy of a loader.
-    """
+    """The arguments of a `Loader`, and a state to continue from."""
 
     what, most_bytes = "request", MOST_REQUEST_BYTES
 
     v: Literal[4] = VERSION
     output: Name
     state: dict[str, Any] | None = None
-    is_exact: bool = False
+    is_exact: bool = False  # whether the history in the state is kept unchanged, as for a copy of a loader
 
 
 class Opened(_Record, frozen=True):
-    """The answer to an `OpenRequest`.
+    """The answer to an `OpenRequest`."""
 
-    Attributes:
-        snapshot: the manifest without the shards.
-        state: of the run at its next step.
-    """
-
-    snapshot: Snapshot
-    state: dict[str, Any]
+    snapshot: Snapshot  # the manifest without the shards
+    state: dict[str, Any]  # of the run at its next step
     sources: tuple[str, ...]
     num_samples: int | None
 
 
 class Where(_Record, frozen=True):
-    """The answer to the action "where", whose body is the name of an output.
-
-    Attributes:
-        files: the folder of the output, for clients on the server's own machine; empty for others.
-    """
+    """The answer to the action "where", whose body is the name of an output."""
 
     most_bytes = 1 << 20
 
     snapshot: _Fingerprint
-    files: str = ""
+    files: str = ""  # the folder of the output, for clients on the server's own machine; empty for others
 
 
 class Refusal(_Record, frozen=True):

@@ -4,8 +4,6 @@ A server that fails is paused, for longer each time. pyarrow cannot cancel a cal
 answer, so a call to a server that hangs keeps a thread until the connection breaks.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -21,9 +19,7 @@ from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.machine.retries import RetryPolicy
 
-ANSWER_S = 30.0
-"""For an action: opening a snapshot of 10^5 shards takes half a second."""
-
+ANSWER_S = 30.0  # For an action: opening a snapshot of 10^5 shards takes half a second
 _CHANNEL = (
     ("grpc.use_local_subchannel_pool", 1),  # else loaders of a process share a connection, and what befalls it
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -121,8 +117,8 @@ class Replica:
 class Replicas:
     """The servers of an address.
 
-    Args:
-        first: number of the server that is asked first, modulo their number: ranks spread over the servers by it.
+    Args: first: number of the server that is asked first, modulo their number: ranks spread over
+        the servers by it.
     """
 
     def __init__(self, address: Address, first: int) -> None:

@@ -9,8 +9,6 @@ All servers answer a ticket with the same bytes, so any of them may win. Each ca
 which waits for messages and keeps two at most; so a client that pauses makes the server wait.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import deque
@@ -25,9 +23,7 @@ from datapipe.loader.batches import Batch
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.remote.replicas import Replica, Replicas, flight
 
-STALL_S = 60.0
-"""A call without a message for so long is given up, even without another server."""
-
+STALL_S = 60.0  # A call without a message for so long is given up, even without another server
 HEDGE_S = 1.0
 """A second server is asked after a wait of this length (Dean and Barroso, The Tail at Scale, 2013)."""
 

@@ -7,8 +7,6 @@ Arrays are flat; their shape follows from the field, the mesh and the length of 
 stream may hold a `Refusal` instead of a batch: the reason why the server ends the stream.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

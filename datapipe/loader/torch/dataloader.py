@@ -70,8 +70,8 @@ class StreamingDataLoader(DataLoader):
             worker_init_fn, as for `DataLoader`. Workers send each batch through shared memory, which takes 25 to 30 times as
             long as threads: they pay where `collate_fn` computes for long.
 
-    Attributes:
-        end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was handed out; no row is added to it.
+    Attributes: end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was
+        handed out; no row is added to it.
     """
 
     dataset: StreamingDataset  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -16,8 +16,6 @@ A second pass continues after the first if this process handed out the batches. 
 must set a position first (`Passes`). A validation pass always starts over.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -130,8 +128,8 @@ class StreamingDataset(IterableDataset):
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
         """The state to resume from.
 
-        Args:
-            steps_done: the next step of the run. Required unless the batches were handed out in this process.
+        Args: steps_done: the next step of the run. Required unless the batches were handed out in
+            this process.
         """
         state = self.loader.state_dict()
         if steps_done is not None:
@@ -265,9 +263,7 @@ def _dataloader_worker() -> tuple[int, int]:
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-MOST_WORKERS = 1024
-"""Of one DataLoader; each has one number in shared memory."""
-
+MOST_WORKERS = 1024  # of one DataLoader; each has one number in shared memory
 SECOND_PASS = (
     "{reader} iterated this dataset before, ahead of the trainer, so it is not known where another pass would go on. "
     "Use datapipe.loader.torch.dataloader(…), which counts and goes on. Or make a new DataLoader for each loop, after "

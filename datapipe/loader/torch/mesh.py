@@ -1,7 +1,5 @@
 """The rows that a process of a torch DeviceMesh reads."""
 
-from __future__ import annotations
-
 from torch.distributed.device_mesh import DeviceMesh
 
 from datapipe.errors import UserError

@@ -6,8 +6,6 @@ worker process, the stack has only the classes of the DataLoader. Accelerate cal
 dataset in the main process before each iteration, and is recognised there.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,29 +38,21 @@ FETCHERS = frozenset(
 FIT_LOOPS = frozenset({("lightning.pytorch.loops.fit_loop", "_FitLoop"), ("pytorch_lightning.loops.fit_loop", "_FitLoop")})
 """Lightning's: with `max_epochs`, it does not load the state of a loader from a checkpoint at the end of an epoch."""
 
-TRAINER = ("transformers.trainer", "Trainer")
-"""Hugging Face's, which users derive theirs from."""
-
-MOST_FRAMES = 64
-"""That are searched: a trainer is within the first dozen."""
+TRAINER = ("transformers.trainer", "Trainer")  # Hugging Face's, which users derive theirs from
+MOST_FRAMES = 64  # That are searched: a trainer is within the first dozen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrappers:
-    """What stands between a dataset and the trainer.
+    """What stands between a dataset and the trainer."""
 
-    Attributes:
-        makes_batches: a DataLoader collates several items of the dataset into one.
-        splits: the class, of Accelerate, that gives each process a part of what a rank reads.
-        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early.
-        keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
-        resumed_at: the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself; else 0.
-    """
-
-    makes_batches: bool
-    splits: str
+    makes_batches: bool  # a DataLoader collates several items of the dataset into one
+    splits: str  # the class, of Accelerate, that gives each process a part of what a rank reads
+    # the class that holds batches before the trainer asks, so that positions count them too early
     runs_ahead: str
-    keeps_state: bool
+    keeps_state: bool  # whether Lightning holds a state from a checkpoint that it did not load
+    # the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself;
+    # else 0
     resumed_at: int
 
     def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:

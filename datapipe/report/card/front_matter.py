@@ -16,9 +16,7 @@ from datapipe.report.sections import language_counts
 from datapipe.snapshots.export.card import hub_features
 from datapipe.stage.licenses import UNKNOWN, named, single_licenses
 
-LEAST_LANGUAGE_SHARE = 0.01
-"""Share of the documents from which on a language is listed."""
-
+LEAST_LANGUAGE_SHARE = 0.01  # Share of the documents from which on a language is listed
 _HUB_LICENSES = frozenset(
     # hub-docs, `repositories-licenses.md`, November 2026: those that SPDX lists too
     """afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 cc-by-2.0 cc-by-2.5

@@ -14,9 +14,7 @@ from datapipe.report.cells import Cell, Section, Table, cell
 MOST_COLUMNS = 12
 MOST_ROWS = 100
 _NUMBER = re.compile(r"−?[\d,.]+( \(.*\))?|")
-MOST_CHARS = 300
-"""Of a text in the card. Longer ones end in "…"."""
-
+MOST_CHARS = 300  # of a text in the card. Longer ones end in "…".
 _SPECIAL = re.compile(r"[\\`*_\[\]<>&|~#$!]")
 _PLAIN_CODE = re.compile(r"[^`|\\]+")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

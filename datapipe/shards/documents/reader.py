@@ -35,8 +35,8 @@ def json_chunks(root: Root, path: str) -> Iterator[bytes]:
 
 
 def json_schema(root: Root, path: str) -> pa.Schema:
-    """The columns of a file of JSON lines. Reads all of it, since any line may be the first with a value in a
-    column. A string stays a string where it looks like a time."""
+    """The columns of a file of JSON lines. Reads all of it, since any line may be the first with a
+    value in a column. A string stays a string where it looks like a time."""
     schema = pa.schema([])
     for lines in _whole_lines(root, path):
         fields = ((field.name, _without_times(field.type)) for field in _parsed(lines, None).schema)

@@ -2,9 +2,9 @@
 
     rows as they come ─▶ held until they fill a row group ─▶ one contiguous row group ─▶ file
 
-Where row groups end follows from the rows alone, and every one is written in one call, so the bytes of a file depend neither on
-the batches in which rows arrive, nor on the path or the time. Memory is one row group of about `GROUP_BYTES`, a document beyond
-it, and what the encoder makes of it.
+Where row groups end follows from the rows alone, and every one is written in one call, so the bytes
+of a file depend neither on the batches in which rows arrive, nor on the path or the time. Memory is
+one row group of about `GROUP_BYTES`, a document beyond it, and what the encoder makes of it.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,11 +10,11 @@ group, so the batches are the same if one window holds all shards. A Megatron ex
 the end-of-text token, in the order of the snapshot: shards by path, rows, pieces. A document that was cut comes where its last
 piece lies. With `rows`, sequence i is row i with exactly S tokens, padding included.
 
-Documents that were taken down are in no export: rows are written without their tokens, and a row that has no other is left out.
-The list of them stays with an export of shards.
+Documents that were taken down are in no export: rows are written without their tokens, and a row
+that has no other is left out. The list of them stays with an export of shards.
 
-The snapshot is only read. What readers begin with is written last: snapshot.json, or for Megatron tokenizer.json, and then the
-mark of a whole export (`folder.py`).
+The snapshot is only read. What readers begin with is written last: snapshot.json, or for Megatron
+tokenizer.json, and then the mark of a whole export (`folder.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -55,24 +55,19 @@ _MOST_FILES = 100_000  # the number in a shard's name has five digits, and names
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportRequest:
-    """The parts of a snapshot to export, and the format.
-
-    Attributes:
-        kind: packed rows, the documents of a run without a tokenizer, or those of another as text.
-        source, split: only these; None: all.
-        target_bytes: size of a file; None: a file for each shard, for Megatron no limit, 64 MiB for MDS, and 256 MiB for
-            documents and JSON lines.
-        rows: for Megatron: packed rows as sequences instead of documents.
-        is_compressed: for MDS: shards as zstd files.
-    """
+    """The parts of a snapshot to export, and the format."""
 
     format: ExportFormat
+    # packed rows, the documents of a run without a tokenizer, or those of another as text
     kind: Literal["rows", "documents", "text"] = "rows"
+    # source, split: only these; None: all
     source: str | None = None
     split: Split | None = None
+    # size of a file; None: a file for each shard, for Megatron no limit, 64 MiB for MDS, and 256 MiB for
+    # documents and JSON lines
     target_bytes: int | None = None
-    rows: bool = False
-    is_compressed: bool = False
+    rows: bool = False  # for Megatron: packed rows as sequences instead of documents
+    is_compressed: bool = False  # for MDS: shards as zstd files
 
     @property
     def is_snapshot(self) -> bool:

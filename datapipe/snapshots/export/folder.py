@@ -2,10 +2,10 @@
 
     _UNFINISHED ─▶ data ─▶ the files that readers begin with ─▶ _EXPORTED ─▶ _UNFINISHED is deleted
 
-`_UNFINISHED` holds the request, from before the first file until after the last: a folder with it is no export. `_EXPORTED`
-holds the request, the result, and the sizes of the data files. So the same command goes on after a kill, by deleting what the
-killed one left and writing all files, and tells a whole export from an unfinished one. Any other folder that is not empty is
-refused.
+`_UNFINISHED` holds the request, from before the first file until after the last: a folder with it
+is no export. `_EXPORTED` holds the request, the result, and the sizes of the data files. So the
+same command goes on after a kill, by deleting what the killed one left and writing all files, and
+tells a whole export from an unfinished one. Any other folder that is not empty is refused.
 """
 
 import json
@@ -36,21 +36,16 @@ _DATA = re.compile(
 )
 
 
-_LOCK = re.compile(r"work/lock(\.json)?")
-"""Of an index, which is made under a lock."""
+_LOCK = re.compile(r"work/lock(\.json)?")  # of an index, which is made under a lock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportFolder:
-    """The folder of an export, and what is asked for.
+    """The folder of an export, and what is asked for."""
 
-    Attributes:
-        root: of the snapshot, below which nothing is written; None where there is none.
-        request: what the files follow from, as data that JSON holds: the snapshot, and the options.
-    """
-
-    root: Root | None
+    root: Root | None  # of the snapshot, below which nothing is written; None where there is none
     target: Root
+    # what the files follow from, as data that JSON holds: the snapshot, and the options
     request: Mapping[str, Any]
 
     def begin(self) -> Any:

@@ -31,10 +31,9 @@ _SPOOL_BYTES = 16 << 20
 class MegatronWriter:
     """Writes sequences to one pair, or to numbered pairs of a size. After an error, or instead of `finish`, call `abort`.
 
-    Args:
-        prefix: path without an ending; with `target_bytes`, `-00000` and so on is added.
-        id_type: uint16 or uint32.
-        target_bytes: a pair is closed before a sequence that would make its .bin larger; None: one pair.
+    Args: prefix: path without an ending; with `target_bytes`, `-00000` and so on is added. id_type:
+        uint16 or uint32. target_bytes: a pair is closed before a sequence that would make its .bin
+        larger; None: one pair.
     """
 
     def __init__(self, root: Root, prefix: str, id_type: pa.DataType, target_bytes: int | None = None) -> None:

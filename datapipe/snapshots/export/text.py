@@ -2,12 +2,12 @@
 
     tasks of the snapshot ─▶ the last ones that passed documents on ─▶ held out or not ─▶ `snapshots/export/write.py`
 
-The texts are those that were tokenized, byte for byte: they are read from work/, not decoded from tokens. They come in
-the order of the input.
+The texts are those that were tokenized, byte for byte: they are read from work/, not decoded from
+tokens. They come in the order of the input.
 
-A keyed hash of its key decides whether a document is held out, and the share is not stored with a snapshot. So a document is
-held out if its hash is at most the highest of those in the validation shards of its source: all documents of these shards are,
-and none of the training shards is.
+A keyed hash of its key decides whether a document is held out, and the share is not stored with a
+snapshot. So a document is held out if its hash is at most the highest of those in the validation
+shards of its source: all documents of these shards are, and none of the training shards is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,8 +34,8 @@ from datapipe.storage.root import Root
 def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The documents of a snapshot as they were tokenized.
 
-    Raises:
-        UserError: there is no such source, work/ has lost the texts, or other outputs have some of them.
+    Raises: UserError: there is no such source, work/ has lost the texts, or other outputs have some
+        of them.
     """
     names, parts = wanted_sources(snapshot.sources, source), list[Part]()
     cleaned = _cleaned(root, snapshot)

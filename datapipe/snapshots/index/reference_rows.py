@@ -2,8 +2,8 @@
 
     dedup.minhash: {against: runs/2023}  ─▶  index of runs/2023  ─▶  its stage with an equal row identity  ─▶  files by table
 
-Rows of two runs are comparable when their stages make them in the same way: `Global.row_identity` is equal. The names of the
-stages may differ.
+Rows of two runs are comparable when their stages make them in the same way: `Global.row_identity`
+is equal. The names of the stages may differ.
 """
 
 import json
@@ -25,12 +25,10 @@ _KEEP_WORK = (
     "Keep the work/ folder of an output while other runs compare against it, or make a separate index with `datapipe index`."
 )
 
-Stages = Mapping[str, Sequence[BoundStage]]
-"""The stages of each source."""
+Stages = Mapping[str, Sequence[BoundStage]]  # the stages of each source
 
 
-StageKey = tuple[str, str]
-"""Name and digest of a stage."""
+StageKey = tuple[str, str]  # Name and digest of a stage
 
 
 def find_reference_rows(
@@ -44,8 +42,8 @@ def find_reference_rows(
         stages: of every source.
         paths: of the input files of every source.
 
-    Raises UserError when a path holds no index, when none of its stages has comparable rows, or when its rows are about files
-    of a source that is compared with it.
+    Raises UserError when a path holds no index, when none of its stages has comparable rows, or
+    when its rows are about files of a source that is compared with it.
     """
     opened: dict[str, Index] = {}
     checked: set[tuple[str, str]] = set()

@@ -136,20 +136,15 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenDown:
-    """The result of a takedown from an index, or from an output.
+    """The result of a takedown from an index, or from an output."""
 
-    Attributes:
-        num_documents: how many the user named, each counted once.
-        num_new, num_before: of these, documents that this takedown took down, and that one before it did, as far as that is
-            known: an index has no list of them.
-        rows: rows of indexes that were deleted, by stage.
-        unknown: documents that are not taken down, as the user named them, each with the reason.
-    """
-
-    num_documents: int
+    num_documents: int  # how many the user named, each counted once
+    # num_new, num_before: of these, documents that this takedown took down, and that one before it did, as
+    # far as that is known: an index has no list of them
     num_new: int
     num_before: int = 0
-    rows: Mapping[str, int]
+    rows: Mapping[str, int]  # rows of indexes that were deleted, by stage
+    # documents that are not taken down, as the user named them, each with the reason
     unknown: Mapping[str, str]
 
 

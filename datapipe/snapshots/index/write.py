@@ -37,8 +37,7 @@ from datapipe.storage.root import Root
 
 INDEX = "index.json"
 ROWS = "rows"
-_VERSION = 3
-"""Version 2 held its rows and files in two Parquet files."""
+_VERSION = 3  # Version 2 held its rows and files in two Parquet files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

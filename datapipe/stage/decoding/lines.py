@@ -9,10 +9,10 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                    ┤────────────────────▶           range 1 reads d e f
                                         ───▶        range 2 reads g
 
-A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, is read whole, and positions are those in its UTF-8
-text. The range at its beginning raises `UnsplittableInputError`. After a damaged member, reading resumes behind the first
-newline of the next one. Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being
-held.
+A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, is read whole, and
+positions are those in its UTF-8 text. The range at its beginning raises `UnsplittableInputError`.
+After a damaged member, reading resumes behind the first newline of the next one. Memory is bounded
+by a block or by the longest line. A line beyond the limit is skipped without being held.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _BLOCK_MEMBERS = 1 << 16  # the most members in which lines of a block begin
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the first byte of each member
-    that begins behind it."""
+    """Whole lines of a file from a position on. `members`: (offset in the content, position) of the
+    first byte of each member that begins behind it."""
 
     byte_offset: int
     content: bytes
@@ -64,10 +64,10 @@ class Block:
 def line_blocks(
     split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES
 ) -> Iterator[Block | Rejected]:
-    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is
-    too long to hold, and for damage, with the rest of the line before it. A byte-order mark at the start of a file belongs to
-    no line. A block may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length
-    again.
+    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected`
+    stands for a line that is too long to hold, and for damage, with the rest of the line before it.
+    A byte-order mark at the start of a file belongs to no line. A block may contain a line longer
+    than `max_line_bytes` if it was read at once; the reader checks the length again.
 
     Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split."""
     lines, compression = _Lines(), split.file.compression
@@ -146,12 +146,12 @@ def too_long(most_bytes: int, what: str = "line") -> str:
 class _Lines:
     """Chunks that are collected into blocks.
 
-    Attributes:
-        byte_offset, next_position: where the next block begins, and behind the last chunk.
-        members: (offset from the next block's begin, position) of chunks that begin members and in which lines begin.
-        member: the same of the last such chunk, while no line has begun in it.
-        whole, tail: chunks of complete lines, and of the incomplete line after them, of `whole_bytes` and `tail_bytes`.
-        skipping: whether the current line was rejected and its rest is skipped.
+    Attributes: byte_offset, next_position: where the next block begins, and behind the last chunk.
+        members: (offset from the next block's begin, position) of chunks that begin members and in
+        which lines begin. member: the same of the last such chunk, while no line has begun in it.
+        whole, tail: chunks of complete lines, and of the incomplete line after them, of
+        `whole_bytes` and `tail_bytes`. skipping: whether the current line was rejected and its rest
+        is skipped.
     """
 
     def __init__(self) -> None:

@@ -80,8 +80,8 @@ def opened_members(
     beginning: Beginning = ANY_CONTENT,
     max_window_bytes: int = MOST_WINDOW_BYTES,
 ) -> Members:
-    """The members in the stored bytes [start, stop) of a file. A file without compression is one member. Raises
-    BrokenStreamError."""
+    """The members in the stored bytes [start, stop) of a file. A file without compression is one
+    member. Raises BrokenStreamError."""
     stored = StoredBytes(stream, stop)
     if compression is not None and not stored.num_bytes:
         raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
@@ -272,9 +272,9 @@ class Members:
         return self._beginning.fits(content)
 
     def _behind_padding(self, offset: int) -> int:
-        """The offset behind frames without content, and behind zeros that are padding: up to a whole block of a tape, to the
-        end of the file, and in groups of four behind xz streams (.xz file format 1.2.1, section 2.2). Other zeros are a
-        hole."""
+        """The offset behind frames without content, and behind zeros that are padding: up to a
+        whole block of a tape, to the end of the file, and in groups of four behind xz streams (.xz
+        file format 1.2.1, section 2.2). Other zeros are a hole."""
         offset = end = self._behind_skippable(offset)
         if not offset or self.compression is None or self.stored.header(offset, 1) != b"\0":
             return offset
@@ -288,8 +288,8 @@ class Members:
         return self._behind_padding(end) if is_padding else offset
 
     def _behind_skippable(self, offset: int) -> int:
-        """The offset behind the frames without content that stand at an offset, which Zstandard and LZ4 have: 0x184D2A50 to
-        0x184D2A5F, in little endian, and the size of what follows."""
+        """The offset behind the frames without content that stand at an offset, which Zstandard and
+        LZ4 have: 0x184D2A50 to 0x184D2A5F, in little endian, and the size of what follows."""
         while self.compression in ("zstd", "lz4"):
             header = self.stored.header(offset, _SKIPPABLE_BYTES)
             end = offset + _SKIPPABLE_BYTES + int.from_bytes(header[4:], "little")

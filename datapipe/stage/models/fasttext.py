@@ -4,8 +4,8 @@ Labels of `best(starts, stops, data, k)` are those of fastText, and scores are e
 undefined there. `scores` gives all labels in float32 (losses ns and ova without the 512 steps of fastText's sigmoids). The word
 `</s>`, fastText's end mark, is skipped, and a newline is white space, so that nothing hides the rest of a text.
 
-A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most `MAX_DENSE_BYTES`; otherwise its rows
-are decoded during prediction.
+A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most
+`MAX_DENSE_BYTES`; otherwise its rows are decoded during prediction.
 """
 
 from __future__ import annotations

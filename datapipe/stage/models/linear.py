@@ -183,8 +183,8 @@ class LinearModel:
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts `data[starts[i] : stops[i]]`, one column for each label: (num_docs, num_labels) float32. They
-        follow from the text and the model alone."""
+        """The scores of texts `data[starts[i] : stops[i]]`, one column for each label: (num_docs,
+        num_labels) float32. They follow from the text and the model alone."""
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

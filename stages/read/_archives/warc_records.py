@@ -48,8 +48,8 @@ _EXPECTED = "expected a record that begins with WARC/1"
 
 
 def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
-    """The records of a file or byte range; `Rejected` for unreadable ones and those of more than `max_bytes`. Raises
-    UnsplittableInputError where the next range would begin within a record."""
+    """The records of a file or byte range; `Rejected` for unreadable ones and those of more than
+    `max_bytes`. Raises UnsplittableInputError where the next range would begin within a record."""
     if members.compression is not None:
         return _of_members(members.of_range(start, stop), max_bytes)
     if stop is None:

@@ -4,8 +4,8 @@
     stream   schema ─▶ dictionaries and record batches ─▶ end marker
     message  [FF FF FF FF] [length of head] [head, a FlatBuffer] [body]; before version 0.15 without the four FF
 
-One read of a few kilobytes finds a message. See "Serialization and Interprocess Communication (IPC)" of the specification of
-Arrow's columnar format, and Message.fbs, File.fbs beside it.
+One read of a few kilobytes finds a message. See "Serialization and Interprocess Communication
+(IPC)" of the specification of Arrow's columnar format, and Message.fbs, File.fbs beside it.
 """
 
 from __future__ import annotations

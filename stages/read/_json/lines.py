@@ -201,8 +201,8 @@ def _without_lone_half(found: re.Match[bytes]) -> bytes:
 
 
 def with_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
-    """The batch of a block. If the file ends within the object on its last line, the reject of the line stands for the
-    documents that are lost behind it."""
+    """The batch of a block. If the file ends within the object on its last line, the reject of the
+    line stands for the documents that are lost behind it."""
     start = block.content.rfind(b"\n") + 1
     is_last = bool(batch.rejected) and batch.rejected[-1].position == block.position(start)
     if not is_last or not 0 < len(block.content) - start <= max_line_bytes or not _is_open_object(block.content[start:]):
@@ -281,8 +281,8 @@ class NamedField:
         self._key = FieldPath([name]) if "." in name else None
 
     def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-        """The values in parsed lines as strings, (num_lines,) large_string, null for none; and the first byte of each,
-        uint8."""
+        """The values in parsed lines as strings, (num_lines,) large_string, null for none; and the
+        first byte of each, uint8."""
         values, firsts = _values(self._path, data, starts, stops)
         if self._key is None or not values.null_count:
             return values, firsts

@@ -52,9 +52,9 @@ def kept_columns(
 def typed(texts: pa.Array, firsts: np.ndarray, kind: pa.DataType) -> Typed:
     """The values in a type, or a wider type.
 
-    Args:
-        texts: (num_values,) large_string: strings unescaped, other values as written, null where there is none.
-        firsts: (num_values,) uint8, the first byte of each value as written, 0 where there is none.
+    Args: texts: (num_values,) large_string: strings unescaped, other values as written, null where
+        there is none. firsts: (num_values,) uint8, the first byte of each value as written, 0 where
+        there is none.
     """
     classes = _CLASSES[firsts]
     present = np.flatnonzero(np.bincount(classes, minlength=5)[1:]) + 1

@@ -1,9 +1,9 @@
 """The members of a tar archive in the order of the file, over a stream that is read once.
 
-The standard library reads the headers. It takes a damaged header behind the first member, and the end of a file that is cut
-off, for the end of the archive; here both are damage, which is reported once and ends the reading. Zeros are the end of an
-archive, behind which another one may follow, as after `cat a.tar b.tar`. Memory is one header, and one content that the caller
-asks for.
+The standard library reads the headers. It takes a damaged header behind the first member, and the
+end of a file that is cut off, for the end of the archive; here both are damage, which is reported
+once and ends the reading. Zeros are the end of an archive, behind which another one may follow, as
+after `cat a.tar b.tar`. Memory is one header, and one content that the caller asks for.
 """
 
 import tarfile

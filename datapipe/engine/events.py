@@ -4,7 +4,7 @@
                                    └▶ terminal, log of JSON, logger of a program
 
     RunStarted ─▶ Planned ─▶ Started ┬▶ Failed ─▶ Retried ─▶ Started …        ─▶ Planned … ─▶ RunEnded
-                     Progress, Said  ├▶ Cancelled: another attempt ended first
+                     Progress, Said  ├▶ Cancelled
                                      └▶ Committed, with the others of its commit
 
 Events come from one thread, in order. Each attempt starts once, and ends once unless the run ends before. An attempt that is
@@ -13,6 +13,7 @@ shorter than the time between two updates of the driver starts when it ends.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.quantities import counted
@@ -47,21 +48,11 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """An attempt was found running, or has ended between two updates."""
+class AttemptEvent:
+    """An attempt has started (it was found running, or ended between two updates), has failed, or was cancelled: another
+    attempt at the task ended first."""
 
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Another attempt at the task ended first."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+    state: Literal["started", "failed", "cancelled"]
     attempt: Attempt
 
 
@@ -153,14 +144,12 @@ class Published:
         return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
 
 
-OfAttempt = Started | Cancelled | Failed | Retried
 OfFollower = Looked | Waiting | Adding | Published
-Event = RunStarted | RunEnded | Planned | OfAttempt | Committed | Progress | Blocked | Said | OfFollower
+Event = RunStarted | RunEnded | Planned | AttemptEvent | Retried | Committed | Progress | Blocked | Said | OfFollower
 Observer = Callable[[Event], None]
 
 
 def all_of(observers: Sequence[Observer]) -> Observer:
-
     def observe(event: Event) -> None:
         for observer in observers:
             observer(event)

@@ -122,14 +122,11 @@ class Follower:
         if not found:
             return False
         newest, done = take_down(root, sorted(found))
-        self._describe(root, newest)  # also where a takedown before was killed
+        if (line := complete_about(root, newest)) is not None:  # also where a takedown before was killed
+            self.say(line)
         if done.num_new:
             self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_generation=False))
         return done.num_new > 0
-
-    def _describe(self, root: Root, snapshot: Snapshot) -> None:
-        if (told := complete_about(root, snapshot)) is not None:
-            self.say(told)
 
     def _note(self, line: str) -> None:
         """Leaves what the follower does or waits for, for `datapipe status`; nothing where it has ended."""

@@ -21,8 +21,8 @@ class EventLog:
                 self._write("run_started", **asdict(event))
             case events.Planned():
                 self._planned(event.plan)
-            case events.Started() | events.Failed() | events.Cancelled():
-                self._write(f"task_{type(event).__name__.lower()}", **_facts(event.attempt))
+            case events.AttemptEvent():
+                self._write(f"task_{event.state}", **_facts(event.attempt))
             case events.Committed():
                 for attempt in event.attempts:
                     self._write("task_committed", **_facts(attempt))

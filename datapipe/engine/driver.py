@@ -265,15 +265,8 @@ class Driver:
         records = (record for step in counts.steps_of_documents(plan, source) for record in step.records)
         raise DatapipeError(
             f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {counts.quarantine_text(total)}. "
-            f"{self._example(records)} {self._remedy()}, or "
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._quarantined(records)}, or "
             f"raise max_quarantined, and run the same command again."
-        )
-
-    def _remedy(self) -> str:
-        return (
-            f"List them with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then correct the input, the "
-            f"source's field names or the stage that the error names"
         )
 
     def _check_first_tasks(self, first: counts.FirstTasks) -> None:
@@ -284,8 +277,7 @@ class Driver:
             raise DatapipeError(
                 f"source '{first.step.source}': all {total.read:,} records that its first tasks read are quarantined, so the "
                 f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. "
-                f"{counts.quarantine_text(total)}. {self._example(first.records)} {self._remedy()}, and run the same "
-                f"command again."
+                f"{self._quarantined(first.records)}, and run the same command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:
@@ -300,11 +292,18 @@ class Driver:
                         f"Correct the name, or leave that out."
                     )
 
-    def _example(self, records: Iterable[Record]) -> str:
-        """The first document in quarantine for the most frequent reason, and its error."""
+    def _quarantined(self, records: Iterable[Record]) -> str:
+        """The reasons of quarantine, an example of the most frequent one, and what to do, without the end of the sentence."""
         records = list(records)
-        reasons = total_counts(record.metrics.document_counts for record in records).quarantine_reasons
-        reason = next((reason for reason, _ in reasons.most_common(1)), "")
+        total = total_counts(record.metrics.document_counts for record in records)
+        example = self._example(records, next((reason for reason, _ in total.quarantine_reasons.most_common(1)), ""))
+        return (
+            f"{counts.quarantine_text(total)}. {example} List them with `datapipe inspect {quote(self.ledger.root.url)} "
+            f"--quarantined`. Then correct the input, the source's field names or the stage that the error names"
+        )
+
+    def _example(self, records: Iterable[Record], reason: str) -> str:
+        """The first document in quarantine for a reason, and its error."""
         for record in records:
             for output in record.of("quarantine", TableFile):
                 for batch in read_table(self.ledger.root, output, ["path", "place", "stage", "error"]):

@@ -20,17 +20,9 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
     others = _OF_LOADERS if mixture.documents.format == "jsonl.zst" else (_OF_LOADERS, _OF_JSON_LINES)
     reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
-    reached.update(kernel for stage in stages for kernel in kernels_of_stage(stage))
+    reached.update(kernel for stage in stages for kernel in catalogue.code_of(stage).kernels)
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
     return sorted(name for name in names if not name.startswith(others))
-
-
-def kernels_of_stage(stage: Stage) -> Iterator[str]:
-    """The kernels that a stage may call, without those of the word rules that it excludes."""
-    rule = getattr(stage, "words", None)
-    others = {"english", "unicode"} - {rule} if rule in ("whitespace", "english", "unicode") else set[str]()
-    modules = {f"datapipe.kernels.text.{other}_words" for other in others}
-    return (kernel for kernel in catalogue.code_of(stage).kernels if kernel.partition(":")[0] not in modules)
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

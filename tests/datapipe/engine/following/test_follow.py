@@ -15,8 +15,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following.follow import Follower
-from datapipe.engine.following.watch import Watch
+from datapipe.engine.following.follow import Follower, Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status

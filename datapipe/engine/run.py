@@ -195,8 +195,8 @@ class Run:
         else:
             return
         raise UserError(
-            f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in {url}, "
-            f'and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the other.'
+            f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in "
+            f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the other.'
         )
 
     def _check_generation(self) -> None:

@@ -196,7 +196,8 @@ class Run:
             return
         raise UserError(
             f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in "
-            f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the other.'
+            f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the '
+            "other."
         )
 
     def _check_generation(self) -> None:

@@ -28,11 +28,11 @@ from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.engine.events import Adding, Looked, Observer, Published, Said, Waiting
 from datapipe.engine.prepare import listed_files
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import UserError
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.path_lists import SIGN
 from datapipe.quantities import counted, size
-from datapipe.records.names import FOLLOWER, FOLLOWING, INPUTS, MIXTURE, REPORT, SNAPSHOT
+from datapipe.records.names import FOLLOWER, FOLLOWING, INPUTS, MIXTURE
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
@@ -138,8 +138,6 @@ class Follower:
     def _follow(self, root: Root, num_looks: int | None) -> None:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
-        elif _restore_newest(root):
-            self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
         _check_is_as_before(self.mixture, root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
@@ -292,21 +290,6 @@ def _value(content: Any, names: Sequence[str]) -> Any:
     for name in names:
         content = content.get(name) if isinstance(content, dict) else None
     return content
-
-
-def _restore_newest(root: Root) -> bool:
-    """Whether snapshot.json of an output was damaged, and is restored with its files from the folder of the newest snapshot."""
-    with suppress(SnapshotError):
-        read_snapshot(root)
-        return False
-    with exclusive(root) as lock:
-        newest = newest_manifest(root)
-        if newest is None:
-            return False
-        own = snapshot_folder(newest.fingerprint)
-        paths = [path for path in (*newest.own_files, REPORT, MIXTURE, SNAPSHOT) if root.exists(f"{own}/{path}")]
-        lock.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
-    return True
 
 
 def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:

@@ -6,7 +6,7 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from shlex import quote
 from time import perf_counter
@@ -111,14 +111,14 @@ class Run:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
-            with Compilation(names, usable_cores(), self._emit_compiled):
+            with Compilation(names, usable_cores(), self._compiled):
                 return self._run_and_publish()
         except Exception as error:
             if isinstance(error, DatapipeError) or (stopped := stopped_by(error, self.mixture.output)) is None:
                 raise
             raise stopped from error
 
-    def _emit_compiled(self, name: str, number: int, count: int) -> None:
+    def _compiled(self, name: str, number: int, count: int) -> None:
         self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
@@ -154,7 +154,8 @@ class Run:
             check_same_steps(plan)
             if not plan.is_committed:
                 self._check_disk(request, plan)
-                plan = self._run(driver, request)
+                with closing((self.make_engine or self.options.start_engine)(self.root, request)) as engine:
+                    plan = driver.run(engine)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError, LeaseLostError):
@@ -230,13 +231,6 @@ class Run:
             self.plan = driver.plan.of_all_generations()
             stages = (bound for source in request.sources.values() for bound in source.stages)
             write_run(self.root, self.plan, request, earlier_runs(stages))
-
-    def _run(self, driver: Driver, request: Request) -> Plan:
-        engine = (self.make_engine or self.options.start_engine)(self.root, request)
-        try:
-            return driver.run(engine)
-        finally:
-            engine.close()
 
 
 @no_exit()

@@ -238,7 +238,10 @@ class Follower:
             return self._waits(f"waiting for new files{still}")
         if policy.min_tokens is None and policy.or_every is None:
             return True
-        expected = int(news.ready_bytes * _tokens_per_byte(root, snapshot))
+        facts = facts_of_files(root)
+        read_bytes = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
+        per_byte = sum(shard.tokens for shard in snapshot.shards) / read_bytes if read_bytes and snapshot.has_tokens else 0.25
+        expected = int(news.ready_bytes * per_byte)
         if policy.min_tokens is not None and expected >= policy.min_tokens:
             return True
         published_at = publications(root)[-1].published_at or 0.0
@@ -257,12 +260,6 @@ class Follower:
             self.emit(Waiting(what=line))
         self._waits_for = line
         return False
-
-
-def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
-    facts = facts_of_files(root)
-    read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
-    return sum(shard.tokens for shard in snapshot.shards) / read if read and snapshot.has_tokens else 0.25
 
 
 def _check_is_as_before(mixture: Mixture, root: Root) -> None:

@@ -17,11 +17,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from datapipe.config import load_mixture
-from datapipe.engine.events import Event, Observer, Planned, Progress, RunEnded, RunStarted, Said, all_of
+from datapipe.engine.events import Event, EventLog, Observer, Planned, Progress, RunEnded, RunStarted, Said, all_of
 from datapipe.engine.protocol import Message
 from datapipe.engine.run import Run
 from datapipe.engine.run_report import run_and_report
-from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import serve_runs
 from datapipe.engine.watching.screen import left_text, status_lines
 from datapipe.engine.watching.state import RunState

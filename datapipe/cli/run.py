@@ -94,7 +94,7 @@ def run(
     from datapipe.engine.events import all_of
     from datapipe.engine.following.follow import Follower
     from datapipe.engine.run import RunOptions
-    from datapipe.engine.watching.event_log import EventLog
+    from datapipe.engine.events import EventLog
     from datapipe.engine.watching.state import RunState
     from datapipe.engine.watching.terminal import Terminal
     from datapipe.machine.json_log import JsonLog

@@ -15,8 +15,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following.follow import Follower
-from datapipe.engine.following.watch import Watch
+from datapipe.engine.following.follow import Follower, Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
@@ -456,13 +455,11 @@ def test_rows_of_a_run_over_all_files_that_was_stopped_while_it_published_are_co
 
 
 @pytest.mark.slow
-def test_a_damaged_manifest_is_restored_and_takedowns_stay(followed):
-    taken_down, _ = take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
+def test_a_damaged_manifest_is_rebuilt_and_takedowns_stay(followed):
+    take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
     path = followed.folder / "out/snapshot.json"
     path.write_bytes(path.read_bytes()[:-40])
     assert isinstance(followed.whole_run(), UserError)
-    assert followed.follow().fingerprint == taken_down.fingerprint
-    path.write_bytes(path.read_bytes()[:-40])
     assert followed.whole_run(rebuilds=True) is None
     assert followed.snapshot.removed is not None
 

@@ -25,7 +25,8 @@ from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
-from datapipe.shards.manifest import read_snapshot, snapshot_file, snapshot_folder
+from datapipe.shards.manifest import read_snapshot, snapshot_file
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.index.write import index_of_snapshot
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources

@@ -35,7 +35,8 @@ from datapipe.quantities import counted, size
 from datapipe.records.names import FOLLOWER, FOLLOWING, INPUTS, MIXTURE
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import newest_manifest, publications
 from datapipe.snapshots.generations import begin_generation, begun_generation, check_no_old_folders
 from datapipe.snapshots.takedown import named_in, take_down

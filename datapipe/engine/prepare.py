@@ -122,7 +122,7 @@ def _own_sources(
     sources = {}
     for name, (_, found) in looked.items():
         types, before = found, known.get(name, {})
-        for field in found.keys() & before.keys():
+        for field in (field for field in found if field in before):
             types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
         sources[name] = _planned(mixture, name, files[name], stages[name], types)
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
@@ -380,12 +380,14 @@ def _planned(
 ) -> PlannedSource:
     listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}
-    digest: Any = lru_cache(maxsize=None)(partial(stage_digest, name="reader"))  # files of a source share few readers
+    keys = {path: (type(reader), repr(reader)) for path, reader in readers.items()}
+    different = {keys[path]: reader for path, reader in readers.items()}
+    digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
     keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
     return PlannedSource(
         groups=tuple(group_splits(listed, mixture.execution.split_bytes)),
         readers=readers,
-        reader_digests={path: digest(reader) for path, reader in readers.items()},
+        reader_digests={path: digests[key] for path, key in keys.items()},
         keep=keep,
         types=types,
         declared={field: declared[column] for column, field in keep.items() if column in declared},

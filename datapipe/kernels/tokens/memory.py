@@ -6,6 +6,8 @@
 The caller checks that an address is aligned, and that the array lies in memory that outlives the kernel.
 """
 
+from __future__ import annotations
+
 import ctypes
 from functools import cached_property
 from typing import Any

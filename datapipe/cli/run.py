@@ -91,10 +91,9 @@ def run(
     datapipe run mixture.yaml --follow 60
     """
     from datapipe.config import load_mixture
-    from datapipe.engine.events import all_of
+    from datapipe.engine.events import EventLog, all_of
     from datapipe.engine.following.follow import Follower
     from datapipe.engine.run import RunOptions
-    from datapipe.engine.events import EventLog
     from datapipe.engine.watching.state import RunState
     from datapipe.engine.watching.terminal import Terminal
     from datapipe.machine.json_log import JsonLog

@@ -220,7 +220,7 @@ def encode(encoder: Encoder, batch: DocumentBatch) -> tuple[DocumentBatch, NDArr
         return batch, *encoder.encode(batch.texts), failed
     except EncodingError:
         is_encoded = np.ones(batch.num_docs, np.bool_)
-    for row in range(batch.num_docs):  # alone: it happens too seldom for halving
+    for row in range(batch.num_docs):  # failures are rare: no need to halve
         try:
             encoder.encode(batch.texts.slice(row, 1))
         except EncodingError as error:

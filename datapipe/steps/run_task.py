@@ -46,8 +46,11 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         _flush(outputs, root)
     except BaseException as error:
         error.add_note(f"in {task.label}")
-        if root.local is not None or outage_of(error, root.url) is None:
-            _clean_up(error, root, folder)
+        if root.local is not None or outage_of(error, root.url) is None:  # a silent store keeps the files until the run's end
+            # frames hold the writers: a deleted file takes room until it is closed
+            traceback.clear_frames(error.__traceback__)
+            with suppress(OSError):
+                root.delete_folder(folder)
         outage, refusal = outage_of(error, root.url), refusal_of(error, root.url)
         if outage is not None:
             raise OutageError(outage) from error
@@ -79,13 +82,6 @@ def _flush(outputs: Outputs, root: Root) -> None:
     paths = [root.local / output.path for group in outputs.values() for output in group]
     for path in (*paths, *{path.parent for path in paths}):
         sync(path)
-
-
-def _clean_up(error: BaseException, root: Root, folder: str) -> None:
-    """Deletes the files of a failed attempt, open ones too. A store that does not answer keeps them until the run's end."""
-    traceback.clear_frames(error.__traceback__)  # frames hold the writers: a deleted file takes room until it is closed
-    with suppress(OSError):
-        root.delete_folder(folder)
 
 
 def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundStage:

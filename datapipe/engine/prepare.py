@@ -40,7 +40,7 @@ from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import Generation, PlannedSource, Request, joined_types
-from datapipe.steps.splits import check_hashes, group_splits
+from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
     RunWarning,
@@ -137,7 +137,6 @@ def _checked_files(
     own = {name: [file for file, _ in listed] for name, listed in files.items()}
     for name, listed in own.items():
         _check_outside(mixture, name, [file.url for file in listed])
-    check_hashes({name: [file.path for file in listed] for name, listed in own.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in own})
     for name, of in notes.items():
         noted = {

@@ -187,13 +187,14 @@ def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundSta
 
 def _as_published(mixture: Mixture) -> Mixture:
     """The mixture in which sources that are other snapshots, and the replay, are those of the newest snapshot of the output,
-    with their versions and weights. The other outputs are not opened: their rows are in this one."""
+    with their versions, weights and tokenizer. The other outputs are not opened: their rows are in this one."""
     if not mixture.snapshot_sources and mixture.mixture.replay is None:
         return mixture
     root = Root(mixture.output)
     published = read_mixture(root.within(snapshot_folder(read_snapshot(root).fingerprint)))
     sources = {**mixture.sources, **published.snapshot_sources}
-    return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture})
+    tokenizer = mixture.tokenizer if mixture.tokenizer.path is not None else published.tokenizer
+    return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture, "tokenizer": tokenizer})
 
 
 def bind(use: StageUse) -> BoundStage:

@@ -25,10 +25,10 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import MIXTURE
-from datapipe.shards.manifest import Snapshot
+from datapipe.records.names import MIXTURE, SNAPSHOT
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import newest_manifest
+from datapipe.shards.snapshots import data_folders, newest_manifest
 from datapipe.snapshots.generations import check_same_steps, is_base, read_steps
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.publish import MakeReport, publish
@@ -127,6 +127,8 @@ class Run:
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
+            if self.generation is None:
+                self._check_readable()
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
                 self._check_generation()
@@ -166,6 +168,13 @@ class Run:
             raise
         self._write_history(driver, request)
         return plan
+
+    def _check_readable(self) -> None:
+        """Raises SnapshotError where files were added to the output and its newest manifest is damaged: a
+        run of all files would take their place."""
+        folders = (name for folder in data_folders(self.root) for name in self.root.within(folder).folders())
+        if not self.options.rebuilds and self.root.exists(SNAPSHOT) and any("+" in name for name in folders):
+            read_snapshot(self.root)
 
     def _check_before(self, request: Request, before: Snapshot) -> None:
         """Raises UserError for an output that holds the snapshot of another mixture, of a whole run, which that of a limited

@@ -321,7 +321,7 @@ def _listed(root: Root, path: str, checksum: str) -> pa.Table:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise SnapshotError(
             f"{root.child_url(path)}: not the list of shards that the manifest names: {str(error)[:300]}. Run "
-            f"the mixture again to rewrite it."
+            f"the mixture again to rewrite it, with --rebuild where files were added later."
         ) from error
 
 

@@ -19,7 +19,7 @@ from datapipe.engine.following.follow import Follower, Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
@@ -463,6 +463,17 @@ def test_a_damaged_manifest_is_rebuilt_and_takedowns_stay(followed):
     assert isinstance(followed.whole_run(), UserError)
     assert followed.whole_run(rebuilds=True) is None
     assert followed.snapshot.removed is not None
+
+
+def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_again(followed):
+    content = (followed.folder / "out/snapshot.json").read_bytes()
+    for entry in followed.snapshot.lists:
+        path = followed.folder / "out" / entry.path
+        path.write_bytes(path.read_bytes()[:-40])
+    assert isinstance(followed.whole_run(), SnapshotError)
+    with pytest.raises(SnapshotError, match="--rebuild"):
+        followed.follow()
+    assert (followed.folder / "out/snapshot.json").read_bytes() == content
 
 
 @pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])

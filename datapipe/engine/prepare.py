@@ -40,7 +40,7 @@ from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import Generation, PlannedSource, Request, joined_types
-from datapipe.steps.splits import check_hashes, group_splits
+from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
     RunWarning,
@@ -137,7 +137,6 @@ def _checked_files(
     own = {name: [file for file, _ in listed] for name, listed in files.items()}
     for name, listed in own.items():
         _check_outside(mixture, name, [file.url for file in listed])
-    check_hashes({name: [file.path for file in listed] for name, listed in own.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in own})
     for name, of in notes.items():
         noted = {
@@ -188,13 +187,14 @@ def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundSta
 
 def _as_published(mixture: Mixture) -> Mixture:
     """The mixture in which sources that are other snapshots, and the replay, are those of the newest snapshot of the output,
-    with their versions and weights. The other outputs are not opened: their rows are in this one."""
+    with their versions, weights and tokenizer. The other outputs are not opened: their rows are in this one."""
     if not mixture.snapshot_sources and mixture.mixture.replay is None:
         return mixture
     root = Root(mixture.output)
     published = read_mixture(root.within(snapshot_folder(read_snapshot(root).fingerprint)))
     sources = {**mixture.sources, **published.snapshot_sources}
-    return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture})
+    tokenizer = mixture.tokenizer if mixture.tokenizer.path is not None else published.tokenizer
+    return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture, "tokenizer": tokenizer})
 
 
 def bind(use: StageUse) -> BoundStage:

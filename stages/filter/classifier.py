@@ -64,7 +64,7 @@ class Classifier(Filter):
         default="", description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold."
     )
     score_column: str | None = Field(
-        default=None, min_length=1, description="Name of a new column in kept documents: the score. `strata` may use it."
+        default=None, min_length=1, description="Name of a new column in kept documents: the score."
     )
     write_each: bool = Field(
         default=False, description="Write the score of each of `models` into a column of its name, with `mode: tag` too."

@@ -376,6 +376,7 @@ def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
     assert {shard.source for shard in second.shards if shard.part} == {"web"}
     assert second.sources["old.web"] == first.sources["old.web"]
     assert not verify_snapshot(corpus.root, second)
+    assert "small_vocabulary" not in {warning["kind"] for warning in _report(corpus)["warnings"]}
     assert _report(corpus)["taken"]["old.web"]["tokens"] == sum(
         shard.tokens for shard in first.shards if shard.source == "old.web"
     )

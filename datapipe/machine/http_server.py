@@ -15,6 +15,7 @@ from typing import Any, Self
 from datapipe.errors import UserError
 
 MOST_BODY_BYTES = 1 << 20
+_MOST_DIGITS = 15
 _POLL_S = 0.2
 
 
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+        if not length.isdecimal() or len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Expected a body of at most {MOST_BODY_BYTES:,} bytes.")
             return
         self._answer(self.rfile.read(int(length)))

@@ -77,7 +77,7 @@ def train(
     from datapipe.models.examples import Labelling, Limits
     from datapipe.models.train import TrainingJob
     from datapipe.models.train import train as train_model
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     is_run = is_of_runs(inputs)
     job = TrainingJob(
@@ -170,7 +170,7 @@ def annotate(
     from datapipe.models.annotation.outcomes import Questions
     from datapipe.models.annotation.rubric import read_rubric
     from datapipe.models.documents import DocumentInput
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     prices = Prices(prompt=input_price, completion=output_price)
     if max_cost is not None and not prices:
@@ -250,7 +250,7 @@ def evaluate(
     from datapipe.models import evaluation
     from datapipe.models.evaluation_tables import print_evaluation, to_json
     from datapipe.models.labelled_files import LabelledFiles
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     files = LabelledFiles(patterns=data, text_field=text, label_field=label, other_fields=tuple(group_by or ()))
     question = evaluation.Question(

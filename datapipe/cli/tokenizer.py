@@ -30,8 +30,8 @@ def tokenizer_train(
       --vocab-size 32000 --output tokenizer.json
     """
     from datapipe.engine.train_tokenizer import train_tokenizer_from_files
-    from datapipe.report.layout import print_text
-    from datapipe.report.terminal import print_training, wide_console
+    from datapipe.report.layout import print_text, wide_console
+    from datapipe.report.screen import print_training
 
     if output.exists() or not output.parent.is_dir():
         problem = "the file exists and is not overwritten" if output.exists() else "its folder does not exist"

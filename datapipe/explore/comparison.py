@@ -78,7 +78,7 @@ class Comparison(Record):
     """Two outputs. `options` are the stages and options of the mixtures that differ, a line each."""
 
     outputs: tuple[str, str]
-    runs: tuple[OutputStatus, OutputStatus]
+    runs: tuple[OutputStatus, ...]
     options: tuple[str, ...]
     sources: dict[str, Counts]
     total: Counts
@@ -91,17 +91,13 @@ def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Compari
     one, other = reports
     return Comparison(
         outputs=(masked(outputs[0]), masked(outputs[1])),
-        runs=(_status(one), _status(other)),
+        runs=tuple(OutputStatus(status=each.status, problem=masked(each.problem or "") or None) for each in reports),
         options=tuple(option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second)))),
         sources={name: _counts(one.sources.get(name), other.sources.get(name)) for name in {**one.sources, **other.sources}},
         total=_counts(one.total, other.total),
         documents=membership(first, second),
         rules=tuple(rule_changes(one, other)),
     )
-
-
-def _status(report: Report) -> OutputStatus:
-    return OutputStatus(status=report.status, problem=masked(report.problem or "") or None)
 
 
 def _counts(first: Entry | None, second: Entry | None) -> Counts:

@@ -12,7 +12,7 @@ from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
-from datapipe.report.report import Entry, Record, Report, Rule, RuleBin, Status
+from datapipe.report.report import Entry, Record, Report, RuleBin, Status
 from datapipe.report.snapshot_list import option_changes
 
 NOT_READ = "not read"  # the reason of documents that the other output never read
@@ -125,15 +125,14 @@ def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     measured = [{(each.source, each.stage, each.name): each.rule for each in report.rules()} for report in (first, second)]
     changes: list[RuleChange] = []
     for source, stage, rule in dict.fromkeys([*measured[0], *measured[1]]):
-        one, other = (_facts(rules.get((source, stage, rule))) for rules in measured)
+        one, other = (
+            (found.threshold, found.failed_share, _median(found.bins)) if found else (None,) * 3
+            for found in (rules.get((source, stage, rule)) for rules in measured)
+        )
         if one != other:
             about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
             changes.append(RuleChange(source=source, stage=stage, rule=rule, **about))
     return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
-
-
-def _facts(rule: Rule | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if rule is None else (rule.threshold, rule.failed_share, _median(rule.bins))
 
 
 def _median(bins: Sequence[RuleBin]) -> float | None:

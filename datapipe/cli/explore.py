@@ -102,7 +102,10 @@ def inspect(
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
-    _check_companions(sweep, thresholds, clusters, members, least_alike)
+    if thresholds is not None and sweep is None:
+        raise UserError("--at goes with --sweep STAGE.THRESHOLD")
+    if (members is not None or least_alike) and clusters is None:
+        raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
     if against and not contaminated:
         raise UserError("--against goes with --contamination")
     at = _numbers(thresholds)
@@ -127,15 +130,6 @@ def inspect(
             print_json({"documents": listed})
         else:
             print_documents(listed, wide_console(), full, f"no {outcome} documents")
-
-
-def _check_companions(
-    sweep: str | None, thresholds: str | None, clusters: str | None, members: int | None, least_alike: bool
-) -> None:
-    if thresholds is not None and sweep is None:
-        raise UserError("--at goes with --sweep STAGE.THRESHOLD")
-    if (members is not None or least_alike) and clusters is None:
-        raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
 
 
 def _numbers(listed: str | None) -> list[float]:

@@ -24,7 +24,6 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from datapipe.cli.classifier import annotate, evaluate, train
 from datapipe.cli.explore import browse, inspect, sql
 from datapipe.cli.index import index, takedown
 from datapipe.cli.loader import loader_bench, serve, trace
@@ -33,7 +32,7 @@ from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
 from datapipe.cli.stages import schema, stages
-from datapipe.cli.tokenizer import tokenizer_train
+from datapipe.cli.training import annotate, evaluate, tokenizer_train, train
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, exit_status_of
 from datapipe.machine.terminal import prepare_process

@@ -10,8 +10,7 @@ from fractions import Fraction
 from functools import wraps
 from pathlib import Path
 from threading import Thread
-from types import FrameType
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -134,7 +133,7 @@ def end_by_signals() -> None:
     """From now on SIGTERM and SIGHUP end the command as Ctrl-C does, but for one that the caller ignores, as `nohup` does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
 
 
 def in_background(work: Callable[[], None]) -> None:
@@ -158,7 +157,3 @@ def ignore_signals() -> None:
     """From now on no signal but SIGKILL changes how the command ends: its last words are said, and its status is known."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

@@ -124,7 +124,8 @@ def verify(
     """
     from datapipe.quantities import counted
     from datapipe.report.snapshot_list import amount
-    from datapipe.shards.manifest import fingerprints, read_snapshot
+    from datapipe.shards.manifest import read_snapshot
+    from datapipe.shards.snapshot_folder import fingerprints
     from datapipe.snapshots.verify import verify_snapshot
     from datapipe.storage.root import Root
 
@@ -203,6 +204,7 @@ def export(
     An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
     is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
     """
+    from datapipe.report.card.write import report_of, write_card
     from datapipe.shards.manifest import read_snapshot, read_tokens
     from datapipe.snapshots.export.export import ExportRequest
     from datapipe.storage.root import Root
@@ -212,7 +214,8 @@ def export(
     root, num_bytes = Root(output), None if target_bytes is None else size_of("--target-bytes", target_bytes)
     manifest = read_snapshot(root, snapshot)
     if format is None and to is None and card:
-        _write_card(root, manifest)
+        warning = write_card(root, manifest, report_of(root, manifest))
+        say(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
         return
     if format is None or to is None:
         raise UserError("export: give --format and --to, or --card alone, which writes the card into OUTPUT")
@@ -239,13 +242,6 @@ def export(
         _upload(root, manifest, to, wanted, not public)
     else:
         _export(root, manifest, Root(to), wanted, to.rstrip("/").rpartition("/")[2] if card else None)
-
-
-def _write_card(root: Root, manifest: Snapshot) -> None:
-    from datapipe.report.card.write import report_of, write_card
-
-    warning = write_card(root, manifest, report_of(root, manifest))
-    say(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
 
 
 def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_private: bool) -> None:
@@ -297,10 +293,8 @@ def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSp
     from datapipe.snapshots.export.folder import RECORD
     from datapipe.snapshots.export.write import loading_line
 
-    url, noun = (
-        masked(target.url),
-        "document" if wanted.kind != "rows" else "sequence" if wanted.format == "megatron" else "row",
-    )
+    url = masked(target.url)
+    noun = "document" if wanted.kind != "rows" else "sequence" if wanted.format == "megatron" else "row"
 
     def amount(rows: int, tokens: int) -> str:
         return f"{counted(rows, noun)}, {counted(tokens, 'token')}" if tokens else counted(rows, noun)

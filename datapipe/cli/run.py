@@ -91,10 +91,9 @@ def run(
     datapipe run mixture.yaml --follow 60
     """
     from datapipe.config import load_mixture
-    from datapipe.engine.events import all_of
+    from datapipe.engine.events import EventLog, all_of
     from datapipe.engine.following.follow import Follower
     from datapipe.engine.run import RunOptions
-    from datapipe.engine.watching.event_log import EventLog
     from datapipe.engine.watching.state import RunState
     from datapipe.engine.watching.terminal import Terminal
     from datapipe.machine.json_log import JsonLog
@@ -111,7 +110,12 @@ def run(
             log = stack.enter_context(closing(JsonLog(log_json))) if log_json is not None else None
             console, state = wide_console(to_stderr=log is not None and log.is_on_stdout), RunState()
             if metrics_port is not None:
-                _serve(state, mixture, engine, metrics_port, stack)
+                from datapipe.engine.watching.metrics import serve_runs
+                from datapipe.storage.root import Root
+
+                about = {"mixture": mixture.name, "output": masked(Root(mixture.output).url), "engine": engine}
+                server = stack.enter_context(serve_runs(state, {**about, "version": version("datapipe")}, metrics_port))
+                say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())
@@ -149,16 +153,6 @@ def _read_to_its_end() -> Iterator[None]:
             "stopped: the program that read what it prints has ended, as in `datapipe run … | head`. Committed tasks are kept. "
             "Run the same command again to go on; `datapipe run … > run.log` keeps what it prints"
         ) from None
-
-
-def _serve(state: RunState, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
-    from datapipe.engine.watching.metrics import serve_runs
-    from datapipe.storage.root import Root
-
-    output = masked(Root(mixture.output).url)
-    about = {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
-    server = stack.enter_context(serve_runs(state, about, port))
-    say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
 
 
 def _news(run: Run) -> list[str]:

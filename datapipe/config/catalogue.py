@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import xxhash
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from datapipe.config import StageUse
@@ -154,7 +153,9 @@ def code_digest(stage: Stage) -> str:
         hasher.update(f"\0{code_of_class(own).digest}".encode())
         libraries |= {*getattr(own, "libraries", ())}
     for library in sorted(libraries):
-        hasher.update(f"\0{library}=={require(library, _name_of(type(stage)))}".encode())
+        module = type(stage).__module__
+        user = module.removeprefix(f"{_PACKAGE}.") if module.startswith(f"{_PACKAGE}.") else f"{module}:{type(stage).__name__}"
+        hasher.update(f"\0{library}=={require(library, user)}".encode())
     return hasher.hexdigest()
 
 
@@ -185,7 +186,9 @@ def describe(name: str) -> StageDescription:
         OptionDescription(
             name=field.alias or option,
             type=_type_in_words(field.annotation),
-            default="required" if field.is_required() else _default(field),
+            default="required"
+            if field.is_required()
+            else json.dumps(to_jsonable_python(field.get_default(call_default_factory=True)), ensure_ascii=False),
             description=field.description or "",
         )
         for option, field in stage.model_fields.items()
@@ -213,10 +216,6 @@ def _type_in_words(annotation: Any) -> str:
     if origin is dict:
         return f"mapping to {_type_in_words(arguments[1])}"
     return getattr(annotation, "__name__", str(annotation))
-
-
-def _default(field: FieldInfo) -> str:
-    return json.dumps(to_jsonable_python(field.get_default(call_default_factory=True)), ensure_ascii=False)
 
 
 def _reader_class(name: str) -> type[Reader]:
@@ -328,11 +327,6 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
     finally:
         _importing.reset(token)
-
-
-def _name_of(stage: type[Stage]) -> str:
-    module = stage.__module__
-    return module.removeprefix(f"{_PACKAGE}.") if module.startswith(f"{_PACKAGE}.") else f"{module}:{stage.__name__}"
 
 
 def _refusal(where: str, text: str) -> UserError:

@@ -125,8 +125,6 @@ def _number(value: Any, expected: str) -> Fraction:
         raise ValueError(expected) from error
 
 
-# ------------------------------------------------------------------------------------------------ types
-
 _REFERENCE = r"\$\{.+\}"
 """A reference such as ${VAR}: the JSON Schema accepts it anywhere. Its value is checked when the mixture is loaded."""
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from datapipe.config.yaml import KeyPath, YamlText, dotted, dump_yaml, parse_yaml
+from datapipe.config.yaml import KeyPath, dotted, dump_yaml, parse_yaml
 from datapipe.credentials import masked_urls, remember
 from datapipe.errors import UserError, suggest
 
@@ -34,10 +34,6 @@ class Origins:
     locations: Mapping[KeyPath, str] = field(default_factory=dict)  # "mixture.yaml:14" or "--set", by path
     # texts with environment variables as they were written, by path
     references: Mapping[KeyPath, str] = field(default_factory=dict)
-
-    @staticmethod
-    def of(text: YamlText, file: str) -> Origins:
-        return Origins(file=file, locations={path: f"{file}:{line}" for path, line in text.lines.items()})
 
     def where(self, path: KeyPath) -> str:
         """The location of a path, or of its nearest parent that was written down, and the path itself."""

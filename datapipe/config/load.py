@@ -32,7 +32,12 @@ def load_mixture(
     keep_unset: bool = False,
 ) -> Mixture:
     """The mixture in a file, or one that a program has built. Raises UserError."""
-    data, origins = _data_of(mixture)
+    if isinstance(mixture, Mapping):
+        data, origins = plain_data(mixture, "mixture"), Origins()
+    else:
+        text = read_yaml_mapping(mixture)
+        lines = {path: f"{mixture}:{line}" for path, line in text.lines.items()}
+        data, origins = text.data, Origins(file=str(mixture), locations=lines)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
             parts, plain = _parts(str(key), ARGUMENT), plain_data(value, f"{ARGUMENT}: {key}")
@@ -56,13 +61,6 @@ def load_mixture(
 def starter_mixture() -> str:
     """The commented mixture that `datapipe init` writes. It explains every option, and runs unchanged."""
     return Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")
-
-
-def _data_of(mixture: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
-    if isinstance(mixture, Mapping):
-        return plain_data(mixture, "mixture"), Origins()
-    text = read_yaml_mapping(mixture)
-    return text.data, Origins.of(text, str(mixture))
 
 
 OPTION, ARGUMENT = "--set", "set"

@@ -205,18 +205,15 @@ class Mixture(Record):
         if is_drawn and not any(source.weight for source in self.all_sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
         problems += linear_schedule_problems(self.mixture, self._source_weights())
-        problems += [*self._weighting_problems(), *self._strata_problems(), *self._snapshot_problems()]
+        problems += [*self._weighting_problems(), *self._snapshot_problems()]
+        if self.pack.method == "buckets":
+            text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
+            problems += [(("sources", name, "strata"), text) for name, source in self.sources.items() if source.strata]
         problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})
         return problems
-
-    def _strata_problems(self) -> Iterator[Problem]:
-        for name, source in self.sources.items() if self.pack.method == "buckets" else ():
-            if source.strata is not None:
-                text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
-                yield ("sources", name, "strata"), text
 
     def _snapshot_problems(self) -> Iterator[Problem]:
         """The snapshots that cannot be taken as they are: their rows are packed already, with their tokenizer."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from datapipe.engine.events import Cancelled, Committed, Failed, Observer, Retried, Started
+from datapipe.engine.events import AttemptEvent, Committed, Observer, Retried
 from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.records.ledger import MOST_RECORDS
 from datapipe.records.outputs import Record
@@ -85,11 +85,11 @@ class Attempts:
         if attempt is None:
             return None
         if not attempt.node and (ended.record is not None or ended.node):
-            self.emit(Started(replace(ended, record=None, failure=None)))
+            self.emit(AttemptEvent("started", replace(ended, record=None, failure=None)))
         ended, name, failure = replace(ended, node=ended.node or attempt.node), ended.task.fingerprint, ended.failure
         others = [other for other, each in self._open.items() if each.task.fingerprint == name]
         if failure is not None:
-            self.emit(Failed(ended))
+            self.emit(AttemptEvent("failed", ended))
             if others and failure.kind not in _FINAL:
                 text = f"{failure.message}; another attempt at {ended.task.label} goes on"
                 self.emit(Retried(attempt=ended, text=text))
@@ -98,7 +98,7 @@ class Attempts:
             node = self._open.pop(other).node
             self.engine.cancel(other)
             if node:
-                self.emit(Cancelled(Attempt(task=ended.task, attempt=other, node=node)))
+                self.emit(AttemptEvent("cancelled", Attempt(task=ended.task, attempt=other, node=node)))
         if ended.record is not None:
             metrics = ended.record.metrics
             rates = self._rates.setdefault(ended.task.step, deque(maxlen=_MOST_SAMPLES))
@@ -118,7 +118,8 @@ class Attempts:
                 attempt.since = self.clock()
             if message.node and not attempt.node:
                 attempt.node = message.node
-                self.emit(Started(Attempt(task=attempt.task, attempt=message.attempt, node=message.node)))
+                running = Attempt(task=attempt.task, attempt=message.attempt, node=message.node)
+                self.emit(AttemptEvent("started", running))
 
     def start_second(self) -> str:
         """Starts a second attempt at the task that is latest, if one is late; a line for the user.

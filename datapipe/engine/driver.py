@@ -8,10 +8,10 @@ committed in groups: when the first of them has waited for 0.1 s, and when they 
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from shlex import quote
-from typing import TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
@@ -41,8 +41,6 @@ from datapipe.storage.outages import Outage, outage_of
 
 _TICK_S = 0.25
 _UPDATE_EVERY_S = 0.1
-
-T = TypeVar("T")
 
 
 class Driver:
@@ -76,7 +74,8 @@ class Driver:
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
         look_up, generations = self.ledger.look_up, self._generations
-        self.plan = plan = self._retry_io(lambda: compile_plan(self.request, look_up, self.plan, generations))
+        compiled = partial(compile_plan, self.request, look_up, self.plan, generations)
+        self.plan = plan = retry_io(compiled, self._pause_after, time.sleep)
         self.emit(Planned(plan=plan.of_all_generations(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
@@ -162,7 +161,7 @@ class Driver:
         if not self._pending.attempts:
             return
         began = time.monotonic()
-        records = self._retry_io(lambda: self.ledger.commit(self._pending.records))
+        records = retry_io(lambda: self.ledger.commit(self._pending.records), self._pause_after, time.sleep)
         missing.subtract(self._pending.by_step)
         self._outage_wait.change()
         self.emit(self._pending.take(records, time.monotonic() - began))
@@ -200,11 +199,8 @@ class Driver:
             return f"Its traceback cannot be written to {root.child_url(FAILURE)}: {error}"
         return f"The traceback is in {root.child_url(FAILURE)}"
 
-    def _retry_io(self, action: Callable[[], T]) -> T:
-        """Reads or writes the ledger, retried while the run waits for an outage."""
-        return retry_io(action, self._pause_after, time.sleep)
-
     def _pause_after(self, error: OSError, number: int) -> float:
+        """Seconds until the ledger is read or written again, while the run waits for an outage."""
         outage = outage_of(error, self.ledger.root.url)
         if outage is None:
             raise error
@@ -265,15 +261,8 @@ class Driver:
         records = (record for step in counts.steps_of_documents(plan, source) for record in step.records)
         raise DatapipeError(
             f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {counts.quarantine_text(total)}. "
-            f"{self._example(records)} {self._remedy()}, or "
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._quarantined(records)}, or "
             f"raise max_quarantined, and run the same command again."
-        )
-
-    def _remedy(self) -> str:
-        return (
-            f"List them with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then correct the input, the "
-            f"source's field names or the stage that the error names"
         )
 
     def _check_first_tasks(self, first: counts.FirstTasks) -> None:
@@ -284,8 +273,7 @@ class Driver:
             raise DatapipeError(
                 f"source '{first.step.source}': all {total.read:,} records that its first tasks read are quarantined, so the "
                 f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. "
-                f"{counts.quarantine_text(total)}. {self._example(first.records)} {self._remedy()}, and run the same "
-                f"command again."
+                f"{self._quarantined(first.records)}, and run the same command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:
@@ -300,11 +288,18 @@ class Driver:
                         f"Correct the name, or leave that out."
                     )
 
-    def _example(self, records: Iterable[Record]) -> str:
-        """The first document in quarantine for the most frequent reason, and its error."""
+    def _quarantined(self, records: Iterable[Record]) -> str:
+        """The reasons of quarantine, an example of the most frequent one, and what to do, without the end of the sentence."""
         records = list(records)
-        reasons = total_counts(record.metrics.document_counts for record in records).quarantine_reasons
-        reason = next((reason for reason, _ in reasons.most_common(1)), "")
+        total = total_counts(record.metrics.document_counts for record in records)
+        example = self._example(records, next((reason for reason, _ in total.quarantine_reasons.most_common(1)), ""))
+        return (
+            f"{counts.quarantine_text(total)}. {example} List them with `datapipe inspect {quote(self.ledger.root.url)} "
+            f"--quarantined`. Then correct the input, the source's field names or the stage that the error names"
+        )
+
+    def _example(self, records: Iterable[Record], reason: str) -> str:
+        """The first document in quarantine for a reason, and its error."""
         for record in records:
             for output in record.of("quarantine", TableFile):
                 for batch in read_table(self.ledger.root, output, ["path", "place", "stage", "error"]):

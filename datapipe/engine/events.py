@@ -4,7 +4,7 @@
                                    └▶ terminal, log of JSON, logger of a program
 
     RunStarted ─▶ Planned ─▶ Started ┬▶ Failed ─▶ Retried ─▶ Started …        ─▶ Planned … ─▶ RunEnded
-                     Progress, Said  ├▶ Cancelled: another attempt ended first
+                     Progress, Said  ├▶ Cancelled
                                      └▶ Committed, with the others of its commit
 
 Events come from one thread, in order. Each attempt starts once, and ends once unless the run ends before. An attempt that is
@@ -12,9 +12,11 @@ shorter than the time between two updates of the driver starts when it ends.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from datapipe.engine.protocol import Attempt, Message
+from datapipe.machine.json_log import JsonLog
 from datapipe.quantities import counted
 from datapipe.steps.estimate import StepCost
 from datapipe.steps.kind import Plan
@@ -47,21 +49,11 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """An attempt was found running, or has ended between two updates."""
+class AttemptEvent:
+    """An attempt has started (it was found running, or ended between two updates), has failed, or was cancelled: another
+    attempt at the task ended first."""
 
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Another attempt at the task ended first."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+    state: Literal["started", "failed", "cancelled"]
     attempt: Attempt
 
 
@@ -153,14 +145,12 @@ class Published:
         return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
 
 
-OfAttempt = Started | Cancelled | Failed | Retried
 OfFollower = Looked | Waiting | Adding | Published
-Event = RunStarted | RunEnded | Planned | OfAttempt | Committed | Progress | Blocked | Said | OfFollower
+Event = RunStarted | RunEnded | Planned | AttemptEvent | Retried | Committed | Progress | Blocked | Said | OfFollower
 Observer = Callable[[Event], None]
 
 
 def all_of(observers: Sequence[Observer]) -> Observer:
-
     def observe(event: Event) -> None:
         for observer in observers:
             observer(event)
@@ -181,3 +171,60 @@ def line_of(event: Event) -> str:
             return str(event)
         case _:
             return ""
+
+
+class EventLog:
+    """The log of `run --log-json`: a JSON object a line. watching/README.md lists them."""
+
+    def __init__(self, log: JsonLog) -> None:
+        self._write = log.write
+        self._states: dict[str, str] = {}
+
+    def observe(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._states = {}
+                self._write("run_started", **asdict(event))
+            case Planned():
+                self._planned(event.plan)
+            case AttemptEvent():
+                self._write(f"task_{event.state}", **_facts(event.attempt))
+            case Committed():
+                for attempt in event.attempts:
+                    self._write("task_committed", **_facts(attempt))
+            case Retried():
+                self._write("task_retried", **_facts(event.attempt) | {"message": event.text})
+            case Said():
+                self._write("said", message=event.line)
+            case RunEnded(problem=None):
+                self._write("run_finished", snapshot=event.snapshot or None)
+            case RunEnded(problem=KeyboardInterrupt()):
+                self._write("run_stopped")
+            case RunEnded():
+                self._write("run_failed", kind=type(event.problem).__name__, message=str(event.problem))
+            case Waiting() | Adding() | Published():
+                self._write(type(event).__name__.lower(), **asdict(event))
+            case _:
+                pass
+
+    def _planned(self, plan: Plan) -> None:
+        self._write("planned", steps=len(plan.steps), tasks=sum(len(step.tasks or ()) for step in plan.steps))
+        for step in plan.steps:
+            state = "committed" if step.is_committed else "waiting" if step.tasks is None else "started"
+            if state != self._states.get(step.id) and state != "waiting":
+                self._write(f"step_{state}", step=step.id, title=step.title, tasks=len(step.tasks or ()))
+            self._states[step.id] = state
+
+
+def _facts(attempt: Attempt) -> dict[str, Any]:
+    facts: dict[str, Any] = {"step": attempt.task.step, "task": attempt.task.fingerprint[:12], "attempt": attempt.attempt}
+    if attempt.node:
+        facts["node"] = attempt.node
+    if attempt.failure is not None:
+        facts |= {"kind": attempt.failure.kind, "message": attempt.failure.message}
+    if attempt.record is not None:
+        metrics = attempt.record.metrics
+        counts = metrics.document_counts
+        facts |= {"seconds": round(metrics.seconds, 3), "peak_bytes": metrics.peak_bytes}
+        facts |= {"read": counts.read, "kept": counts.kept}
+    return facts

@@ -25,7 +25,7 @@ from datapipe.config.sources.source import Source
 from datapipe.errors import UserError, suggest
 from datapipe.quantities import counted
 from datapipe.reserved_columns import OWN_COLUMNS
-from datapipe.stage.base import PHONE_REGIONS, Filter
+from datapipe.stage.base import Filter
 from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
@@ -112,20 +112,7 @@ def check_fields(
     where = mixture.where("sources", name, "keep")
     for kinds in (*_of_schemas(files, undeclared), *seen.types):
         types |= {field: joined_types(where, field, types[field], kind) for field, kind in kinds.items()}
-    return [*warnings, *_without_url(mixture, name, files, stages)], types
-
-
-def _without_url(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> Iterator[RunWarning]:
-    if "url" in mixture.sources[name].kept_fields or not any(reader.gives == "html" for _, reader in files):
-        return
-    for bound in stages:
-        options = bound.stage.model_dump() if isinstance(bound.stage, Filter) and PHONE_REGIONS[0] in bound.stage.counts else {}
-        if options.get("phone_regions") == "auto" and "phone" in options["kinds"]:
-            text = (
-                f"{mixture.where('sources', name, 'keep')}: {bound.name} takes the country of phone numbers from the URL of a "
-                "page, and the source does not keep it. Add `keep: [url]`, or give the stage `phone_regions: [GB]`."
-            )
-            yield RunWarning(kind="without_url", source=name, text=text, details={"stage": bound.name})
+    return warnings, types
 
 
 def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:

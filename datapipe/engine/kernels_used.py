@@ -9,26 +9,7 @@ from datapipe.records.source_code import code_of_class
 from datapipe.stage.base import Stage
 from datapipe.steps.kinds import kinds_of
 
-COMPILED_WHEN_CALLED = frozenset(
-    f"datapipe.kernels.{name}"
-    for name in (
-        "learned.fasttext_labels:flat_labels",
-        "learned.fasttext_labels:flat_scores",
-        "learned.fasttext_labels:tree_scores",
-        "filters.repetition:walk_ngrams",
-        "filters.url:normalize",
-        "text.json_strings:measure_quoted",
-        "text.json_strings:write_quoted",
-        "text.raw_lines:count_totals",
-        "text.raw_lines:widen_lines",
-        "tokens.pack:fill_rows_uint32",
-        "tokens.pack:split_by_powers",
-    )
-)
-"""Kernels that many runs reach and few call, by an option, a tokenizer or a model. The first call compiles them."""
-
-_OF_LOADERS = "datapipe.kernels.tokens.gather:"
-_OF_JSON_LINES = frozenset(name for name in COMPILED_WHEN_CALLED if ".json_strings:" in name)
+_OF_LOADERS, _OF_JSON_LINES = "datapipe.kernels.tokens.gather:", "datapipe.kernels.text.json_strings:"
 
 
 def kernels_of_run(mixture: Mixture) -> list[str]:
@@ -37,19 +18,11 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
-    wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
+    others = _OF_LOADERS if mixture.documents.format == "jsonl.zst" else (_OF_LOADERS, _OF_JSON_LINES)
     reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
-    reached.update(kernel for stage in stages for kernel in kernels_of_stage(stage))
+    reached.update(kernel for stage in stages for kernel in catalogue.code_of(stage).kernels)
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
-    return sorted(name for name in names - (COMPILED_WHEN_CALLED - wanted) if not name.startswith(_OF_LOADERS))
-
-
-def kernels_of_stage(stage: Stage) -> Iterator[str]:
-    """The kernels that a stage may call, without those of the word rules that it excludes."""
-    rule = getattr(stage, "words", None)
-    others = {"english", "unicode"} - {rule} if rule in ("whitespace", "english", "unicode") else set[str]()
-    modules = {f"datapipe.kernels.text.{other}_words" for other in others}
-    return (kernel for kernel in catalogue.code_of(stage).kernels if kernel.partition(":")[0] not in modules)
+    return sorted(name for name in names if not name.startswith(others))
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

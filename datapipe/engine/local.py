@@ -61,7 +61,8 @@ class LocalEngine(Engine):
             self._watch()
             connections = {worker.connection: worker for worker in self._workers if not worker.connection.closed}
             for connection in wait(list(connections), 0.0 if self._ended else timeout_s):
-                self._take(connections[connection].receive())  # type: ignore[index]  # what goes in comes out
+                ended = connections[connection].receive()  # type: ignore[index]  # what goes in comes out
+                self._ended.extend([] if ended is None else [ended])
             self._workers = [worker for worker in self._workers if not worker.connection.closed]
             self._hand_out()
         return self._ended.popleft() if self._ended else None
@@ -73,11 +74,8 @@ class LocalEngine(Engine):
         self._next_update = now + _UPDATE_EVERY_S
         for worker in self._workers:
             # A worker that forked leaves its socket open in the child when it dies.
-            self._take(worker.watch(self.limits) if worker.is_alive else worker.receive())
-
-    def _take(self, attempt: Attempt | None) -> None:
-        if attempt is not None:
-            self._ended.append(attempt)
+            ended = worker.watch(self.limits) if worker.is_alive else worker.receive()
+            self._ended.extend([] if ended is None else [ended])
 
     def messages(self) -> list[Message]:
         return [worker.message for worker in self._workers if worker.message is not None]

@@ -25,7 +25,8 @@ from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
-from datapipe.shards.manifest import read_snapshot, snapshot_file, snapshot_folder
+from datapipe.shards.manifest import read_snapshot, snapshot_file
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.index.write import index_of_snapshot
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
@@ -68,7 +69,7 @@ def prepare(
     sources, warnings = _own_sources(given, limit, say, generation)
     stages = {name: source.stages for name, source in sources.items()}
     named_in(given.takedown, None if generation is None else [])  # a list that cannot be read ends the run before it begins
-    mixture, taken = with_snapshot_sources(given) if generation is None else (as_published(given), {})
+    mixture, taken = with_snapshot_sources(given) if generation is None else (_as_published(given), {})
     warnings += [*_unused(mixture), *_rounded(mixture)]
     if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
         warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
@@ -112,15 +113,18 @@ def _own_sources(
     warnings = _checked_files(mixture, files, notes)
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
-        files = {name: probe_large_files(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
+        files = {name: probe_large_files(of, size, where[name], partial(listing.probe, name)) for name, of in files.items()}
     # of a later generation, the types are those of all files that there are, so that it has the columns of those before
     looked_at = every_file if is_later else files
     looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
     warnings += [warning for of_source, _ in looked.values() for warning in of_source]
-    types = {name: found for name, (_, found) in looked.items()}
-    if is_later:  # wider types may have been found by reading
-        types = {name: with_known_types(mixture, name, found) for name, found in types.items()}
-    sources = {name: _planned(mixture, name, files[name], stages[name], types[name]) for name in mixture.sources}
+    known = read_types(Root(mixture.output)) if is_later else {}  # wider types may have been found by reading
+    sources = {}
+    for name, (_, found) in looked.items():
+        types, before = found, known.get(name, {})
+        for field in found.keys() & before.keys():
+            types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
+        sources[name] = _planned(mixture, name, files[name], stages[name], types)
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     return sources, warnings
@@ -162,29 +166,27 @@ def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundSta
     another stage writes, and where `source_order` names a source that the mixture does not have."""
     taken = dict.fromkeys(mixture.sources[source].kept_fields, "the source keeps")
     for bound_stage in bound:
-        stage = cast(Global, bound_stage.stage)
-        for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
-            if column is not None and not drops_for_others(stage.exchanges()):
-                raise UserError(
-                    f"sources.{source}: {bound_stage.name}: {option}: this stage cuts text out of documents, so there are no "
-                    "clusters of them. Leave the option out."
-                )
+        stage, where = cast(Global, bound_stage.stage), f"sources.{source}: {bound_stage.name}"
+        columns = {"size_column": stage.size_column, "cluster_column": stage.cluster_column}
+        for option, column in columns.items():
+            if column is None:
+                continue
+            if not drops_for_others(stage.exchanges()):
+                problem = "this stage cuts text out of documents, so there are no clusters of them. Leave the option out."
+                raise UserError(f"{where}: {option}: {problem}")
             if column in taken:
+                problem = f"{column} is the name of a column that {taken[column]}. Expected another name."
+                raise UserError(f"{where}: {option}: {problem}")
+            taken[column] = f"{bound_stage.name} writes"
+        for name in stage.source_order() or ():
+            if name not in mixture.sources:
                 raise UserError(
-                    f"sources.{source}: {bound_stage.name}: {option}: {column} is the name of a column that {taken[column]}. "
-                    "Expected another name."
+                    f"{where}: source_order names '{name}', which is not a source of the mixture."
+                    f"{suggest(name, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
                 )
-            if column is not None:
-                taken[column] = f"{bound_stage.name} writes"
-        unknown = next((name for name in stage.source_order() or () if name not in mixture.sources), None)
-        if unknown is not None:
-            raise UserError(
-                f"sources.{source}: {bound_stage.name}: source_order names '{unknown}', which is not a source of the mixture."
-                f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
-            )
 
 
-def as_published(mixture: Mixture) -> Mixture:
+def _as_published(mixture: Mixture) -> Mixture:
     """The mixture in which sources that are other snapshots, and the replay, are those of the newest snapshot of the output,
     with their versions and weights. The other outputs are not opened: their rows are in this one."""
     if not mixture.snapshot_sources and mixture.mixture.replay is None:
@@ -193,14 +195,6 @@ def as_published(mixture: Mixture) -> Mixture:
     published = read_mixture(root.within(snapshot_folder(read_snapshot(root).fingerprint)))
     sources = {**mixture.sources, **published.snapshot_sources}
     return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture})
-
-
-def with_known_types(mixture: Mixture, name: str, types: Mapping[str, FoundType]) -> dict[str, FoundType]:
-    """The types of the kept fields of a source, which also hold the values that runs before have found."""
-    known, where = read_types(Root(mixture.output)).get(name, {}), mixture.where("sources", name, "keep")
-    return {
-        field: joined_types(where, field, found, known[field]) if field in known else found for field, found in types.items()
-    }
 
 
 def bind(use: StageUse) -> BoundStage:
@@ -291,22 +285,20 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
 
 
 class Listing:
-    """Tells how many files are found and looked at, after a second and each time that the seconds have doubled."""
+    """Emits how many files are found and looked at, after a second and each time that the seconds have doubled."""
 
     def __init__(self, say: Say | None) -> None:
         self._say = say
         self._began, self._next_s, self._num_files = monotonic(), 1.0, 0
 
     def add(self, source: str) -> None:
-        """One more file of a source."""
         self._num_files += 1
-        self._tell(f"  listing input files: {self._num_files:,} found, now of {source} …")
+        self._emit(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
-    def look(self, source: str, num_files: int, of: int) -> None:
-        """One more large file of a source that was looked into."""
-        self._tell(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
+    def probe(self, source: str, num_files: int, of: int) -> None:
+        self._emit(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
 
-    def _tell(self, line: str) -> None:
+    def _emit(self, line: str) -> None:
         elapsed_s = monotonic() - self._began
         if self._say is not None and elapsed_s > self._next_s:
             self._next_s = 2 * elapsed_s
@@ -345,7 +337,7 @@ def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reade
 
 
 def _unused(mixture: Mixture) -> list[RunWarning]:
-    keys = ", ".join(mixture.unused_keys())
+    keys = mixture.unused_keys()
     if not keys:
         return []
     why = (
@@ -353,8 +345,7 @@ def _unused(mixture: Mixture) -> list[RunWarning]:
         if mixture.tokenizer.is_none
         else "the mixture has a tokenizer; `tokenizer: none` writes documents"
     )
-    details = {"keys": mixture.unused_keys()}
-    return [RunWarning(kind="unused_keys", text=f"not used: {keys}: {why}.", details=details)]
+    return [RunWarning(kind="unused_keys", text=f"not used: {', '.join(keys)}: {why}.", details={"keys": keys})]
 
 
 def _rounded(mixture: Mixture) -> list[RunWarning]:
@@ -389,19 +380,12 @@ def _planned(
 ) -> PlannedSource:
     listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}
-    digests: dict[str, str] = {}
-    by_path: dict[str, str] = {}
-    for path, reader in readers.items():
-        key = f"{type(reader).__module__}:{reader!r}"
-        if key not in digests:
-            digests[key] = stage_digest(reader, "reader")
-        by_path[path] = digests[key]
-    groups = group_splits(listed, mixture.execution.split_bytes)
+    digest: Any = lru_cache(maxsize=None)(partial(stage_digest, name="reader"))  # files of a source share few readers
     keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
     return PlannedSource(
-        groups=tuple(groups),
+        groups=tuple(group_splits(listed, mixture.execution.split_bytes)),
         readers=readers,
-        reader_digests=by_path,
+        reader_digests={path: digest(reader) for path, reader in readers.items()},
         keep=keep,
         types=types,
         declared={field: declared[column] for column, field in keep.items() if column in declared},

@@ -4,18 +4,19 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
         └▶ kernels compiled, in processes beside all this
 """
 
+import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.events import Observer, Said
-from datapipe.engine.history import estimated, kept_by_last_run, write_inputs, write_run
+from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
-from datapipe.engine.output_checks import check_is_folder, check_not_whole, check_one_generation, check_same_mixture
 from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
@@ -26,6 +27,7 @@ from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.generations import check_same_steps, is_base, read_steps
 from datapipe.snapshots.index.reference_rows import earlier_runs
@@ -109,26 +111,29 @@ class Run:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
-            with Compilation(names, usable_cores(), self._tell_compiled):
+            with Compilation(names, usable_cores(), self._compiled):
                 return self._run_and_publish()
         except Exception as error:
             if isinstance(error, DatapipeError) or (stopped := stopped_by(error, self.mixture.output)) is None:
                 raise
             raise stopped from error
 
-    def _tell_compiled(self, name: str, number: int, count: int) -> None:
+    def _compiled(self, name: str, number: int, count: int) -> None:
         self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
         request = None if self.generation else prepare(self.mixture, self.options.limit, self.say)
-        check_is_folder(self.root)
+        folder = self.root.local
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
                 self._check_generation()
                 request = prepare(self.mixture, None, self.say, self.generation)
             self.request = request
-            self._check_before(request)
+            if self.before is not None:
+                self._check_before(request, self.before)
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
             ledger = Ledger(self.root, lock.pending_deletions)
@@ -149,7 +154,8 @@ class Run:
             check_same_steps(plan)
             if not plan.is_committed:
                 self._check_disk(request, plan)
-                plan = self._run(driver, request)
+                with closing((self.make_engine or self.options.start_engine)(self.root, request)) as engine:
+                    plan = driver.run(engine)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError, LeaseLostError):
@@ -161,15 +167,39 @@ class Run:
         self._write_history(driver, request)
         return plan
 
-    def _check_before(self, request: Request) -> None:
-        if self.before is None:
-            return
+    def _check_before(self, request: Request, before: Snapshot) -> None:
+        """Raises UserError for an output that holds the snapshot of another mixture, of a whole run, which that of a limited
+        run would replace, or one to which files were added later, which a run of all files would pack again."""
+        url, generations = self.root.url, ShardTable.of(before.shards).parts
         if not self.options.replaces:
-            check_same_mixture(self.root, self.before, request.mixture)
-            if self.options.limit is not None:
-                check_not_whole(self.root)
-        if not self.options.rebuilds and self.generation is None:
-            check_one_generation(self.root, self.before)
+            self._check_same_mixture(request.mixture, before)
+            if self.options.limit is not None and was_whole(self.root):
+                raise UserError(
+                    f"{url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give the "
+                    f"limited run another output: --output {quote(url + '-look')}"
+                )
+        if not self.options.rebuilds and self.generation is None and max(generations, default=0):
+            raise UserError(
+                f"{url} holds a snapshot to which files were added in {counted(int(max(generations)), 'generation')}, and this "
+                f"run would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow "
+                f"SECONDS`; to rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
+            )
+
+    def _check_same_mixture(self, mixture: Mixture, before: Snapshot) -> None:
+        """Raises UserError where the snapshot of the output has another name, or no common source."""
+        url = self.root.url
+        if before.name != mixture.name:
+            problem = f"{url} holds a snapshot of the mixture '{before.name}', and this one is '{mixture.name}'."
+        elif not before.sources.keys() & mixture.all_sources.keys():
+            there, here = ", ".join(sorted(before.sources)), ", ".join(sorted(mixture.all_sources))
+            problem = f"{url} holds a snapshot of the sources {there}, and this mixture has none of them, but {here}."
+        else:
+            return
+        raise UserError(
+            f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in "
+            f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the '
+            "other."
+        )
 
     def _check_generation(self) -> None:
         """Raises DatapipeError where the newest snapshot is another one than the generation was begun for."""
@@ -201,13 +231,6 @@ class Run:
             self.plan = driver.plan.of_all_generations()
             stages = (bound for source in request.sources.values() for bound in source.stages)
             write_run(self.root, self.plan, request, earlier_runs(stages))
-
-    def _run(self, driver: Driver, request: Request) -> Plan:
-        engine = (self.make_engine or self.options.start_engine)(self.root, request)
-        try:
-            return driver.run(engine)
-        finally:
-            engine.close()
 
 
 @no_exit()

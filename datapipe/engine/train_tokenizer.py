@@ -77,12 +77,6 @@ def train_tokenizer_from_files(
 
 def _sources(inputs: Sequence[str]) -> dict[str, Files]:
     """The files of every folder that an input names, with their readers."""
-    mixtures = [path for path in inputs if path.endswith((".yaml", ".yml"))]
-    if mixtures:
-        raise UserError(
-            f"{mixtures[0]}: a mixture, not text. `datapipe run` trains its tokenizer on the documents that its stages keep, "
-            f"by its weights: write `tokenizer: {{train: {{vocab_size: …}}}}` there"
-        )
     patterns: dict[str, list[str]] = {}
     for pattern in inputs:
         patterns.setdefault(str(Path(re.split(r"[*?\[]", pattern)[0] + "x").parent), []).append(pattern)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from datapipe.machine.http_server import HttpAnswer, HttpRequest, HttpServer, RequestError
+from datapipe.machine.http_server import HttpAnswer, HttpServer, RequestError
 
 HOST = "127.0.0.1"
 
@@ -63,8 +63,8 @@ class PageServer(HttpServer):
     def static(self) -> dict[str, Traversable]:
         return {file.name: file for file in (files("datapipe.explore") / "page" / "static").iterdir()}
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
-        path, _, options = request.target.partition("?")
+    def answer(self, target: str, body: bytes | None) -> HttpAnswer:
+        path, _, options = target.partition("?")
         _, token, *names = [*map(unquote, path.split("/")), ""]
         if not path.startswith("/") or len(names) < 2 or not hmac.compare_digest(token.encode(), self.token.encode()):
             raise RequestError(
@@ -73,10 +73,10 @@ class PageServer(HttpServer):
         if names[0] != "api":
             return self._file("/".join(names[:-1]) or "index.html")
         try:
-            body = None if request.body is None else json.loads(request.body)
+            content = None if body is None else json.loads(body)
         except (ValueError, RecursionError):
             raise RequestError(HTTPStatus.BAD_REQUEST, "Expected a JSON document as the body.") from None
-        answer = self.endpoint(Request(path=tuple(names[1:-1]), query=dict(parse_qsl(options)), body=body))
+        answer = self.endpoint(Request(path=tuple(names[1:-1]), query=dict(parse_qsl(options)), body=content))
         if isinstance(answer, Mapping):
             return _of_json(answer)
         return HttpAnswer(content=_lines(answer), kind="application/x-ndjson", headers=_HEADERS)

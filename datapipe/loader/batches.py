@@ -178,7 +178,4 @@ class BatchBuilder:
 def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
     """The numbers in ranges (start, stop), end to end, as int64; and where each range begins and ends in them."""
     borders = (0, *accumulate(stop - start for start, stop in spans))
-    first, last = spans[0][0], spans[-1][1]
-    if last - first == borders[-1] and all(before[1] == after[0] for before, after in zip(spans, spans[1:])):
-        return np.arange(first, last, dtype=np.int64), borders
     return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

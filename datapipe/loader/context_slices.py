@@ -76,7 +76,10 @@ def slice_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_r
     # padded: (n,) tokens of each run over all ranks
     padded = -(-lengths // mesh.num_parts) * mesh.num_parts
     if num_runs is not None:
-        fillers = _fillers(int(borders[-1]), int(padded.sum()), mesh.num_parts, sequence_length, num_runs)
+        # fillers: lengths of the runs that fill the batch up to its fixed number of tokens; none is longer than a row
+        lacking = int(borders[-1]) + _most_padding(num_runs, mesh.num_parts) - int(padded.sum())
+        whole, rest = divmod(lacking, sequence_length)
+        fillers = np.array([sequence_length] * whole + [rest] * (rest > 0), np.int64)
         none = np.zeros(len(fillers), np.int64)
         starts, lengths, padded = (np.concatenate(pair) for pair in ((starts, none), (lengths, none), (padded, fillers)))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(padded // mesh.context_size)])
@@ -97,9 +100,3 @@ def num_borders(mesh: Mesh, sequence_length: int, num_runs: int) -> int:
 def _most_padding(num_runs: int, num_parts: int) -> int:
     """Tokens of padding that suffice for any runs: a multiple of `num_parts`, since rows and padded runs are multiples."""
     return num_runs * (num_parts - 1) // num_parts * num_parts
-
-
-def _fillers(num_tokens: int, num_padded: int, num_parts: int, sequence_length: int, num_runs: int) -> np.ndarray:
-    """Lengths of the runs that fill a batch up to its fixed number of tokens: none is longer than a row."""
-    whole, rest = divmod(num_tokens + _most_padding(num_runs, num_parts) - num_padded, sequence_length)
-    return np.array([sequence_length] * whole + [rest] * (rest > 0), np.int64)

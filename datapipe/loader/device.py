@@ -60,18 +60,15 @@ class DevicePrefetcher(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         with self._turns.lock:
-            return self._take()
-
-    def _take(self) -> Batch:
-        if not self._pending:
-            self._start_copies(1)
-        oldest = self._pending.popleft()
-        if isinstance(oldest, BaseException):
-            self._iterator = None  # the next call begins a new pass over the source
-            raise oldest
-        self._start_copies(self._depth)
-        self._step = oldest.step
-        return self._hand_over(oldest)
+            if not self._pending:
+                self._start_copies(1)
+            oldest = self._pending.popleft()
+            if isinstance(oldest, BaseException):
+                self._iterator = None  # the next call begins a new pass over the source
+                raise oldest
+            self._start_copies(self._depth)
+            self._step = oldest.step
+            return self._hand_over(oldest)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """The state of the source after the batch handed out last."""

@@ -144,7 +144,7 @@ class Loader:
         """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
         with self.turns.lock:
             self._is_positioned = False
-            if not self._has_more():
+            if not self.has_more():
                 self._end_next()
                 self.warn_of_dropped(stacklevel=3)
                 raise StopIteration
@@ -165,10 +165,10 @@ class Loader:
             convert: applied to each batch, within the time that the trainer waits.
             stacklevel: of the warning of dropped rows; 0 for none.
         """
-        while self._has_more():
+        while self.has_more():
             run, ahead = self._source.run, self._prefetcher(stride)
             try:
-                while run is self._source.run and self._has_more():
+                while run is self._source.run and self.has_more():
                     yield self._take(ahead, stride, convert, stacklevel and stacklevel + 1)
             finally:
                 ahead.close()
@@ -230,7 +230,7 @@ class Loader:
         end = self.num_steps
         return step if end is None or step < end else end
 
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         return self._step != self._source.run.steps.num_steps  # which the position never passes
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:

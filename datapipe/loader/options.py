@@ -82,19 +82,16 @@ Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The arguments of a `Loader` beside its output."""
 
-    # the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists
-    # them.
+    # the fingerprint of a snapshot, or its first digits, of `datapipe snapshots`; by default the newest
     snapshot: str | None = None
     # tokens of a row, of an output with several lengths; by default the first of the mixture
     sequence_length: _Rows | None = None
     # rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
     global_batch_size: _Rows | None = None
-    # rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in
-    # all
+    # rows of each rank; the global batch has `batch_size * world_size` rows
     batch_size: _Rows | None = None
     # rank, world_size: number of this trainer, from 0, and of the trainers that share each global batch. By
-    # default those of `torch.distributed` where it has begun, else RANK and WORLD_SIZE of the environment,
-    # else 0 and 1. See `world.py`.
+    # default those of `torch.distributed` or of the environment, else 0 and 1: see `world.py`.
     rank: int | None = None
     world_size: int | None = None
     # instead of rank and world size, where several ranks read the same rows, or parts of them
@@ -109,45 +106,36 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
     seed: Seed | None = None  # of the permutations, from -2^63 to 2^64 - 1; the snapshot's by default
     # shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default
     window: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    # False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as
-    # always
+    # False: the rows of each source in the order of its shards; the sources are mixed as always
     shuffle: bool = True
     # rows that come one after another from one source. 1: sources are mixed row by row. The global batch
-    # size: every batch is of one source. The rows of a rank: every rank's part of a batch is. See
-    # `order/mixing.py`.
+    # size: every batch is of one source. The rows of a rank: every rank's part of a batch is
     group_rows: _Rows = 1
     # weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends,
     # weights), …]. The last phase ends at None.
     mixture: Annotated[Override | None, PlainValidator(_plain_mixture), PlainSerializer(lambda mixture: mixture)] = None
-    # ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their
-    # batches.
+    # half-open ranges (start, stop) of steps that are left out; all other steps keep their batches
     skip: Annotated[Sequence[tuple[int, int]], PlainValidator(_steps)] = ()
     # documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key
     skip_documents: _Names = ()
-    # paths of shards, with or without the digest in the name, whose rows are replaced by others of their
-    # source
+    # paths of shards, with or without the digest, whose rows are replaced by others of their source
     skip_shards: _Names = ()
-    # accept states of another mixture, or of other sources. Each source continues after the samples drawn so
-    # far.
+    # accept states of another mixture, or of other sources; each source continues after its samples so far
     migrate: bool = False
     restart: _Names = ()  # with `migrate`, sources that hold other rows than before and start over
     # "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
     # with a warning that names the shard. The replacement is not part of the state, as `skip_shards` is.
     on_corrupt: OnCorrupt = "raise"
-    # runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
-    # length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See
-    # `most_runs`.
+    # runs (documents, and the padding of rows) that `cu_seqlens` has room for (`most_runs`), so that its length
+    # and `max_seqlen` are the same in every batch: for CUDA graphs and torch.compile
     pad_cu_seqlens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
-    # what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, of which
-    # a rank may have no row. True: left out. By default: left out with a warning. A validation always keeps
-    # them.
+    # rows at the end of a run that make no whole batch. False: a smaller last batch, of which a rank may have
+    # no row. True: left out. Default: left out with a warning. A validation always keeps them
     drop_last: bool | None = None
-    # size of the local cache for snapshots on object stores, which fetches whole shards before they are
-    # needed; 0 for none. By default 16 GiB, and at most half of the free disk space. A service has its own
-    # cache.
+    # size of the local cache of whole shards for snapshots on object stores; 0 for none. By default 16 GiB, and
+    # at most half of the free disk space. A service has its own cache
     cache_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
-    # folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share
-    # it.
+    # of that cache, which ranks and runs of a machine share; $XDG_CACHE_HOME/datapipe/shards by default
     cache_folder: str | Path | None = None
     # batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32.
     prefetch: Annotated[int, Field(ge=0, le=1 << 16)] | None = None

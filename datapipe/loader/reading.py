@@ -85,7 +85,10 @@ class RowReader:
         """The rows at `addresses` (n,) int64, in that order; an address may come up twice."""
         addresses = np.ascontiguousarray(addresses, np.int64)
         shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))
-        self._reset_after_fork()
+        if os.getpid() != self._owner:
+            # a fork copies no threads: a lock that another thread of the parent held would never be released
+            self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0
+            self._tables[:] = 0
         with self._lock:
             self._calls += 1
             kept: list[Any] = [self._open]
@@ -222,23 +225,14 @@ class RowReader:
         self._num_mapped += opened.table is not None
         for is_mapped, limit in ((True, MAX_MAPPED_SHARDS), (False, MAX_OPEN_SHARDS)):
             if (self._num_mapped if is_mapped else len(self._open) - self._num_mapped) > limit:
-                self._close_oldest(is_mapped, limit, newest=shard)
-
-    def _close_oldest(self, is_mapped: bool, limit: int, newest: int) -> None:
-        """Closes the least recently used shards of one kind past `limit`, and a sixteenth more, so that this is rare."""
-        numbers = [number for number, opened in self._open.items() if (opened.table is not None) == is_mapped]
-        numbers.sort(key=lambda number: (number == newest, self._last_used[number]))
-        closed = set(numbers[: len(numbers) - limit + limit // 16])
-        self._replace({number: opened for number, opened in self._open.items() if number not in closed})
+                # the least recently used of this kind past `limit`, and a sixteenth more, so that this is rare
+                numbers = [number for number, each in self._open.items() if (each.table is not None) == is_mapped]
+                numbers.sort(key=lambda number: (number == shard, self._last_used[number]))
+                closed = set(numbers[: len(numbers) - limit + limit // 16])
+                self._replace({number: each for number, each in self._open.items() if number not in closed})
 
     def _replace(self, shards: dict[int, _OpenShard]) -> None:
         for number in self._open.keys() - shards.keys():
             self._tables[number] = 0
         self._num_mapped = sum(opened.table is not None for opened in shards.values())
         self._open = shards
-
-    def _reset_after_fork(self) -> None:
-        if os.getpid() != self._owner:
-            # a fork copies no threads: a lock that another thread of the parent held would never be released
-            self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0
-            self._tables[:] = 0

@@ -26,18 +26,15 @@ class RaggedRanksWarning(UserWarning):
 class Mesh:
     """The coordinates of a process in a mesh of ranks that decide what it reads."""
 
-    # data_rank, data_size: its data-parallel coordinate and their number. Tensor- and pipeline-parallel ranks
-    # share one.
+    # data_rank, data_size: its data-parallel coordinate, which tensor- and pipeline-parallel ranks share
     data_rank: int
     data_size: int
-    # context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their
-    # number
+    # context_rank, context_size: its coordinate among the ranks that share the tokens of a row
     context_rank: int = 0
     context_size: int = 1
     # contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into
-    # 2C parts and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and
-    # document_zigzag: the same for each document instead of each row (`context_slices.py`). The batch is then
-    # flat, (1, T).
+    # 2C parts and c gets the parts c and 2C-1-c, which balances causal attention. document_…: the same for
+    # each document instead of each row (`context_slices.py`); the batch is then flat, (1, T)
     layout: ContextLayout = "contiguous"
 
     def __post_init__(self) -> None:

@@ -18,7 +18,8 @@ from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, output_of, read_tokens
+from datapipe.shards.manifest import Snapshot, read_tokens
+from datapipe.shards.snapshot_folder import output_of
 from datapipe.storage.root import Root
 
 KERNELS = (

@@ -46,8 +46,7 @@ class LoaderStats:
     built: int
     num_threads: int  # threads that build; 0 where workers do
     depth: int  # the most batches that are requested ahead
-    # buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are
-    # ready now
+    # batches that were ready when one was asked for, on average; and that are ready now
     buffer_mean: float
     buffer_now: int
     # the most batches that exist at a time: built ahead, and held by the trainer with the rest of their chunk

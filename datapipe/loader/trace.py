@@ -30,8 +30,9 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Mesh
 from datapipe.rng import shuffle_hash
 from datapipe.shards.blocks import EVERY_COLUMN, TOKENS, SequenceRows
-from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
-from datapipe.shards.manifest import Snapshot, has_snapshot, output_of, read_tokens
+from datapipe.shards.document_files import committed_file, document_keys, files_with_hashes
+from datapipe.shards.manifest import Snapshot, read_tokens
+from datapipe.shards.snapshot_folder import has_snapshot, output_of
 from datapipe.storage.root import Root
 
 
@@ -166,7 +167,7 @@ class TracedRun:
     @cached_property
     def files(self) -> dict[int, tuple[str, str]]:
         """(source, path) by file hash."""
-        return document_files(self.root, self.snapshot)
+        return {number: (source, path) for number, source, path in files_with_hashes(self.root, self.snapshot)}
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
         builder = self._builder(mesh)

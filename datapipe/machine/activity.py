@@ -78,14 +78,10 @@ class ActivityBlock:
             return None
         work, place, key, num_docs, num_bytes, is_waiting = marshal.loads(content[_HEAD.size :])
         of_documents = {"key": key, "num_docs": num_docs, "num_bytes": num_bytes}
-        return count, Activity(work=_printable(work), place=_printable(place), is_waiting=is_waiting, **of_documents)
+        return count, Activity(work=work, place=place, is_waiting=is_waiting, **of_documents)
 
     def close(self) -> None:
         self._memory.close()
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def shared_file(num_bytes: int = 0) -> int:
@@ -99,30 +95,26 @@ def shared_file(num_bytes: int = 0) -> int:
     return descriptor
 
 
-@dataclass(slots=True)
 class _Published:
     """The state of this process."""
 
     block: ActivityBlock | None = None
-    activity: Activity = Activity()
-
-
-_published = _Published()
+    activity = Activity()
 
 
 def publish_to(block: ActivityBlock | None) -> None:
     """From now on this process writes to `block`, or not at all."""
-    _published.block = block
+    _Published.block = block
     _publish(Activity())
 
 
 @contextmanager
 def doing(work: str, num_bytes: int = 0, *, is_waiting: bool = False) -> Iterator[None]:
     """A block of `work`. At its end the process is back at the work before."""
-    if _published.block is None:
+    if _Published.block is None:
         yield
         return
-    before = _published.activity
+    before = _Published.activity
     _publish(Activity(work=work, num_bytes=num_bytes, is_waiting=is_waiting))
     try:
         yield
@@ -132,29 +124,29 @@ def doing(work: str, num_bytes: int = 0, *, is_waiting: bool = False) -> Iterato
 
 def is_published() -> bool:
     """Whether messages are written, so that an expensive one is worth its cost."""
-    return _published.block is not None
+    return _Published.block is not None
 
 
 def at_place(place: str) -> None:
-    if _published.block is not None:
-        _publish(replace(_published.activity, place=place))
+    if _Published.block is not None:
+        _publish(replace(_Published.activity, place=place))
 
 
 def on_documents(place: str, key: bytes, num_docs: int, num_bytes: int) -> None:
-    if _published.block is not None:
-        _publish(replace(_published.activity, place=place, key=key, num_docs=num_docs, num_bytes=num_bytes))
+    if _Published.block is not None:
+        _publish(replace(_Published.activity, place=place, key=key, num_docs=num_docs, num_bytes=num_bytes))
 
 
 def progress() -> None:
     """Publishes that the work goes on: one more of its many parts is done."""
-    if _published.block is not None:
-        _publish(_published.activity)
+    if _Published.block is not None:
+        _publish(_Published.activity)
 
 
 def _publish(activity: Activity) -> None:
-    _published.activity = activity
-    if _published.block is not None:
-        _published.block.write(activity)
+    _Published.activity = activity
+    if _Published.block is not None:
+        _Published.block.write(activity)
 
 
 _starting = [0.0]  # seconds of all blocks of `starting`

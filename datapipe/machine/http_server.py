@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 from datapipe.errors import UserError
 
 MOST_BODY_BYTES = 1 << 20
-_MOST_DIGITS = 15
 _POLL_S = 0.2
 
 
@@ -24,14 +22,6 @@ class RequestError(Exception):
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HttpRequest:
-    """A request: path and options, as sent, and the body of a POST, else None."""
-
-    target: str
-    body: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +56,9 @@ class HttpServer(ThreadingHTTPServer):
             why = getattr(error, "strerror", None) or str(error)
             raise UserError(f"{option}: {why}: {host}:{port}. Give another port, or 0 for a free one.") from error
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
-        """The answer to a request. Raises RequestError. It must be safe for several threads."""
+    def answer(self, target: str, body: bytes | None) -> HttpAnswer:
+        """The answer to a request for `target`, path and options as sent, with the body of a POST. Raises RequestError. It
+        must be safe for several threads."""
         raise NotImplementedError
 
     def refusal(self, error: RequestError) -> HttpAnswer:
@@ -89,10 +80,7 @@ class HttpServer(ThreadingHTTPServer):
             self._thread.join()
         self.server_close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def server_bind(self) -> None:
@@ -115,10 +103,10 @@ class MetricsServer(HttpServer):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
+    def answer(self, target: str, body: bytes | None) -> HttpAnswer:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        if request.target.partition("?")[0] != "/metrics":
+        if target.partition("?")[0] != "/metrics":
             raise RequestError(HTTPStatus.NOT_FOUND, "Expected /metrics.")
         return HttpAnswer(content=generate_latest(self._registry), kind=CONTENT_TYPE_LATEST)
 
@@ -134,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
+        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
             self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Expected a body of at most {MOST_BODY_BYTES:,} bytes.")
             return
         self._answer(self.rfile.read(int(length)))
@@ -149,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes | None = None) -> None:
         try:
-            answer = self.server.answer(HttpRequest(target=self.path, body=body))
+            answer = self.server.answer(self.path, body)
         except RequestError as error:
             answer = self.server.refusal(error)
         self._send(answer)

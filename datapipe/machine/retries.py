@@ -12,8 +12,6 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_MOST_DOUBLINGS = 32
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
@@ -32,7 +30,7 @@ class RetryPolicy:
         server (Retry-After)."""
         if asked_s is not None:
             return min(asked_s, self.longest_asked_s)
-        return min(self.first_s * 2.0 ** min(number - 1, _MOST_DOUBLINGS), self.longest_s)
+        return min(self.first_s * 2.0 ** min(number - 1, 32), self.longest_s)
 
 
 def retry_io(action: Callable[[], T], pause_after: Callable[[OSError, int], float], sleep: Callable[[float], object]) -> T:

@@ -84,7 +84,8 @@ def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocu
     they have not run. Raises UserError for wrong input, DatapipeError where the run failed."""
     root = _output(wanted.paths)
     if root is None:
-        _run(_mixture_to_run(wanted, work), wanted, console)
+        state, options = RunState(), replace(wanted.options, replaces=True)
+        run_and_report(Run(_mixture_to_run(wanted, work), Terminal(console, state).observe, options), state).raise_problem()
         root = Root(str(work))
     elif wanted.settings or wanted.options.limit or wanted.until:
         raise UserError(f"{wanted.paths[0]}: --set, --limit and --until go with a mixture; this is the output of a run")
@@ -146,15 +147,6 @@ def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageU
     if wanted.until and wanted.source in (None, source):
         raise UserError(f"--until {wanted.until}: '{source}' has no such stage.{suggest(wanted.until, known)}")
     return tuple(takewhile(lambda use: use.name != CLASSIFIER, stages))
-
-
-def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
-    state = RunState()
-    run = Run(mixture, Terminal(console, state).observe, replace(wanted.options, replaces=True))
-    run_and_report(run, state).raise_problem()
-
-
-# ------------------------------------------------------------------------------------------------ with labels
 
 
 def is_of_runs(paths: Sequence[str]) -> bool:

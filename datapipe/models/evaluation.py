@@ -23,7 +23,7 @@ from datapipe.columns import compute as pc
 from datapipe.errors import UserError, suggest
 from datapipe.machine.libraries import require
 from datapipe.models import metrics
-from datapipe.models.labelled_files import LabelledBatch, LabelledFiles
+from datapipe.models.labelled_files import LabelledBatch, LabelledFiles, as_text
 from datapipe.models.metrics import Agreement, AtThreshold, Confusion, Estimate, Ranking
 from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 
@@ -37,8 +37,7 @@ class Question:
     renamed: Mapping[str, str] = field(default_factory=dict)
     positive: str = ""  # the label whose score counts, of two; "": by its name, see `positive_label`
     threshold: float = 0.5  # of two classes, the score from which on a document is predicted positive
-    # of numbers, the value from which on a document is positive, and predicted positive; None: no
-    # such measures
+    # of numbers, the value from which on a document is (predicted) positive; None: no such measures
     cut: float | None = None
     # whether documents with a label that the models do not know are left out; else they are an error
     known_only: bool = False
@@ -147,12 +146,12 @@ class _Models:
         stops = np.ascontiguousarray(offsets[1:])
         answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
         outcomes = np.stack([outcome_of(model, self.labels, scores) for model, scores in zip(self.models, answers)])
-        return targets[is_known], outcomes, {name: batch.groups(name).filter(known) for name in batch.others}
+        return targets[is_known], outcomes, {name: as_text(others).filter(known) for name, others in batch.others.items()}
 
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
             return batch.numbers()
-        found = pc.dictionary_encode(batch.labels())
+        found = pc.dictionary_encode(as_text(batch.values))
         values = found.dictionary.to_pylist()
         numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
         return np.array(numbers, np.int64)[columns.numbers(found.indices)]

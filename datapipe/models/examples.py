@@ -19,7 +19,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.text_hashes import hash_texts
-from datapipe.models.labelled_files import LabelledBatch
+from datapipe.models.labelled_files import LabelledBatch, as_text
 from datapipe.models.training import Examples
 from datapipe.rng import GOLDEN, below_fraction, mix64, seed_for
 
@@ -78,8 +78,7 @@ def is_first(table: pa.Table, names: Sequence[str]) -> np.ndarray:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
     label_field: str = ""  # the field or column with the label; "" where the source is the label
-    # whose values are not torn apart by the split; "" for none. A document without a value is a
-    # group by itself.
+    # whose values the split keeps together; "" for none. A document without a value is a group
     group_field: str = ""
     is_number: bool = False  # whether labels are numbers on a scale
     # of two labels, the one whose score counts; it comes last. None: by its name.
@@ -102,8 +101,7 @@ class Limits:
 class Counts:
     read: int = 0  # with a label; `empty` of them, of white space alone, are left out
     empty: int = 0
-    # different texts, each label's counted apart. The other documents are copies of them, or beyond
-    # the sample.
+    # different texts, each label's counted apart; the others are copies, or beyond the sample
     kept: int = 0
     conflicting: int = 0  # texts with several labels, left out; with numbers: that have the mean
     is_full: bool = False  # whether a sample has reached its limit
@@ -126,7 +124,12 @@ def prepare(batches: Iterable[LabelledBatch], limits: Limits, labelling: Labelli
         _add(batch, limits, labelling, samples, counts)
     labels = ("number",) if labelling.is_number else _in_order(list(samples), labelling.positive)
     if not labelling.is_number and len(labels) < 2:
-        raise UserError(_too_few(labels, counts))
+        raise UserError(
+            f"all {counts.read:,} documents have the label '{labels[0]}'. Expected at least two labels: give files or sources "
+            f"of other documents too"
+            if labels
+            else "no document with a label and a text. Name the fields: --text FIELD --label FIELD"
+        )
     tables = [samples[label].table() for label in labels if label in samples]
     counts.kept, counts.is_full = sum(map(len, tables)), any(sample.is_full for sample in samples.values())
     table = _merged(tables, counts, labelling.is_number)
@@ -135,7 +138,10 @@ def prepare(batches: Iterable[LabelledBatch], limits: Limits, labelling: Labelli
     table, is_held_out = table.take(pa.array(order)), is_held_out[order]
     sides = [_examples(table.filter(pa.array(side)), labels, labelling, limits) for side in (~is_held_out, is_held_out)]
     _check(sides[0], limits)
-    return Prepared(training=sides[0], held_out=sides[1], counts=counts, digest=_digest(table))
+    digest = xxhash.xxh3_128()
+    for name in ("hash", "digest", "target"):
+        digest.update(table[name].to_numpy().tobytes())
+    return Prepared(training=sides[0], held_out=sides[1], counts=counts, digest=digest.hexdigest())
 
 
 def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: dict[str, LowestHashes], counts: Counts) -> None:
@@ -146,7 +152,7 @@ def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: di
     counts.empty += len(texts) - (pc.sum(has_text).as_py() or 0)
     parts = {"number": has_text}
     if not labelling.is_number:
-        labels = batch.labels()
+        labels = as_text(batch.values)
         parts = {label: pc.and_(has_text, pc.equal(labels, label)) for label in pc.unique(labels).to_pylist()}
     for label, chosen in parts.items():
         if label not in samples and len(samples) == MOST_LABELS:
@@ -163,7 +169,7 @@ def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.T
     hash_texts(*text_buffers(texts), hashes, digests)
     groups = hashes
     if labelling.group_field:
-        names, of_groups = batch.groups(labelling.group_field), np.empty(len(texts), np.uint64)
+        names, of_groups = as_text(batch.others[labelling.group_field]), np.empty(len(texts), np.uint64)
         hash_texts(*text_buffers(pc.fill_null(names, "")), of_groups, np.empty_like(of_groups))
         groups = np.where(pc.is_valid(names).to_numpy(zero_copy_only=False), of_groups, hashes)
     targets = batch.numbers() if labelling.is_number else np.zeros(len(texts))
@@ -186,15 +192,6 @@ def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
     if len(labels) == 2 and number is not None:
         labels = [labels[1 - number], labels[number]]
     return tuple(labels)
-
-
-def _too_few(labels: Sequence[str], counts: Counts) -> str:
-    if not labels:
-        return "no document with a label and a text. Name the fields: --text FIELD --label FIELD"
-    return (
-        f"all {counts.read:,} documents have the label '{labels[0]}'. Expected at least two labels: give files or sources of "
-        f"other documents too"
-    )
 
 
 def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa.Table:
@@ -241,10 +238,3 @@ def are_numbers(labels: Sequence[str]) -> bool:
         return len(labels) > 2 and all(math.isfinite(float(label)) for label in labels)
     except ValueError:
         return False
-
-
-def _digest(table: pa.Table) -> str:
-    digest = xxhash.xxh3_128()
-    for name in ("hash", "digest", "target"):
-        digest.update(table[name].to_numpy().tobytes())
-    return digest.hexdigest()

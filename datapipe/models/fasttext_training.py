@@ -142,7 +142,8 @@ class FastTextTrainer(Trainer):
         scratch = self._scratch(texts, words, len(outputs))
         targets = examples.targets.astype(np.int32)
         for epoch in range(self.epochs):
-            order = _order(len(examples), rng.seed_for(self.seed, "fasttext", "order", epoch))
+            seed = np.uint64(rng.seed_for(self.seed, "fasttext", "order", epoch))
+            order = np.argsort(rng.mix64(np.arange(len(examples), dtype=np.uint64) + seed), kind="stable")
             read = input_record(kernels.Texts, (texts.offsets, texts.ids, targets, examples.weights, order))
             numbers = (num_words, self.buckets, loss, self.lr, epoch * num_read, self.epochs * num_read)
             kernels.train_epoch(read, words, kernels.Plan(self.word_ngrams, *numbers), inputs, outputs, scratch)
@@ -187,7 +188,3 @@ def _number(texts: pa.Array) -> _NumberedTexts:
     before = np.append(0, np.cumsum(~is_left_out.to_numpy(zero_copy_only=False)))  # words before each part
     counts = np.bincount(ids, minlength=len(encoded.dictionary))
     return _NumberedTexts(words=encoded.dictionary, counts=counts, ids=ids, offsets=before[columns.numbers(split.offsets)])
-
-
-def _order(num_docs: int, seed: int) -> np.ndarray:
-    return np.argsort(rng.mix64(np.arange(num_docs, dtype=np.uint64) + np.uint64(seed)), kind="stable")

@@ -32,9 +32,6 @@ class LabelledBatch:
     values: pa.Array
     others: Mapping[str, pa.Array] = field(default_factory=dict)
 
-    def labels(self) -> pa.Array:
-        return as_text(self.values)
-
     def numbers(self) -> np.ndarray:
         """The labels as finite float64. Raises UserError."""
         try:
@@ -46,9 +43,6 @@ class LabelledBatch:
         if not np.isfinite(numbers).all():
             raise UserError(f"{self.url}: a label is not finite. The model predicts a number, and needs such labels.")
         return numbers
-
-    def groups(self, name: str) -> pa.Array:
-        return as_text(self.others[name])
 
 
 def as_text(values: pa.Array) -> pa.Array:

@@ -80,9 +80,11 @@ class LinearTrainer(Trainer):
 
         options: dict[str, Any] = {"C": self.cost, "tol": self.tolerance, "max_iter": self.max_passes, "dual": True}
         options["random_state"] = seed_for(self.seed, "linear", column) & 0xFFFFFFFF
-        middle, spread = 0.0, 1.0
+        middle, spread = 0.0, 1.0  # the weighted mean and the standard deviation of targets
         if examples.predicts_number:
-            middle, spread = _middle_and_spread(examples.targets, examples.weights)
+            weights, total = examples.weights, math.fsum(examples.weights.tolist())
+            middle = math.fsum((examples.targets * weights).tolist()) / total
+            spread = math.sqrt(math.fsum((weights * (examples.targets - middle) ** 2).tolist()) / total) or 1.0
             model, targets = LinearSVR(loss="squared_epsilon_insensitive", **options), (examples.targets - middle) / spread
         else:
             wanted = 1 if len(examples.labels) == 2 else column
@@ -135,14 +137,6 @@ def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
     found, of_slot = np.unique(frequencies, return_inverse=True)
     values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
-
-
-def _middle_and_spread(targets: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """The weighted mean and the standard deviation of targets; 1 for targets that are all equal. Sums are exact."""
-    total = math.fsum(weights.tolist())
-    middle = math.fsum((targets * weights).tolist()) / total
-    spread = math.sqrt(math.fsum((weights * (targets - middle) ** 2).tolist()) / total)
-    return middle, spread or 1.0
 
 
 def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

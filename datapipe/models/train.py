@@ -62,7 +62,14 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
         able = ", ".join(name for name, kind in TRAINERS.items() if kind.predicts_numbers)
         raise UserError(f"--kind {job.kind}: models of this kind predict no numbers. Expected one of: {able}")
     _check_output(job.output, job.replaces)
-    files = None if is_of_runs(job.documents.paths) else _files(job)
+    files = None
+    if not is_of_runs(job.documents.paths):
+        files = LabelledFiles(
+            patterns=job.documents.paths,
+            text_field=job.documents.text_field,
+            label_field=job.labelling.label_field or "label",
+            other_fields=(job.labelling.group_field,) if job.labelling.group_field else (),
+        )
     work = job.output.with_name(f"{job.output.name}.documents")
     texts = files.read() if files is not None else texts_of_mixture(job.documents, job.labelling, work, console)
     prepared = prepare(texts, job.limits, job.labelling)
@@ -104,16 +111,6 @@ def _check_output(output: Path, replaces: bool) -> None:
     if output.is_dir() or not output.parent.is_dir():
         problem = "it is a folder" if output.is_dir() else "its folder does not exist"
         raise UserError(f"--output {output}: {problem}. Expected a file in an existing folder")
-
-
-def _files(job: TrainingJob) -> LabelledFiles:
-    others = (job.labelling.group_field,) if job.labelling.group_field else ()
-    return LabelledFiles(
-        patterns=job.documents.paths,
-        text_field=job.documents.text_field,
-        label_field=job.labelling.label_field or "label",
-        other_fields=others,
-    )
 
 
 def _card(

@@ -13,7 +13,8 @@ from datapipe.credentials import masked
 from datapipe.quantities import counted, size
 from datapipe.records.names import MIXTURE
 from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
-from datapipe.shards.manifest import Snapshot, snapshot_file, snapshot_folder
+from datapipe.shards.manifest import Snapshot, snapshot_file
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import Pin, Publication, files_needed, pins
 from datapipe.snapshots.clean import Cleaning
 from datapipe.steps.reasons import flat, stage_changes, value_changes
@@ -77,7 +78,6 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
         (len(cleaning.dropped), "snapshot", f": {dropped}" if dropped else "", cleaning.files),
         (len(cleaning.shards), "data file", " that no kept snapshot has", cleaning.shards),
         (len(cleaning.work_files), "file", " of tasks that no kept snapshot and not the last run needs", cleaning.work_files),
-        (len(cleaning.old_files), "file", " of additions that no kept snapshot has", cleaning.old_files),
     ]
     return [
         f"{counted(count, noun)}{text}, {size(sum(num_bytes for _, num_bytes in files))}"

@@ -23,7 +23,8 @@ from datapipe.loader.order.state import check_batches, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import MOST_ROWS, Opened, OpenRequest, Ticket, is_name
 from datapipe.loader.source import open_rows, plan_run, resumed
-from datapipe.shards.manifest import Snapshot, find_snapshot, read_tokens
+from datapipe.shards.manifest import Snapshot, read_tokens
+from datapipe.shards.snapshot_folder import find_snapshot
 from datapipe.storage.root import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128

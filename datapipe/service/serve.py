@@ -22,7 +22,7 @@ from datapipe.errors import UserError
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
 from datapipe.loader.options import LoaderOptions
-from datapipe.machine.http_server import HttpAnswer, HttpRequest, MetricsServer
+from datapipe.machine.http_server import HttpAnswer, MetricsServer
 from datapipe.service.access import is_loopback
 from datapipe.service.options import ServeOptions
 from datapipe.service.outputs import ServedOutput, named_outputs
@@ -223,12 +223,12 @@ class StatusServer(MetricsServer):
         super().__init__(host, port, f"--status-port {port}", collector)
         self._why_not_ready = why_not_ready
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
-        path = request.target.partition("?")[0]
+    def answer(self, target: str, body: bytes | None) -> HttpAnswer:
+        path = target.partition("?")[0]
         if path == "/healthz":
             return HttpAnswer(content=b"ok\n")
         if path == "/readyz":
             why = self._why_not_ready()
             status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
             return HttpAnswer(content=f"{why or 'ready'}\n".encode(), status=status)
-        return super().answer(request)
+        return super().answer(target, body)

@@ -29,13 +29,9 @@ def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> 
     return intact(read)
 
 
-def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]:
-    """(source, path) by file hash, the first half of the keys of a file's documents; empty where the snapshot has none."""
-    return {file_hash: (source, path) for file_hash, source, path in files_with_hashes(root, snapshot)}
-
-
 def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, str]]:
-    """(hash, source, path) of each input file. Sources that are taken from other snapshots may have the same ones."""
+    """(hash, source, path) of each input file; the hash is the first half of the keys of its documents. Sources that are
+    taken from other snapshots may have the same files."""
     if snapshot.files is None:
         return []
     return files_in(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum))

@@ -22,8 +22,7 @@ same bytes write the same snapshot. Manifests of the version before are read: `_
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
@@ -39,10 +38,10 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.errors import SnapshotError
 from datapipe.machine.memory import without_collection
 from datapipe.records.checksum import bytes_checksum, intact
-from datapipe.records.names import SNAPSHOT, SNAPSHOTS
+from datapipe.records.names import SNAPSHOT
 from datapipe.shards.shard_table import (
     Count,
     InsidePath,
@@ -55,12 +54,10 @@ from datapipe.shards.shard_table import (
     list_files,
     read_lists,
 )
+from datapipe.shards.snapshot_folder import find_snapshot, has_snapshot, noted_lengths, output_of, snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 
-_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-_LENGTH_FOLDER = re.compile(r"(?P<output>.+)/length-(?P<length>\d+)/?")
-PUBLICATION = "publication.json"
 _SHOWN_CHARACTERS = 300
 _NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
 """Fields that a shard of text lacks in manifests before version 3."""
@@ -137,11 +134,6 @@ class RemovedEntry(FileEntry):
 
     documents: Count  # in the list
     takedowns: tuple[ShortText, ...]  # a digest of the list after each takedown
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """Of the list after each takedown, the last one of the whole list."""
-        return self.takedowns
 
 
 class Snapshot(_Record):
@@ -277,41 +269,10 @@ def _digest(content: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
 
-def snapshot_folder(fingerprint: str) -> str:
-    """The folder of a snapshot below its output."""
-    return f"{SNAPSHOTS}/{fingerprint}"
-
-
 def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
     """Where a file that a manifest names is, except shards: in the snapshot's folder, or, as of an export, in the output."""
     own = f"{snapshot_folder(snapshot.fingerprint)}/{path}"
     return own if root.exists(own) else path
-
-
-def folder_names(root: Root) -> list[str]:
-    """The fingerprints of the snapshots that have a folder in an output, sorted. Some may be unfinished."""
-    return [name for name in root.within(SNAPSHOTS).folders() if _FINGERPRINT.fullmatch(name)]
-
-
-def fingerprints(root: Root) -> list[str]:
-    """The fingerprints of the snapshots whose folder has a manifest, sorted."""
-    return [name for name in folder_names(root) if has_snapshot(root, name)]
-
-
-def has_snapshot(root: Root, fingerprint: str) -> bool:
-    """Whether the snapshot has a folder with a manifest."""
-    return root.exists(f"{snapshot_folder(fingerprint)}/{SNAPSHOT}")
-
-
-def find_snapshot(root: Root, name: str) -> str:
-    """The fingerprint that `name` begins. Raises SnapshotError, with those that there are, for none and for several."""
-    known = fingerprints(root)
-    fitting = [fingerprint for fingerprint in known if name and fingerprint.startswith(name)]
-    if len(fitting) == 1:
-        return fitting[0]
-    there = ", ".join(fingerprint[:12] for fingerprint in fitting or known) or "none"
-    count = "several snapshots begin" if fitting else "no snapshot begins"
-    raise SnapshotError(f"{root.url}: {count} with '{name}'. There are: {there}. `datapipe snapshots` lists them.")
 
 
 def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
@@ -350,15 +311,6 @@ def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     return _with_folders(root, snapshot) if snapshot.has_tokens and not snapshot.further else snapshot
 
 
-def output_of(root: Root) -> tuple[Root, int | None]:
-    """The output of a run, and the further sequence length, for the folder of its shards, OUTPUT/length-8192; else the root
-    itself, and None. The version before published an output in that folder."""
-    match = _LENGTH_FOLDER.fullmatch(root.url)
-    if match is None or root.exists(SNAPSHOT) or not Root(match["output"]).exists(SNAPSHOT):
-        return root, None
-    return Root(match["output"]), int(match["length"])
-
-
 def _with_folders(root: Root, snapshot: Snapshot) -> Snapshot:
     """A snapshot of the version before with its further lengths, as far as their folders are there."""
     noted = noted_lengths(root, snapshot.fingerprint).items()
@@ -367,34 +319,6 @@ def _with_folders(root: Root, snapshot: Snapshot) -> Snapshot:
     }
     further = [FurtherLength.of(other, folder) for folder, other in others.items()]
     return snapshot.model_copy(update={"further": tuple(sorted(further, key=lambda rows: rows.sequence_length))})
-
-
-def noted_lengths(root: Root, fingerprint: str) -> dict[str, str]:
-    """By folder, as "length-8192", the fingerprint of the snapshot of a further length in it, which
-    the version before noted in publication.json; none for the snapshots of this version."""
-
-    def made(noted: Any) -> dict[str, str]:
-        lengths = noted.get("lengths", {}).items()
-        return {folder: min(map(str, names)) for folder, names in lengths if names and re.fullmatch(r"length-\d+", folder)}
-
-    remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
-    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or {}
-
-
-_Note = TypeVar("_Note")
-
-
-def read_note(
-    root: Root, path: str, made: Callable[[Any], _Note], remedy: str, kind: type[DatapipeError] = SnapshotError
-) -> _Note | None:
-    """What `made` makes of a small JSON file; None where there is none. Raises an error of this
-    kind, which ends with the remedy, for a damaged one."""
-    try:
-        return made(json.loads(root.read_bytes(path)))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise kind(f"{root.child_url(path)}: the file was edited or damaged: {error}. {remedy}") from error
 
 
 _read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()

@@ -46,10 +46,6 @@ class ShardReader:
         self._owner = next(_OWNERS)
 
     @property
-    def num_rows(self) -> int:
-        return self.entry.sequences
-
-    @property
     def is_mapped(self) -> bool:
         """Whether blocks are regions of a mapped file, which are valid while this reader is open."""
         return self._opened().mapped is not None
@@ -57,10 +53,6 @@ class ShardReader:
     @property
     def rows_per_block(self) -> int:
         return self._opened().rows_per_batch
-
-    @property
-    def id_dtype(self) -> np.dtype:
-        return dtype_of(self._opened().id_type)
 
     def block(self, number: int) -> Block:
         """Block `number`, checked. A block of a mapped file is checked at each call, so callers keep it."""
@@ -73,8 +65,8 @@ class ShardReader:
 
     def read(self, rows: np.ndarray, wanted: Set[str] = EVERY_COLUMN) -> SequenceRows:
         """Copies `rows` (n,) int64 of the shard, repeats allowed."""
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= self.num_rows):
-            raise IndexError(f"{self.entry.path}: rows {rows.min()} to {rows.max()} of {self.num_rows}")
+        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= self.entry.sequences):
+            raise IndexError(f"{self.entry.path}: rows {rows.min()} to {rows.max()} of {self.entry.sequences}")
         blocks, within = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         kept = list(self.take(np.ascontiguousarray(rows, np.int64), wanted, blocks, within))
         sequences = self._gather(blocks, within, wanted)
@@ -111,7 +103,7 @@ class ShardReader:
             blocks,
             rows,
             sequence_length=self._form.sequence_length,
-            stored=self.id_dtype,
+            stored=dtype_of(self._opened().id_type),
             wanted=wanted,
             name=lambda _: self.entry.path,
         )

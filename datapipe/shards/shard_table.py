@@ -296,9 +296,6 @@ class ShardTable(Sequence[ShardEntry]):
         return list(dict.fromkeys(found))
 
 
-# ------------------------------------------------------------------------------------------------ lists
-
-
 def list_files(shards: ShardTable) -> dict[str, bytes]:
     """By path, the content of the lists of shards: one for each part, in the order of the parts."""
     files: dict[str, bytes] = {}

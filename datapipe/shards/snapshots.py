@@ -18,15 +18,14 @@ from typing import Any
 
 from datapipe.errors import SnapshotError
 from datapipe.records.names import LISTS, SNAPSHOT
-from datapipe.shards.manifest import (
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshot_folder import (
     PUBLICATION,
-    Snapshot,
     find_snapshot,
     fingerprints,
     has_snapshot,
     noted_lengths,
     read_note,
-    read_snapshot,
     snapshot_folder,
 )
 from datapipe.storage.root import Root
@@ -111,9 +110,6 @@ def data_folders(root: Root) -> list[str]:
 def data_files(root: Root) -> list[tuple[str, int]]:
     """Path and bytes of all files among the shards, documents and lists of an output."""
     return [file for folder in data_folders(root) for file in root.list_files(folder)]
-
-
-# ------------------------------------------------------------------------------------------------ pins
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,3 @@ class SourceEntry(Provenance, frozen=True):
     def repeats_of(self, group: ShardGroup) -> int:
         """How often an epoch of the source has the rows of a shard."""
         return 1 if self.strata is None or group.stratum is None else self.strata.repeats[group.stratum]
-
-    @property
-    def order_json(self) -> bytes:
-        """What decides the order of its rows beside the shards."""
-        return b"" if self.strata is None else self.strata.model_dump_json().encode()

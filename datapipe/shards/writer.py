@@ -72,7 +72,7 @@ class ShardWriter:
     def append(self, batch: pa.RecordBatch) -> None:
         """Adds rows of `schemas.sequences`. After an exception the open file is closed and all files are invalid."""
         assert batch.schema.equals(self._schema), batch.schema
-        self._pending.append(batch)
+        self._pending.append(batch.replace_schema_metadata(self._schema.metadata))
         self._pending_rows += batch.num_rows
         self._appended += batch.num_rows
         while self._pending_rows >= self._rows_wanted():
@@ -118,16 +118,9 @@ class ShardWriter:
         self._written.append(opened.written())
 
     def _take(self, num_rows: int) -> pa.RecordBatch:
-        taken: list[pa.RecordBatch] = []
-        self._pending_rows -= num_rows
-        while num_rows:
-            first = self._pending.pop(0)
-            if first.num_rows > num_rows:
-                self._pending.insert(0, first.slice(num_rows))
-                first = first.slice(0, num_rows)
-            taken.append(first)
-            num_rows -= first.num_rows
-        return pa.concat_batches([batch.replace_schema_metadata(self._schema.metadata) for batch in taken])
+        pending = pa.Table.from_batches(self._pending)
+        self._pending, self._pending_rows = pending.slice(num_rows).to_batches(), self._pending_rows - num_rows
+        return pa.concat_batches(pending.slice(0, num_rows).to_batches())
 
 
 class _OpenShard:

@@ -27,7 +27,7 @@ from datapipe.records.names import (
     WORK,
     published_tasks,
 )
-from datapipe.shards.manifest import folder_names, noted_lengths, read_note, snapshot_folder
+from datapipe.shards.snapshot_folder import folder_names, noted_lengths, read_note, snapshot_folder
 from datapipe.shards.snapshots import (
     DATA_PATH,
     Pin,
@@ -38,7 +38,7 @@ from datapipe.shards.snapshots import (
     pins,
     publications,
 )
-from datapipe.snapshots.generations import OLD_FOLDER, tasks_of, unneeded_old_files
+from datapipe.snapshots.generations import tasks_of
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
@@ -61,18 +61,16 @@ class Cleaning:
     tasks: tuple[str, ...]  # fingerprints of the tasks whose records are deleted
     # path and bytes of the files of these tasks, and of those that no record names
     work_files: tuple[tuple[str, int], ...]
-    # path and bytes of the files that an earlier version has left of additions, and that nothing needs
-    old_files: tuple[tuple[str, int], ...] = ()
     keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has told none
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
-        return sum(size for group in (self.files, self.shards, self.work_files, self.old_files) for _, size in group)
+        return sum(size for group in (self.files, self.shards, self.work_files) for _, size in group)
 
     @property
     def is_empty(self) -> bool:
-        return not any((self.files, self.shards, self.tasks, self.work_files, self.old_files))
+        return not any((self.files, self.shards, self.tasks, self.work_files))
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -106,7 +104,6 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         tasks=tuple(tasks),
         work_files=tuple(work_files),
         keeps_tasks=root.exists(BEGUN),
-        old_files=tuple(unneeded_old_files(root, [publication.snapshot for publication in kept])),
     )
 
 
@@ -117,7 +114,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.old_files)), *lists]
+        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
         with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -126,7 +123,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in (SNAPSHOTS, *data_folders(root), OLD_FOLDER):
+        for folder in (SNAPSHOTS, *data_folders(root)):
             root.delete_empty_folders(folder)
     return cleaning
 
@@ -163,7 +160,6 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
 
 
 def _last_run(root: Root) -> set[str]:
-
     def tasks(run: Any) -> set[str]:
         return {fingerprint for step in run["steps"] for fingerprint in step["tasks"]}
 

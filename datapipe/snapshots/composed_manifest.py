@@ -4,22 +4,14 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from datapipe.config.mixture import Mixture
-from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.records.checksum import bytes_checksum
-from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER, published_tasks
+from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER
 from datapipe.records.outputs import TokenizerFile
-from datapipe.shards.manifest import (
-    FileEntry,
-    Phase,
-    RemovedEntry,
-    Snapshot,
-    TokenizerEntry,
-    read_snapshot,
-    snapshot_folder,
-)
+from datapipe.shards.manifest import FileEntry, Phase, RemovedEntry, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.source_entry import SourceEntry, Strata
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
@@ -57,7 +49,8 @@ def make_snapshot(
     sizes = weighting.epoch_tokens(sources, shards, sequence_length)
     empty = [name for name, size in sizes.items() if not size]
     phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
-    own = _own_weights(mixture, phases)
+    given = {name: source.weight for name, source in mixture.all_sources.items()}
+    own = integer_weights(given) if mixture.mixture.weighting == "given" else phases[0].weights
     snapshot = Snapshot(
         name=mixture.name,
         seed=mixture.seed,
@@ -134,12 +127,6 @@ def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:
     return ": " + ", ".join(f"'{name}' {weight / sum(left.values()):.2%}" for name, weight in left.items())
 
 
-def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
-    if mixture.mixture.weighting != "given":
-        return phases[0].weights
-    return integer_weights({name: source.weight for name, source in mixture.all_sources.items()})
-
-
 def publish_files(
     lock: OutputLock,
     snapshot: Snapshot,
@@ -165,13 +152,6 @@ def publish_files(
 def holds(root: Root, path: str, content: bytes) -> bool:
     """Whether a file has this content."""
     return root.exists(path) and root.read_bytes(path) == content
-
-
-def keep_tasks(root: Root, before: Snapshot, after: Snapshot) -> None:
-    """Notes the tasks of a snapshot for a later one. Called before that is published: whoever publishes it may be killed."""
-    tasks = published_tasks(before.fingerprint)
-    if root.exists(tasks):
-        root.write_atomic(published_tasks(after.fingerprint), root.read_bytes(tasks))
 
 
 def _keep_newest(target: Root) -> None:

@@ -13,18 +13,17 @@ or packed before is touched. Published documents are never removed: of a new one
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Any
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import GENERATION, RUN, published_tasks
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.records.names import GENERATION, published_tasks
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import read_note
+from datapipe.shards.snapshot_folder import has_snapshot, read_note, snapshot_folder
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.kinds import kind_named
 from datapipe.steps.request import Generation
@@ -32,7 +31,7 @@ from datapipe.storage.root import Root
 
 _OF_REMOVED = {"removed", "lists", "fingerprint"}
 
-OLD_FOLDER = "additions"
+_OLD_FOLDER = "additions"
 """Earlier versions built each generation as an output in a folder below this one."""
 
 
@@ -70,9 +69,6 @@ def is_base(root: Root, base: str, newest: str) -> bool:
     return is_same and before.shards == after.shards
 
 
-# ---------------------------------------------------------------------------------------------------- committed steps
-
-
 def write_steps(root: Root, fingerprint: str, plan: Plan) -> None:
     """Notes the steps that a snapshot is made of, each with the fingerprints of its committed tasks. A
     step without an id has tasks that found that a file cannot be cut, or values of wider types."""
@@ -99,12 +95,7 @@ def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
     """The committed steps of a snapshot. Raises UserError where work/ has lost some of them."""
     root, listed = ledger.root, list[Mapping[str, Any]]()
     with suppress(FileNotFoundError, ValueError):
-        content = root.read_bytes(published_tasks(snapshot.fingerprint)).decode()
-        if content.startswith("["):
-            listed = [step for step in json.loads(content) if step["id"]]
-        else:  # the steps are those of the run that published it
-            steps, known = json.loads(root.read_bytes(RUN))["steps"], set(content.split())
-            listed = steps if known.issuperset(name for step in steps for name in step["tasks"]) else []
+        listed = [step for step in json.loads(root.read_bytes(published_tasks(snapshot.fingerprint))) if step["id"]]
     steps = [_committed(ledger, step) for step in listed]
     num_lost = sum(len(step.tasks or ()) - len(step.records) for step in steps)
     if not steps or num_lost:
@@ -144,28 +135,14 @@ def check_same_steps(plan: Plan) -> None:
             )
 
 
-# ---------------------------------------------------------------------------------------------------- of earlier versions
-
-
 def check_no_old_folders(root: Root, snapshot: Snapshot, where: str = "") -> None:
     """Raises UserError for an output to which an earlier version added files in folders."""
-    if not any(entry.path.startswith(f"{OLD_FOLDER}/") for entry in snapshot.shards) and not root.exists(
-        f"{snapshot_folder(snapshot.fingerprint)}/{OLD_FOLDER}.json"
+    if not any(entry.path.startswith(f"{_OLD_FOLDER}/") for entry in snapshot.shards) and not root.exists(
+        f"{snapshot_folder(snapshot.fingerprint)}/{_OLD_FOLDER}.json"
     ):
         return
     raise UserError(
-        f"{where}{root.url}: an earlier version of datapipe added files to this output, in {OLD_FOLDER}/. Its rows can be "
+        f"{where}{root.url}: an earlier version of datapipe added files to this output, in {_OLD_FOLDER}/. Its rows can be "
         f"loaded and exported as before. For anything else first run `datapipe run MIXTURE --rebuild`, which reads all files "
         f"again."
     )
-
-
-def unneeded_old_files(root: Root, kept: Iterable[Snapshot]) -> list[tuple[str, int]]:
-    """Path and bytes of the files in folders of additions from which no kept snapshot has a shard."""
-    needed = {_folder(entry.path) for snapshot in kept for entry in snapshot.shards}
-    return [(path, size) for path, size in root.list_files(OLD_FOLDER) if _folder(path) not in needed]
-
-
-def _folder(path: str) -> str:
-    """The first two folders of a path: "additions/00001"."""
-    return "/".join(PurePosixPath(path).parts[:2])

@@ -45,19 +45,15 @@ def held_out_warnings(
     for name in without:
         without[name] = sum(shard.documents for shard in shards if shard.source == name)
     if without:
-        yield _nothing_held_out(share, without)
+        num_docs = sum(without.values())
+        enough = math.ceil(min(50.0, 100 * _WANTED / num_docs) * 10) / 10
+        text = (
+            f"`validation: {100 * share:g}%` holds out none of {counted(num_docs, 'document')}, so nothing can be measured on "
+            f"the split validation. `validation: {enough:g}%` would hold out about {max(1, round(num_docs * enough / 100))}."
+        )
+        yield RunWarning.of_sources("nothing_held_out", sorted(without), text)
     paths = {number: path for number, _, path in files}
     yield from _copies_in_training(root, paths, _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS))
-
-
-def _nothing_held_out(share: float, documents: Mapping[str, int]) -> RunWarning:
-    num_docs = sum(documents.values())
-    enough = math.ceil(min(50.0, 100 * _WANTED / num_docs) * 10) / 10
-    text = (
-        f"`validation: {100 * share:g}%` holds out none of {counted(num_docs, 'document')}, so nothing can be measured on the "
-        f"split validation. `validation: {enough:g}%` would hold out about {max(1, round(num_docs * enough / 100))}."
-    )
-    return RunWarning.of_sources("nothing_held_out", sorted(documents), text)
 
 
 def _text_files(plan: Plan, name: str) -> Files:

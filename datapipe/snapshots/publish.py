@@ -22,16 +22,17 @@ from datapipe.quantities import counted
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
-from datapipe.shards.manifest import FurtherLength, Snapshot, has_snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
+from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
-from datapipe.snapshots.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.generations import write_steps
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, index_of_snapshot, joined_index, write_index
+from datapipe.snapshots.snapshot_sources import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.takedown import delete_from_index, documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.steps.counts import source_counts, why_nothing_is_left
 from datapipe.steps.kind import Plan
@@ -138,15 +139,14 @@ def _check_something_is_left(request: Request, plan: Plan) -> None:
 
 
 def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) -> list[RunWarning]:
-
-    def told(warning: RunWarning) -> RunWarning:
+    def with_reason(warning: RunWarning) -> RunWarning:
         name = warning.source
         if warning.kind != "nothing_to_draw" or name not in request.sources or (counts := source_counts(plan, name)).tokens:
             return warning
         reason = why_nothing_is_left(counts, request.sources[name].files)
         return replace(warning, text=f"{warning.text} Why: {reason}.")
 
-    return [told(warning) for warning in warnings]
+    return [with_reason(warning) for warning in warnings]
 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:

@@ -5,21 +5,33 @@
 
 A snapshot of which one source is taken keeps the name that the mixture gives it. The names, weights and versions that result
 are in the mixture that the output keeps, so that it can be run again when the other outputs have newer snapshots.
+
+Their shards are linked into the output on one disk, copied by the store, or copied here:
+
+    runs/2025/shards/web/part-00003-00000-<digest>.arrow     ─▶  shards/old.web/part-00003-00000-<digest>.arrow
+    runs/2025/shards/web+2/part-00000-00000-<digest>.arrow   ─▶  shards/old.web+2/part-00000-00000-<digest>.arrow
+
+An output stays whole by itself: the other one may be cleaned, moved or deleted. On one disk a link takes no room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from shlex import quote
+from time import monotonic
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import license_refusal
 from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
-from datapipe.errors import SnapshotError, UserError, suggest
+from datapipe.errors import CorruptionError, SnapshotError, UserError, suggest
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
+from datapipe.quantities import size
+from datapipe.records.checksum import file_checksum
+from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
-from datapipe.shards.shard_table import ShardTable
+from datapipe.shards.shard_table import ShardEntry, ShardTable
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -27,21 +39,17 @@ from datapipe.storage.root import Root
 from datapipe.tokens.encoder import Encoder, load_tokenizer
 
 REPLAY = "replay"
+_REPORT_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Opened:
-    """An output that a mixture names under the key `where`. `version` is the fingerprint of its
-    snapshot, which has the sequence lengths of the mixture, in their order."""
+    """An output that a mixture names under the key `where`. Its snapshot has the sequence lengths of the mixture, in order."""
 
     where: str
     url: str
     root: Root
     snapshot: Snapshot
-
-    @property
-    def version(self) -> str:
-        return self.snapshot.fingerprint
 
 
 def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSource]]:
@@ -70,7 +78,7 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
                 raise UserError(
                     f"{found.where}: '{part}' of {found.url} becomes '{new}', which is a source already. Rename one."
                 )
-            sources[new] = source.model_copy(update={"sources": (part,), "version": found.version})
+            sources[new] = source.model_copy(update={"sources": (part,), "version": found.snapshot.fingerprint})
             taken[new] = TakenSource(root=found.root, snapshot=found.snapshot, source=part)
             if refusal := license_refusal(mixture.licenses, taken[new].entry.license):
                 raise UserError(f"{found.where}: '{taken[new].source}' of {found.url} {refusal}")
@@ -133,11 +141,12 @@ def _check_together(opened: list[_Opened]) -> None:
     """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
     first, *others = opened
     for other in others:
+        versions = [opened.snapshot.fingerprint[:12] for opened in (other, first)]
         theirs, ours = other.snapshot.tokenizer, first.snapshot.tokenizer
         if (theirs.fingerprint, theirs.bos_id) != (ours.fingerprint, ours.bos_id):
             raise UserError(
-                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_in_words(theirs)}) than "
-                f"snapshot {first.version[:12]} of {first.url} ({_in_words(ours)}). Rows are mixed as they are: leave one of "
+                f"{other.where}: snapshot {versions[0]} of {other.url} has another tokenizer ({_in_words(theirs)}) than "
+                f"snapshot {versions[1]} of {first.url} ({_in_words(ours)}). Rows are mixed as they are: leave one of "
                 f"them out, or take its text instead, as a source with a path."
             )
     lengths = {one.url: _has_pieces(one.snapshot) for one in opened}
@@ -191,3 +200,63 @@ def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content:
                 f"{masked(source.root.url)}, from which '{name}' takes its rows. Leave the tokenizer out to use that one, or "
                 f"take the text instead, as a source with a path."
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenShard:
+    """A shard as the new manifest names it, and its root and path in the other output."""
+
+    entry: ShardEntry
+    root: Root
+    path: str
+
+
+def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder: str, seed: int) -> list[TakenShard]:
+    """The shards of all taken sources, with paths that begin with `folder`; their generations are
+    shuffled as one. Ranges of shuffle hashes hold for the same seed."""
+    found: list[TakenShard] = []
+    for name, source in taken.items():
+        snapshot = source.snapshot.of_length(sequence_length)
+        for shard in snapshot.shards:
+            if shard.source == source.source:
+                own = f"{name}+{shard.part}" if shard.part else name
+                changes = {"path": f"{folder}shards/{own}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
+                hashes = shard.hashes if snapshot.seed == seed else None
+                entry = shard.model_copy(update={**changes, "hashes": hashes})
+                found.append(TakenShard(entry=entry, root=source.root, path=shard.path))
+    return found
+
+
+def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[int, str, str]]:
+    """Hash, source and path of the input files behind the documents of all taken sources."""
+    for name, source in taken.items():
+        for number, there, path in files_with_hashes(source.root, source.snapshot):
+            if there == source.source:
+                yield number, name, path
+
+
+def copy_shards(
+    target: Root,
+    shards: Sequence[TakenShard],
+    staging: str,
+    say: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = monotonic,
+) -> None:
+    """Puts shards that are not there into an output, by way of links in `staging`. `say` gets a
+    line every ten seconds. Raises CorruptionError for a shard that is not as its manifest says."""
+    total, done, reported_at = sum(shard.entry.bytes for shard in shards), 0, clock()
+    for number, shard in enumerate(shards):
+        if say is not None and clock() - reported_at > _REPORT_EVERY_S:
+            reported_at = clock()
+            say(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
+        done += shard.entry.bytes
+        if target.size(shard.entry.path) == shard.entry.bytes:
+            continue
+        found = (shard.entry.checksum, shard.entry.bytes)
+        if shard.root.size(shard.path) != found[1] or file_checksum(shard.root, shard.path, found[0]) != found:
+            raise CorruptionError(
+                f"{shard.root.child_url(shard.path)}: the shard is gone, or not the one that its snapshot names. "
+                f"`datapipe verify {quote(shard.root.url)}` shows which shards are damaged; run its mixture again to "
+                f"restore them."
+            )
+        target.take(shard.root, shard.path, shard.entry.path, f"{staging}/taken-{number:06d}")

@@ -17,15 +17,16 @@ from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.quantities import counted
-from datapipe.records.names import CARD, CROISSANT, REMOVED, REPORT, SNAPSHOT, WORK
+from datapipe.records.names import CARD, CROISSANT, REMOVED, REPORT, SNAPSHOT, WORK, published_tasks
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import PIN, PUBLICATION, newest_manifest, note_publication
-from datapipe.snapshots.composed_manifest import keep_tasks, publish_files
+from datapipe.snapshots.composed_manifest import publish_files
 from datapipe.snapshots.index.takedown import TakenDown, delete_rows
 from datapipe.snapshots.index.write import INDEX, open_index
 from datapipe.stage.decoding import BrokenStreamError, as_utf8
@@ -80,7 +81,9 @@ def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
     after = before.model_copy(update={"removed": entry}).sealed()
     note_publication(lock.root, after.fingerprint)
     about = _files_about(lock.root, before, after)
-    keep_tasks(lock.root, before, after)
+    tasks = published_tasks(before.fingerprint)
+    if lock.root.exists(tasks):  # noted before the snapshot is published, since this process may be killed
+        lock.root.write_atomic(published_tasks(after.fingerprint), lock.root.read_bytes(tasks))
     publish_files(lock, after, needed, about, [REPORT] if REPORT in about else [])
     return after
 

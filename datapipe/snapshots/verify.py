@@ -28,10 +28,11 @@ from datapipe.records.checksum import file_checksum
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.documents.reader import count_documents
-from datapipe.shards.manifest import Snapshot, fingerprints, has_snapshot, read_snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.snapshot_folder import fingerprints, has_snapshot
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
 from datapipe.storage.root import Root
 
@@ -100,7 +101,12 @@ def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
-    return problems or [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
+    return problems or [
+        f"shards/{source}: {split} documents have {sums.ends} cuts and {sums.continuations} continuing pieces; expected the "
+        f"piece that follows each cut"
+        for (source, split), sums in cuts.items()
+        if sums.difference % (1 << 64) != 0 or sums.ends != sums.continuations
+    ]
 
 
 def _unlisted(root: Root, snapshot: Snapshot) -> list[str]:
@@ -201,8 +207,7 @@ def batch_problem(
     # the length of every piece, if all have one; such pieces may end anywhere in their document
     piece_length: int | None = None,
     *,
-    # whether documents may have been taken out of the rows; then the last piece of any row may end anywhere
-    # in its document
+    # whether documents may have been taken out of the rows, so that the last piece of a row may end anywhere
     was_cut: bool = False,
 ) -> str | None:
     """The first problem in rows of `schemas.sequences`, or None.
@@ -281,12 +286,3 @@ def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:
         cuts.difference += sign * int(hashes.sum(dtype=np.uint64))
     cuts.ends += int(is_cut.sum())
     cuts.continuations += int(is_continued.sum())
-
-
-def _cut_problems(source: str, split: str, cuts: _Cuts) -> list[str]:
-    if cuts.difference % (1 << 64) == 0 and cuts.ends == cuts.continuations:
-        return []
-    return [
-        f"shards/{source}: {split} documents have {cuts.ends} cuts and {cuts.continuations} continuing pieces; "
-        f"expected the piece that follows each cut"
-    ]

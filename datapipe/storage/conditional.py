@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datapipe.errors import UserError
-from datapipe.machine.retries import RetryPolicy
 from datapipe.storage.root import Root
 from datapipe.storage.s3 import CONNECT_TIMEOUT_S, is_s3
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_REQUEST_TIMEOUT_S = 10.0
-_POLICY = RetryPolicy(first_s=0.1, longest_s=15.0, most_attempts=4, most_s=21.0)
+_CLIENT = {"allow_http": True, "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s", "timeout": "10s"}
+_BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2}
+_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=21), "backoff": _BACKOFF}
 _WRITES = 3
 """Attempts at a write without an answer. obstore itself does not repeat a write that timed out."""
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -155,22 +155,7 @@ def _open(root: Root) -> ObjectStore:
     from obstore.store import GCSStore, S3Store, from_url
 
     bucket, _, prefix = root.path().partition("/")
-    client = {
-        "allow_http": True,
-        "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s",
-        "timeout": f"{1000 * _REQUEST_TIMEOUT_S:.0f}ms",
-    }
-    backoff = {
-        "init_backoff": timedelta(seconds=_POLICY.first_s),
-        "max_backoff": timedelta(seconds=_POLICY.longest_s),
-        "base": 2,
-    }
-    retry = {
-        "max_retries": int(_POLICY.most_attempts) - 1,
-        "retry_timeout": timedelta(seconds=_POLICY.most_s),
-        "backoff": backoff,
-    }
-    common: dict[str, Any] = {"client_options": client, "retry_config": retry}
+    common: dict[str, Any] = {"client_options": _CLIENT, "retry_config": _RETRY}
     if is_s3(root.url):
         return S3Store(bucket, prefix=prefix or None, **_s3_options(root), **common)
     if root.url.startswith(("gs://", "gcs://")):

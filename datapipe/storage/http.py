@@ -182,7 +182,8 @@ class _Answer:
     def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
         self._url, self.position = url, start
         self._response = _requested(url, f"bytes={start}-{'' if num_bytes is None else start + num_bytes - 1}")
-        self.num_left = _length(self._response)
+        length = self._response.headers.get("Content-Length", "")
+        self.num_left = int(length) if length.isdecimal() else math.inf
         self._chunks: Iterator[bytes] = self._response.iter_raw()
         self._chunk = b""
         try:
@@ -203,20 +204,11 @@ class _Answer:
         return piece
 
     def close(self) -> None:
-        _close(self._response, self._chunks, self.num_left)
-
-
-def _length(response: Any) -> float:
-    length = response.headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() else math.inf
-
-
-def _close(response: Any, chunks: Iterator[bytes], num_left: float) -> None:
-    """Gives the connection of an answer back if little is left to read, else ends it."""
-    with closing(response), suppress(OSError):  # after a connection that broke the next request makes another one
-        if num_left <= _LEAST_LEFT_BYTES:
-            with _named_errors(""):
-                deque(chunks, maxlen=0)
+        """Gives the connection back if little is left to read, else ends it."""
+        with closing(self._response), suppress(OSError):  # after a connection that broke the next request makes another one
+            if self.num_left <= _LEAST_LEFT_BYTES:
+                with _named_errors(""):
+                    deque(self._chunks, maxlen=0)
 
 
 @contextmanager
@@ -278,7 +270,7 @@ def _requested(url: str, byte_range: str) -> Any:
             following = response.next_request
             if following is None:
                 return response
-            _close(response, response.iter_raw(), _length(response))
+            response.read()
             is_weaker = request.url.scheme == "https" and following.url.scheme != "https"
             if following.url.scheme not in ("http", "https") or is_weaker:
                 target = masked(str(following.url))

@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from types import TracebackType
 from typing import Any, Self
 
 from datapipe.errors import DatapipeError, UserError
@@ -74,7 +73,7 @@ class OutputLock:
         self.take()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def take(self) -> None:

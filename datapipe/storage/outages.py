@@ -59,13 +59,6 @@ _HTTP_REFUSALS = frozenset({401, 403, 404})
 _MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
 """Errors of HTTP libraries about a URL. Those of huggingface_hub are ValueErrors."""
 
-_RIGHT_URLS = {
-    "hf": "hf://datasets/OWNER/NAME/folder/*.parquet",
-    "s3": "s3://bucket/folder/*.parquet",
-    "gs": "gs://bucket/folder/*.parquet",
-    "https": "https://host/folder/file.jsonl.gz",
-}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
@@ -140,7 +133,8 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
 
 def right_url(url: str) -> str:
     """A URL as it may look on the store of `url`, for messages."""
-    return _RIGHT_URLS.get(url.partition("://")[0], "s3://bucket/folder/*.parquet")
+    folder = "hf://datasets/OWNER/NAME" if url.startswith("hf") else "gs://bucket" if url.startswith("gs") else "s3://bucket"
+    return f"{folder}/folder/*.parquet"
 
 
 def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:

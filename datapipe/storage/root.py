@@ -17,7 +17,6 @@ import errno
 import os
 import shutil
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,9 +37,8 @@ from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
 from datapipe.storage.written import OutputStream, chunks_checksum
 
 _SECOND_NS = 1_000_000_000
-_UPLOAD_BYTES = 8 << 20
+_REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20
-_REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4  # of an object that is read as a whole
 
 
 def is_remote(url: str) -> bool:
@@ -242,7 +240,7 @@ class Root:
             except NotADirectoryError as error:
                 raise FileNotFoundError(*error.args) from error
         with self.filesystem.open_input_file(self.path(relative)) as stream:
-            return _all_of(stream)
+            return stream.read_at(stream.size(), 0)  # `read` asks for 256 KiB at a time
 
     def write_atomic(self, relative: str, content: bytes) -> None:
         if self.local is None:
@@ -261,7 +259,7 @@ class Root:
             self.filesystem.copy_file(other.path(source), self.path(target))
         elif self.local is None:
             with other.open_input(source) as stream, self.open_output(target) as sink:
-                while part := stream.read(_UPLOAD_BYTES):
+                while part := stream.read(_REQUEST_BYTES):
                     sink.write(part)
         else:
             with replacing(Path(self.path(target)), Path(self.path(staging))) as temporary:
@@ -312,12 +310,3 @@ class Root:
         prefix = len(self.path()) + 1
         infos = self.filesystem.get_file_info(selector)
         return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)
-
-
-def _all_of(stream: pa.NativeFile) -> bytes:
-    """The content of an object, in large requests: pyarrow's streams ask for 256 KiB at a time."""
-    size = stream.size()
-    if size <= _REQUEST_BYTES:
-        return stream.read_at(size, 0)
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
-        return b"".join(pool.map(lambda start: stream.read_at(_REQUEST_BYTES, start), range(0, size, _REQUEST_BYTES)))

@@ -18,9 +18,10 @@ import xxhash
 from datapipe import columns
 from datapipe.records.checksum import file_checksum
 from datapipe.records.names import SNAPSHOT
-from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage.root import Root

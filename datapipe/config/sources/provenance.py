@@ -68,11 +68,6 @@ def _collected(value: Any) -> tuple[str, str]:
     return first, last
 
 
-def _collected_data(value: tuple[str, str]) -> str | dict[str, str]:
-    first, last = value
-    return first if first == last else {"from": first, "to": last}
-
-
 def _homepage(value: str) -> str:
     if not _HOMEPAGE.fullmatch(value):
         raise ValueError("expected a URL that begins with https:// or http://")
@@ -91,7 +86,7 @@ _RANGE = {"type": "object", "properties": {"from": _DAY, "to": _DAY}, "required"
 Collected = Annotated[
     tuple[str, str],
     BeforeValidator(_collected),
-    PlainSerializer(_collected_data),
+    PlainSerializer(lambda dates: dates[0] if dates[0] == dates[1] else dict(zip(("from", "to"), dates))),
     WithJsonSchema({"anyOf": [*_DAY["anyOf"], _RANGE]}),
 ]
 """The first and the last date; the same twice for a single one."""
@@ -115,9 +110,6 @@ class CostSpec(Record):
     def problems(self) -> Iterator[Problem]:
         if (self.usd is None) == (self.usd_per_million_tokens is None):
             yield (), "expected one of the keys usd and usd_per_million_tokens"
-
-
-# ------------------------------------------------------------------------------------------------ what a mixture allows
 
 
 FILTER = "filter.license"  # the stage that drops documents by their licence

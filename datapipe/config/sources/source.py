@@ -44,10 +44,6 @@ def _by_column(value: Any) -> Any:
     return kept
 
 
-def _as_listed(kept: Mapping[str, str]) -> list[str | dict[str, str]]:
-    return [column if column == field else {column: field} for column, field in kept.items()]
-
-
 TypeName = Literal["string", "bool", "int64", "float64", "date", "timestamp", "json"]
 """json is the JSON text of a value, as a string. See `steps/read_batches.py`."""
 
@@ -55,7 +51,7 @@ _NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
 Kept = Annotated[
     Mapping[str, str],
     BeforeValidator(_by_column),
-    PlainSerializer(_as_listed),
+    PlainSerializer(lambda kept: [column if column == field else {column: field} for column, field in kept.items()]),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMES]}}, _NAMES]}),
 ]
 SourceWeight = Annotated[

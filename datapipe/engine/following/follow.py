@@ -6,11 +6,20 @@
 
 A run that is stopped anywhere continues with the generation that it had begun. What is published
 depends on the files of each generation alone, not on when it was built or how often it was stopped.
+
+    listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
+                                         └▶ changed since, or seen for the first time ─▶ still being written, perhaps
+
+A file that appears under its name at once, by a rename or in an object store, is ready at the
+second look. A file that a list names (`path: "@new.txt"`) is ready at the first: whoever lists it
+has written it. A line without its end, and a file that is not there yet, are left to a later look.
+
+A file of a snapshot that changed is reported, and not read again: its rows are published.
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,22 +27,24 @@ from typing import Any
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.engine.events import Adding, Looked, Observer, Published, Said, Waiting
-from datapipe.engine.following.watch import News, Watch, facts_of_files
 from datapipe.engine.prepare import listed_files
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import UserError
 from datapipe.inputs.entries import Notes
+from datapipe.inputs.path_lists import SIGN
 from datapipe.quantities import counted, size
-from datapipe.records.names import FOLLOWER, FOLLOWING, MIXTURE, REPORT, SNAPSHOT
+from datapipe.records.names import FOLLOWER, FOLLOWING, INPUTS, MIXTURE
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import newest_manifest, publications
 from datapipe.snapshots.generations import begin_generation, begun_generation, check_no_old_folders
 from datapipe.snapshots.takedown import named_in, take_down
+from datapipe.stage.reader import InputFile
 from datapipe.steps.request import Generation
 from datapipe.storage.lock import exclusive
 from datapipe.storage.outages import OutageError
-from datapipe.storage.root import Root
+from datapipe.storage.root import Root, parquet_table
 
 RunOne = Callable[[Mixture, Generation | None], None]
 """Runs a mixture to its end, reading the files of a generation, or all; raises what ended it."""
@@ -50,6 +61,52 @@ _FROZEN = (
     ("seed",),
 )
 """Options that stay as they are while a mixture is followed."""
+
+_Name = tuple[str, str]  # Source and path
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What a look found."""
+
+    ready: Mapping[str, tuple[str, ...]]  # by source, paths of the new files that can be read, sorted
+    ready_bytes: int  # of them
+    # new files that were not the same at the look before, and lines of lists whose files are not there yet
+    unfinished: tuple[str, ...]
+    changed: tuple[str, ...]  # files of a snapshot that are not as they were when they were read
+    gone: tuple[str, ...]  # files of a snapshot that are no longer there
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at the sources of a mixture, again and again."""
+
+    mixture: Mixture
+    root: Root
+    _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
+
+    def look(self, snapshot: Snapshot) -> News:
+        known, facts = files_of(self.root, snapshot), facts_of_files(self.root)
+        notes, sources = Notes(may_grow=True), self.mixture.sources
+        lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
+        now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
+        new = {key: file for key, file in now.items() if key not in known}
+        ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
+        self._seen = {key: _fact(file) for key, file in new.items()}
+        by_source: dict[str, list[str]] = {}
+        for name, path in sorted(ready):
+            by_source.setdefault(name, []).append(path)
+        return News(
+            ready={name: tuple(paths) for name, paths in by_source.items()},
+            ready_bytes=sum(file.num_bytes for file in ready.values()),
+            unfinished=(*(f"{name}/{path}" for name, path in sorted(new.keys() - ready.keys())), *notes.not_there_yet),
+            changed=tuple(
+                f"{name}/{path}"
+                for name, path in sorted(known & now.keys())
+                if facts.get((name, path)) not in (None, _fact(now[name, path]))
+            ),
+            gone=tuple(f"{name}/{path}" for name, path in sorted(known - now.keys()) if name in self.mixture.sources),
+        )
 
 
 @dataclass(slots=True)
@@ -82,8 +139,6 @@ class Follower:
     def _follow(self, root: Root, num_looks: int | None) -> None:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
-        elif _restore_newest(root):
-            self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
         _check_is_as_before(self.mixture, root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
@@ -122,14 +177,11 @@ class Follower:
         if not found:
             return False
         newest, done = take_down(root, sorted(found))
-        self._describe(root, newest)  # also where a takedown before was killed
+        if (line := complete_about(root, newest)) is not None:  # also where a takedown before was killed
+            self.say(line)
         if done.num_new:
             self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_generation=False))
         return done.num_new > 0
-
-    def _describe(self, root: Root, snapshot: Snapshot) -> None:
-        if (told := complete_about(root, snapshot)) is not None:
-            self.say(told)
 
     def _note(self, line: str) -> None:
         """Leaves what the follower does or waits for, for `datapipe status`; nothing where it has ended."""
@@ -187,7 +239,10 @@ class Follower:
             return self._waits(f"waiting for new files{still}")
         if policy.min_tokens is None and policy.or_every is None:
             return True
-        expected = int(news.ready_bytes * _tokens_per_byte(root, snapshot))
+        facts = facts_of_files(root)
+        read_bytes = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
+        per_byte = sum(shard.tokens for shard in snapshot.shards) / read_bytes if read_bytes and snapshot.has_tokens else 0.25
+        expected = int(news.ready_bytes * per_byte)
         if policy.min_tokens is not None and expected >= policy.min_tokens:
             return True
         published_at = publications(root)[-1].published_at or 0.0
@@ -206,12 +261,6 @@ class Follower:
             self.emit(Waiting(what=line))
         self._waits_for = line
         return False
-
-
-def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
-    facts = facts_of_files(root)
-    read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
-    return sum(shard.tokens for shard in snapshot.shards) / read if read and snapshot.has_tokens else 0.25
 
 
 def _check_is_as_before(mixture: Mixture, root: Root) -> None:
@@ -241,16 +290,13 @@ def _value(content: Any, names: Sequence[str]) -> Any:
     return content
 
 
-def _restore_newest(root: Root) -> bool:
-    """Whether snapshot.json of an output was damaged, and is restored with its files from the folder of the newest snapshot."""
-    with suppress(SnapshotError):
-        read_snapshot(root)
-        return False
-    with exclusive(root) as lock:
-        newest = newest_manifest(root)
-        if newest is None:
-            return False
-        own = snapshot_folder(newest.fingerprint)
-        paths = [path for path in (*newest.own_files, REPORT, MIXTURE, SNAPSHOT) if root.exists(f"{own}/{path}")]
-        lock.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
-    return True
+def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
+    """Size and time of input files as they were read."""
+    if not root.exists(INPUTS):
+        return {}
+    rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
+    return {(row["source"], row["path"]): (row["num_bytes"], row["stamp"]) for row in rows}
+
+
+def _fact(file: InputFile) -> tuple[int, str]:
+    return file.num_bytes, file.stamp

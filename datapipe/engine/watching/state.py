@@ -2,7 +2,8 @@
 
 Numbers are of all committed tasks of the plan, also those of an earlier process, so that a resumed run continues where it
 was. The size is that of the plan's steps and of the workers, never of the tasks. A command has one run, or with `--follow`
-one after the other: steps, failures and messages are of the last one, and `totals` of all.
+one after the other, which find the committed tasks of the runs before: steps, failures and messages are of the last one, and
+`totals` of all.
 """
 
 import time
@@ -10,12 +11,10 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
 
 from datapipe.engine import events
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
-from datapipe.metrics import DocumentCounts
 from datapipe.records.outputs import Record
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
@@ -46,11 +45,6 @@ class Figures(dict[tuple[str, ...], float]):
         self[name, *labels, str(bounds[index]) if index < len(bounds) else "+Inf"] += 1
         self[name, *labels, "sum"] += value
 
-    def add(self, others: Mapping[tuple[str, ...], float]) -> Self:
-        for key, value in dict(others).items():
-            self[key] += value
-        return self
-
 
 class Sums(Figures):
     """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source
@@ -70,18 +64,16 @@ class Sums(Figures):
             if metrics.second_attempt:
                 self["second_attempts", metrics.second_attempt] += 1
             self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)
-            if step.kind == "map":
-                self._count_documents(step, metrics.document_counts)
-
-    def _count_documents(self, step: Step, counts: DocumentCounts) -> None:
-        source = step.source
-        self["documents", source, "dropped"] += counts.dropped.total()
-        self["documents", source, "quarantined"] += counts.quarantined
-        if step.id == self._first[source]:
-            self["documents", source, "read"] += counts.read
-            self["input_bytes", source] += counts.read_bytes
-        if step.id == self._last[source]:
-            self["documents", source, "kept"] += counts.kept
+            if step.kind != "map":
+                continue
+            counts, source = metrics.document_counts, step.source
+            self["documents", source, "dropped"] += counts.dropped.total()
+            self["documents", source, "quarantined"] += counts.quarantined
+            if step.id == self._first[source]:
+                self["documents", source, "read"] += counts.read
+                self["input_bytes", source] += counts.read_bytes
+            if step.id == self._last[source]:
+                self["documents", source, "kept"] += counts.kept
 
 
 class Pauses:
@@ -123,9 +115,8 @@ class RunState:
         self.num_published = 0
         self.looked_at: float | None = None
         self.pauses = Pauses()
-        self._output = ""
+        self.sums = Sums()  # over the committed tasks of the last plan
         self._of_process = Figures()  # of all runs, whatever they found committed
-        self._counts = Figures(), Sums()  # of runs into other outputs before, and of this one
         self._begin()
 
     def _begin(self) -> None:
@@ -141,7 +132,7 @@ class RunState:
     def observe(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
-                self._start(event.output)
+                self._begin()
             case events.Planned():
                 self._plan(event)
             case events.Committed():
@@ -167,13 +158,6 @@ class RunState:
             case _:
                 pass
 
-    def _start(self, output: str) -> None:
-        """A run into the same output finds the committed tasks of the last one."""
-        if output != self._output:
-            ended, sums = self._counts
-            self._output, self._counts = output, (Figures(ended).add(sums), Sums())
-        self._begin()
-
     def _plan(self, event: events.Planned) -> None:
         steps, sums = {}, Sums(event.plan)
         for step in event.plan.steps:
@@ -187,7 +171,7 @@ class RunState:
             for record in records:
                 state.add(record)
             sums.count(step, records)
-        self.steps, self._counts = steps, (self._counts[0], sums)  # as a whole, so that no scrape sees a counter fall
+        self.steps, self.sums = steps, sums  # as a whole, so that no scrape sees a counter fall
 
     def _commit(self, event: events.Committed) -> None:
         self._blocked_by = ""
@@ -212,14 +196,11 @@ class RunState:
         else:
             self.pauses.update()
 
-    @property
-    def sums(self) -> Sums:
-        """Over the committed tasks of the last plan."""
-        return self._counts[1]
-
     def totals(self) -> Figures:
-        ended, sums = self._counts
-        return Figures(ended).add(sums).add(self._of_process)
+        totals = Figures(self.sums)
+        for key, value in dict(self._of_process).items():
+            totals[key] += value
+        return totals
 
     @property
     def running(self) -> Counter[str]:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -92,7 +91,7 @@ class WorkerProcess:
         self._updated_at = time.monotonic()
         self.attempt = Attempt(task=task, attempt=attempt, node=_NODE)
         self.message = Message(attempt=attempt, task=task.label, node=_NODE)
-        self._oom_kills = _recent_oom_kills(int(self._updated_at))
+        self._oom_kills = _num_oom_kills()
         try:
             self.connection.send((pickle.dumps(task), attempt))
         except OSError:
@@ -247,12 +246,6 @@ def _failure_of_end(status: int, message: Message, trace: str, *, is_oom: bool) 
         activity=message.activity or Activity(),
         memory_bytes=message.memory_bytes,
     )
-
-
-@lru_cache(maxsize=1)
-def _recent_oom_kills(second: int) -> int:
-    """`_num_oom_kills`, read once a second: a small task hardly takes longer."""
-    return _num_oom_kills()
 
 
 def _num_oom_kills() -> int:

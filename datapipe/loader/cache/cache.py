@@ -263,7 +263,11 @@ class DownloadScheduler:
                 self._not_before[shard] = time.monotonic() + _BUSY_S
             elif entry.bytes > self._folder.budget_bytes:
                 self._not_before[shard] = float("inf")
-                self._advise_more(entry)
+                self.advice = (
+                    f"{entry.path} has {entry.bytes} bytes, more than the shard cache may hold, {self._folder.budget_bytes}. "
+                    f"It is read from the store block by block, which is slower. Raise cache_bytes to the size of several "
+                    f"shards."
+                )
             else:
                 present = self._folder.names()
                 with self._changed:
@@ -321,12 +325,6 @@ class DownloadScheduler:
         )
         for download in self._downloads.values():
             download.ended.set()
-
-    def _advise_more(self, entry: ShardEntry) -> None:
-        self.advice = (
-            f"{entry.path} has {entry.bytes} bytes, more than the shard cache may hold, {self._folder.budget_bytes}. It "
-            f"is read from the store block by block, which is slower. Raise cache_bytes to the size of several shards."
-        )
 
 
 CACHE_BYTES = 16 << 30

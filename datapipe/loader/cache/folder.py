@@ -57,7 +57,7 @@ class CacheFolder:
         self._stamping = threading.Lock()
 
     def file(self, entry: ShardEntry) -> Path:
-        return self.path / f"{_digest(entry)}{Path(entry.path).suffix}"
+        return self.path / f"{entry.checksum.rpartition(':')[2]}{Path(entry.path).suffix}"
 
     def prepare(self) -> None:
         """Creates the folder, and deletes `.part` files of processes that were killed."""
@@ -187,10 +187,6 @@ class CacheFolder:
     def _locked(self) -> Iterator[None]:
         with disk_errors(), locked(self.path, wait=True):
             yield
-
-
-def _digest(entry: ShardEntry) -> str:
-    return entry.checksum.rpartition(":")[2]
 
 
 @contextmanager

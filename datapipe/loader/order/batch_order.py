@@ -159,7 +159,7 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
 def _check_removed(saved: Lineage, inventory: Inventory) -> None:
     """Raises SnapshotError for a snapshot in which documents come back that were taken down for a saved run."""
     entry = inventory.snapshot.removed
-    known = () if entry is None else entry.digests
+    known = () if entry is None else entry.takedowns
     last = saved.removals[-1][1] if saved.removals else ""
     if last and last not in known:
         raise SnapshotError(

@@ -238,15 +238,12 @@ class AddressFinder:
             older, newer = source * kernels.WINDOWS_PER_SOURCE, source * kernels.WINDOWS_PER_SOURCE + 1
             if newer in kept:
                 windows[older], kept[older] = windows[newer], kept[newer]
-            windows[newer], kept[newer] = _line(window, int(self._source_starts[source])), window
+            permutation = window.permutation.ctypes.data if len(window.permutation) else 0
+            base, entries = int(self._source_starts[source]) + window.base, window.entries
+            windows[newer] = [window.first, window.stop, permutation, base, len(entries) // 2, entries.ctypes.data]
+            kept[newer] = window
         return _Tables(windows, kept)
 
     def _empty(self) -> _Tables:
         num_lines = len(self._orders) * kernels.WINDOWS_PER_SOURCE
         return _Tables(np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), {})
-
-
-def _line(window: Window, source_start: int) -> list[int]:
-    permutation = window.permutation.ctypes.data if len(window.permutation) else 0
-    entries = window.entries.ctypes.data
-    return [window.first, window.stop, permutation, source_start + window.base, len(window.entries) // 2, entries]

@@ -30,8 +30,7 @@ class MixtureEra:
     step: int
     sample: int
     recipe: Recipe
-    # by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its
-    # count.
+    # by source, samples drawn before this era, also of sources that left the mixture; 0 where absent
     num_drawn: Mapping[str, int]
     data: Mapping[str, str]  # by source, a digest of its rows, as `short_digest` writes it
     sizes: Mapping[str, int]  # by source, samples of one epoch
@@ -117,7 +116,8 @@ def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, .
     offsets, lines = columns.text_buffers(columns.as_large_string(line))
     digests: dict[str, tuple[str, ...]] = {}
     for name, borders in zip(layout.sources, layout.generation_shards):
-        digest, of_source = xxhash.xxh3_128(snapshot.sources[name].order_json), list[str]()
+        strata, of_source = snapshot.sources[name].strata, list[str]()
+        digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
         for start, stop in pairwise(borders):
             digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
             of_source.append(short_digest(digest.digest()))

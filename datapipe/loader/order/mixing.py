@@ -122,8 +122,7 @@ class SegmentQuotas:
 
     start: int
     stop: int | None  # first sample of the next segment; None for the last
-    # by source, above 0: sample counts that add up to the length of the segment; in an endless one its
-    # weights
+    # by source, above 0: samples that add up to the length of the segment; weights in an endless one
     weights: Mapping[int, int]
     num_drawn: Sequence[int]  # (num_sources,) samples of each source before `start`
 

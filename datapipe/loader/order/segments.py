@@ -182,9 +182,15 @@ def _augment(
     reached: dict[int, tuple[int, int | None]] = {number: (job, None) for number in jobs[job].window if number not in full}
     queue = deque(reached)
     while queue:
-        number = queue.popleft()
+        number: int | None = queue.popleft()
         if len(members[number]) < room[number]:
-            _shift(number, reached, members, segment_of)
+            while number is not None:
+                moved, before = reached[number]
+                members[number].add(moved)
+                segment_of[moved] = number
+                if before is not None:
+                    members[before].remove(moved)
+                number = before
             return True
         for member in sorted(members[number]):
             for other in jobs[member].window:
@@ -193,18 +199,6 @@ def _augment(
                     queue.append(other)
     full.update(reached)
     return False
-
-
-def _shift(
-    number: int | None, reached: Mapping[int, tuple[int, int | None]], members: list[set[int]], segment_of: list[int | None]
-) -> None:
-    while number is not None:
-        job, before = reached[number]
-        members[number].add(job)
-        segment_of[job] = number
-        if before is not None:
-            members[before].remove(job)
-        number = before
 
 
 def _length(segment: Segment) -> int:

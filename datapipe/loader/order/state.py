@@ -98,7 +98,11 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
         raise _no_state(f"{first['loc'][0]}: {first['msg']}") from None
     try:
         lineage = read_lineage(saved.lineage)
-        _check_agrees(saved, lineage)
+        if lineage.global_batch_size != saved.global_batch_size:
+            raise ValueError(f"its batches have {lineage.global_batch_size} rows, and the state's {saved.global_batch_size}")
+        check_batches(lineage, saved.split)
+        if Steps(lineage.batches, (), None, drop_last=True).samples(saved.step)[1] >= 1 << 62:
+            raise ValueError(f"step {saved.step} begins beyond sample 2^62")
     except ValueError as error:
         raise _no_state(f"its lineage cannot be read ({error})") from error
     return saved, lineage
@@ -129,14 +133,6 @@ def verified(state: Mapping[str, Any]) -> dict[str, Any]:
 def _checksum(record: Mapping[str, Any]) -> str:
     named = {str(name): value for name, value in record.items()}
     return bytes_checksum(json.dumps(named, sort_keys=True, default=repr).encode())
-
-
-def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
-    if lineage.global_batch_size != state.global_batch_size:
-        raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
-    check_batches(lineage, state.split)
-    if Steps(lineage.batches, (), None, drop_last=True).samples(state.step)[1] >= 1 << 62:
-        raise ValueError(f"step {state.step} begins beyond sample 2^62")
 
 
 def check_batches(lineage: Lineage, split: str) -> None:

@@ -58,7 +58,7 @@ class Steps:
         """Samples at the end of the run that no step holds."""
         if self.num_steps is None or self._num_samples is None:
             return 0
-        return max(0, self._num_samples - self._start(self.num_steps))
+        return max(0, self._num_samples - self.samples(self.num_steps)[0])
 
     def samples(self, step: int) -> tuple[int, int]:
         number = bisect_right(self._first_steps, step) - 1
@@ -109,10 +109,6 @@ class Steps:
         """The `stride`-th step after `step`, counting those that are not skipped; None past the end."""
         later = self.advance(step, stride)
         return later if self.num_steps is None or later < self.num_steps else None
-
-    def _start(self, step: int) -> int:
-        era = self._eras[bisect_right(self._first_steps, step) - 1]
-        return era.sample + (step - era.step) * era.size
 
     def _count(self, num_samples: int, drop_last: bool) -> int:
         era = self._eras[-1]

@@ -46,7 +46,7 @@ class _Forks:
         os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
 
     def _before_fork(self) -> None:
-        self._will_be = self.is_lost or any(replica.is_connected for replica in list(self.replicas))
+        self._will_be = self.is_lost or any(replica.connection is not None for replica in list(self.replicas))
 
     def _in_child(self) -> None:
         self.is_lost = self._will_be
@@ -74,19 +74,15 @@ class Replica:
     def __init__(self, location: str, address: Address) -> None:
         self.location, self._address = location, address
         self.failures, self.error, self.not_before = 0, "", 0.0
-        self._client: flight.FlightClient | None = None
+        self.connection: flight.FlightClient | None = None
         self._lock = threading.Lock()
         _forks.replicas.add(self)
 
-    @property
-    def is_connected(self) -> bool:
-        return self._client is not None
-
     def client(self) -> flight.FlightClient:
         with self._lock:
-            if self._client is None:
-                self._client = self.new_client()
-            return self._client
+            if self.connection is None:
+                self.connection = self.new_client()
+            return self.connection
 
     def new_client(self) -> flight.FlightClient:
         """A new connection. Raises UserError in a process in which gRPC would hang."""
@@ -109,7 +105,7 @@ class Replica:
 
     def close(self) -> None:
         with self._lock:
-            client, self._client = self._client, None
+            client, self.connection = self.connection, None
         if client is not None:
             client.close()
 
@@ -133,10 +129,6 @@ class Replicas:
         now = time.monotonic()
         free = [replica for replica in self.all if replica not in other_than and replica.not_before <= now]
         return min(free, key=lambda replica: replica.failures, default=None)
-
-    def prefer(self, replica: Replica) -> None:
-        self.all.remove(replica)
-        self.all.insert(0, replica)
 
     def succeed(self, replica: Replica) -> None:
         replica.succeed()

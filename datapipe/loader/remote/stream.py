@@ -145,7 +145,8 @@ class StepStream:
             return
         call, message = got
         if isinstance(message, BaseException):
-            self._fail(call, message)
+            self._end(call)
+            self._replicas.handle(call.replica, message, is_stream=True)
         elif message is None:
             self._end(call)
         else:
@@ -155,30 +156,24 @@ class StepStream:
         """Takes the message of a call, which wins over others."""
         for other in [other for other in self._calls if other is not call]:
             self._end(other)
-            self._replicas.prefer(call.replica)
+            self._replicas.all.remove(call.replica)  # from now on it is asked first
+            self._replicas.all.insert(0, call.replica)
         call.silent_s = 0.0
         if not call.has_answered:
             call.has_answered = True
             self._replicas.succeed(call.replica)
         for step, batch in self._read_message(message):
             if isinstance(batch, Refusal):
-                self._refused(call, batch)
+                self._end(call)
+                if batch.kind not in ("busy", "draining"):
+                    raise batch.error()
+                call.replica.fail(batch.message)
                 return
             if step != self._wanted():
                 self._end(call)
                 raise DatapipeError(f"the service sent step {step} instead of {self._wanted()}.")
             self._ready.append((step, batch))
         call.took()
-
-    def _refused(self, call: _Call, refusal: Refusal) -> None:
-        self._end(call)
-        if refusal.kind not in ("busy", "draining"):
-            raise refusal.error()
-        call.replica.fail(refusal.message)
-
-    def _fail(self, call: _Call, error: BaseException) -> None:
-        self._end(call)
-        self._replicas.handle(call.replica, error, is_stream=True)
 
     def _begin(self) -> bool:
         """Begins a call at the best server; False if none may be asked now."""

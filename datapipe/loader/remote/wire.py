@@ -119,7 +119,7 @@ def _values(column: pa.Array, shape: tuple[int, ...]) -> Iterable[Any]:
     copied = aligned_empty(sent.shape, sent.dtype)
     copied[:] = sent
     borders = (offsets - offsets[0]).tolist()
-    return [_shaped(copied[start:stop], shape) for start, stop in zip(borders, borders[1:])]
+    return [copied[start:stop].reshape(shape) for start, stop in zip(borders, borders[1:])]
 
 
 def _view(numbers: pa.Array) -> np.ndarray:
@@ -128,9 +128,3 @@ def _view(numbers: pa.Array) -> np.ndarray:
     if buffer is None or not len(numbers):
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, len(numbers), numbers.offset * dtype.itemsize)
-
-
-def _shaped(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if shape[0] == -1 and len(shape) > 1:
-        return flat.reshape(flat.size // shape[1], shape[1])
-    return flat.reshape(shape) if len(shape) > 1 else flat

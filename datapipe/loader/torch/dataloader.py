@@ -142,10 +142,6 @@ class StreamingDataLoader(DataLoader):
             self._end_pass(keep_workers=False)
         return fingerprint
 
-    def _has_more(self) -> bool:
-        loader = self.dataset.loader
-        return loader.num_steps is None or loader.step < loader.num_steps
-
     def _iterate(self) -> Generator[Any, None, None]:
         """Batches from the position on. Several iterators at a time share the position, so each batch is handed out once."""
         wrappers = find_wrappers(self.dataset)
@@ -158,9 +154,9 @@ class StreamingDataLoader(DataLoader):
         if accelerate is not None:
             accelerate._add_dataloader(self)
         try:
-            while self._has_more():
+            while self.dataset.loader.has_more():
                 batch = self._take()
-                self.end_of_dataloader = not self._has_more()
+                self.end_of_dataloader = not self.dataset.loader.has_more()
                 yield batch
             self.dataset.loader.warn_of_dropped(stacklevel=4)
         finally:
@@ -198,7 +194,7 @@ class StreamingDataLoader(DataLoader):
             if self.num_workers:  # else the dataset moves on and measures
                 loader.clock.takes(asked_at, _count(batch, loader.clock.counts))
                 loader.seek(loader.next_step(1))
-            if not self._has_more():
+            if not loader.has_more():
                 loader.warn_of_dropped(stacklevel=5)
         except BaseException:
             self._end_pass(keep_workers=False)
@@ -208,27 +204,21 @@ class StreamingDataLoader(DataLoader):
 
     def _end_pass(self, *, keep_workers: bool) -> None:
         """Drops the batches that workers have built and the trainer has not taken."""
-        batches, self._pass = self._pass, None
+        batches: Any = self._pass
+        self._pass = None
         if not keep_workers:
             self._iterator = None
-            if hasattr(batches, "_shutdown_workers"):
-                _end_workers(batches)
+            try:
+                if hasattr(batches, "_shutdown_workers"):
+                    batches._shutdown_workers()
+            except RuntimeError as error:
+                # of a worker that crashes as it exits, whose batches are not needed: a spawned interpreter may abort while a
+                # thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers
+                if not str(error).startswith("DataLoader worker (pid"):
+                    raise
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_pass": None, "_iterator": None}
-
-
-def _end_workers(batches: Any) -> None:
-    """Ends the workers of a pass now, not with the last reference to it.
-
-    A worker that crashes as it exits is ignored, since its batches are not needed: a spawned interpreter may abort while a
-    thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
-    """
-    try:
-        batches._shutdown_workers()
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker (pid"):
-            raise
 
 
 def _count(batch: Any, counts: PrefetchCounts) -> int:

@@ -141,22 +141,12 @@ class StreamingDataset(IterableDataset):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated."""
         state = verified(checked_mapping(state))
-        if "worker" in state:
-            raise SnapshotError(
-                f"the state is that of DataLoader worker {state['worker']['id']} alone, which only datapipe 0.1 reads. Give a "
-                f"state of the whole run: dataset.state_dict(steps_done)."
-            )
         rows_done = state.pop("rows_done", 0)
-        if rows_done and state.get("global_batch_size") != self.loader.global_batch_size:
+        size = state.get("global_batch_size")
+        if rows_done and (not self._cuts_rows or size != self.loader.global_batch_size):
             raise SnapshotError(
-                f"the state was saved after {rows_done} rows of a batch of {state.get('global_batch_size')}, and this dataset "
-                f"has batches of {self.loader.global_batch_size}. Use the same size, or a state of whole steps: "
-                f"state_dict(steps_done)."
-            )
-        if rows_done and not self._cuts_rows:
-            raise SnapshotError(
-                f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
-                f"of whole steps: state_dict(steps_done)."
+                f"the state was saved after {rows_done} rows of a batch of {size}. Open the dataset with samples=True and "
+                f"this batch size, or give a state of whole steps: state_dict(steps_done)."
             )
         self.loader.load_state_dict(sealed(state))
         self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = rows_done, None, "", False

@@ -13,29 +13,13 @@ from typing import Any
 
 from datapipe.errors import UserError
 
-SPLITTING = frozenset(
-    {
-        ("accelerate.data_loader", "DataLoaderDispatcher"),
-        ("accelerate.data_loader", "IterableDatasetShard"),
-        ("transformers.trainer_pt_utils", "IterableDatasetShard"),
-    }
-)
-HOLDING = frozenset(
-    {
-        ("accelerate.data_loader", "DataLoaderDispatcher"),
-        ("accelerate.data_loader", "DataLoaderShard"),
-        ("datapipe.loader.device", "DevicePrefetcher"),
-    }
-)
-FETCHERS = frozenset(
-    {
-        ("lightning.pytorch.loops.fetchers", "_PrefetchDataFetcher"),
-        ("pytorch_lightning.loops.fetchers", "_PrefetchDataFetcher"),
-    }
-)
+LIBRARIES = frozenset({"accelerate", "datapipe", "lightning", "pytorch_lightning", "torch", "transformers"})
+SPLITTING = frozenset({"DataLoaderDispatcher", "IterableDatasetShard"})
+HOLDING = frozenset({"DataLoaderDispatcher", "DataLoaderShard", "DevicePrefetcher"})
+FETCHER = "_PrefetchDataFetcher"
 """Lightning's: it holds a batch only if the run has no length, which it asks for between `iter` and the first `next`."""
 
-FIT_LOOPS = frozenset({("lightning.pytorch.loops.fit_loop", "_FitLoop"), ("pytorch_lightning.loops.fit_loop", "_FitLoop")})
+FIT_LOOP = "_FitLoop"
 """Lightning's: with `max_epochs`, it does not load the state of a loader from a checkpoint at the end of an epoch."""
 
 TRAINER = ("transformers.trainer", "Trainer")  # Hugging Face's, which users derive theirs from
@@ -51,8 +35,7 @@ class Wrappers:
     # the class that holds batches before the trainer asks, so that positions count them too early
     runs_ahead: str
     keeps_state: bool  # whether Lightning holds a state from a checkpoint that it did not load
-    # the step after which Hugging Face's Trainer continues with this dataset and skips no batches itself;
-    # else 0
+    # the step after which Hugging Face's Trainer continues with this dataset, if it skips no batches; else 0
     resumed_at: int
 
     def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:
@@ -91,14 +74,14 @@ def find_wrappers(dataset: object) -> Wrappers:
     """The wrappers through which `dataset` is being iterated, as seen by the caller of this function."""
     makes_batches, splits, runs_ahead, keeps_state, resumed_at = False, "", "", False, 0
     for owner in _owners():
-        name = (type(owner).__module__, type(owner).__name__)
-        if name == ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher") and owner.dataset is dataset:
+        name = type(owner).__name__ if type(owner).__module__.partition(".")[0] in LIBRARIES else ""
+        if name == "_IterableDatasetFetcher" and owner.dataset is dataset:
             makes_batches = bool(owner.auto_collation)
         if name in SPLITTING:
-            splits = splits or name[1]
-        if name in HOLDING or (name in FETCHERS and getattr(owner, "length", None) is None):
-            runs_ahead = runs_ahead or name[1]
-        keeps_state = keeps_state or (name in FIT_LOOPS and bool(getattr(owner, "_combined_loader_states_to_load", ())))
+            splits = splits or name
+        if name in HOLDING or (name == FETCHER and getattr(owner, "length", None) is None):
+            runs_ahead = runs_ahead or name
+        keeps_state = keeps_state or (name == FIT_LOOP and bool(getattr(owner, "_combined_loader_states_to_load", ())))
         resumed_at = resumed_at or _resumed_at(owner, dataset)
     return Wrappers(
         makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead, keeps_state=keeps_state, resumed_at=resumed_at

@@ -16,7 +16,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -92,8 +92,7 @@ def _say(line: str, console: Console) -> None:
     console.file.flush()  # where it is a log, it is read while the command runs
 
 
-@contextmanager
-def _own_folder(job: Job) -> Iterator[None]:
+def _own_folder(job: Job) -> AbstractContextManager[object]:
     """The output for this process alone. Raises UserError for a folder with other files."""
     for option, folder in (("--output", job.output), ("--cache", job.cache)):
         if re.match(r"[a-z0-9]+:/", str(folder)):
@@ -105,8 +104,7 @@ def _own_folder(job: Job) -> Iterator[None]:
     if found and "work" not in found:
         others = ", ".join(sorted(found - own)[:3]) or "files"
         raise UserError(f"--output {job.output}: it holds {others}. Expected a new folder, or that of an earlier annotation")
-    with exclusive(Root(str(job.output))):
-        yield
+    return exclusive(Root(str(job.output)))
 
 
 def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:

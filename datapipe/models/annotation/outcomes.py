@@ -62,10 +62,6 @@ class Questions:
         return Settled(outcome=outcome, answer=answer.content, tokens=tokens_of(answer, request.expected))
 
 
-class UnparsedError(DatapipeError):
-    """Too many answers give no score: the rubric does not fit the model."""
-
-
 @dataclass(kw_only=True)
 class Counts:
     max_unparsed: Fraction = Fraction(1)  # share of the documents that may have no score
@@ -87,11 +83,11 @@ class Counts:
             self.last_unparsed = " ".join(document.answer[-_SHOWN_CHARS:].split())
 
     def check(self, is_all: bool = False) -> None:
-        """Raises UnparsedError where too many documents have no score; few documents are not checked unless they are all."""
+        """Raises DatapipeError where too many documents have no score; few documents are not checked unless they are all."""
         num_unparsed = self.unparsed.total()
         if num_unparsed <= self.max_unparsed * self.num_settled or (self.num_settled < _LEAST_CHECKED and not is_all):
             return
-        raise UnparsedError(
+        raise DatapipeError(
             f"{num_unparsed:,} of {self.num_settled:,} documents have no score ({self.reasons()}), more than --max-unparsed "
             f"{float(self.max_unparsed):.0%} allows. The last answer without one ends with: {self.last_unparsed!r}. Correct "
             "`answer` or `scale` in the rubric, for which nothing is asked again, or its template"

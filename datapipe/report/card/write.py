@@ -28,7 +28,8 @@ from datapipe.report.html.page import write_page
 from datapipe.report.origins import Kept, Origin, ReportProvenance
 from datapipe.report.report import Report, Total, read_report
 from datapipe.report.sections import sections
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.storage.root import Root, is_remote
 

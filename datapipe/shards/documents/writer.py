@@ -43,15 +43,11 @@ def published_schema(schema: pa.Schema) -> pa.Schema:
         )
     others = [name for name in schema.names if name not in (*_FIRST, *OWN_COLUMNS)]
     names = [name for name in _FIRST if name in schema.names or name == SOURCE]
-    return pa.schema([_published_field(schema, name) for name in (*names, *others)])
-
-
-def _published_field(schema: pa.Schema, name: str) -> pa.Field:
-    if name == SOURCE:
-        return pa.field(SOURCE, pa.string(), nullable=False)
-    field = schema.field(name)
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    return pa.field(name, kind, nullable=field.nullable)
+    known = schema.remove_metadata().append(pa.field(SOURCE, pa.string(), nullable=False))
+    fields = [known.field(name).remove_metadata() for name in (*names, *others)]
+    return pa.schema(
+        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in fields]
+    )
 
 
 def published_rows(record: pa.RecordBatch, source: str, schema: pa.Schema) -> pa.RecordBatch:

@@ -39,7 +39,7 @@ from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.snapshots.export.card import dataset_card
-from datapipe.snapshots.export.folder import ExportFolder
+from datapipe.snapshots.export.folder import MARK, ExportFolder
 from datapipe.snapshots.export.megatron import MegatronWriter
 from datapipe.storage.root import Root
 
@@ -63,8 +63,7 @@ class ExportRequest:
     # source, split: only these; None: all
     source: str | None = None
     split: Split | None = None
-    # size of a file; None: a file for each shard, for Megatron no limit, 64 MiB for MDS, and 256 MiB for
-    # documents and JSON lines
+    # of a file; None: a file for each shard, no limit for Megatron, 64 MiB for MDS, else 256 MiB
     target_bytes: int | None = None
     rows: bool = False  # for Megatron: packed rows as sequences instead of documents
     is_compressed: bool = False  # for MDS: shards as zstd files
@@ -102,7 +101,7 @@ def write_export(
         return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
     exported = write()
     if not exported:
-        folder.give_up()
+        target.delete(MARK)
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
     if target.local is not None:  # before the file that marks the export as finished is written
         for path, _ in target.list_files(""):

@@ -19,7 +19,7 @@ from typing import Any
 from datapipe.errors import UserError
 from datapipe.machine.files import UNFINISHED
 from datapipe.records.names import SNAPSHOT
-from datapipe.shards.snapshots import read_note
+from datapipe.shards.snapshot_folder import read_note
 from datapipe.storage.root import Root
 
 MARK, RECORD = "_UNFINISHED", "_EXPORTED"
@@ -85,10 +85,6 @@ class ExportFolder:
         data = {path: size for path, size in self.target.list_files("") if _DATA.fullmatch(path)}
         record = {"request": self.request, "result": result, "files": data}
         self.target.write_atomic(RECORD, self._text(record))
-        self.target.delete(MARK)
-
-    def give_up(self) -> None:
-        """Leaves the folder as an empty one: nothing was written."""
         self.target.delete(MARK)
 
     @staticmethod

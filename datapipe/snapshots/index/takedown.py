@@ -41,8 +41,6 @@ from datapipe.snapshots.index.write import (
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
-# ---------------------------------------------------------------------------------------------------- indexes of outputs
-
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
     """Makes one index of the rows of several outputs or indexes. One that was made of the same rows
@@ -131,9 +129,6 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
     return replace(output, path=path, url="")
 
 
-# ---------------------------------------------------------------------------------------------------- takedown
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenDown:
     """The result of a takedown from an index, or from an output."""
@@ -158,18 +153,17 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
         )
     with exclusive(root):
         root.delete(MARK)  # of a command that was killed at its end: the same command would make the index again
-        return _take_down(open_index(url), documents)
-
-
-def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
-    hashes, files = {file.hash for file in index.files}, InputFiles((file.hash, file.source, file.path) for file in index.files)
-    try:
-        named = {document: files.key(document) for document in documents}
-    except UserError as error:
-        raise UserError(
-            f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."
-        ) from None
-    rows, known = delete_rows(index, Removed.none().with_takedown({key for key in named.values() if key is not None}))
+        index = open_index(url)
+        files = InputFiles((file.hash, file.source, file.path) for file in index.files)
+        try:
+            named = {document: files.key(document) for document in documents}
+        except UserError as error:
+            raise UserError(
+                f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a "
+                f"document."
+            ) from None
+        rows, known = delete_rows(index, Removed.none().with_takedown({key for key in named.values() if key is not None}))
+    hashes = {file.hash for file in index.files}
     unknown = {
         document: "it has no rows" if key is not None and int.from_bytes(key[:8], "big") in hashes else "no such input file"
         for document, key in named.items()

@@ -158,9 +158,6 @@ def _groups(request: Request, plan: Plan) -> tuple[dict[str, list[int]], list[In
     return numbers, files
 
 
-# ---------------------------------------------------------------------------------------------------- on disk
-
-
 def write_index(index: Index) -> None:
     """Writes an index whose files of rows exist, and replaces an earlier one."""
     content = {"index": _VERSION, "stages": index.stages, "rows": index.rows, "files": index.files}

@@ -366,10 +366,3 @@ def test_plan_refuses_stages_that_would_lack_a_text_or_a_page(html_pages: Path, 
 def test_stages_that_break_the_contract_of_pages_are_told(html_pages: Path, stages: str, cause: str) -> None:
     with pytest.raises(DatapipeError, match=cause):
         _run_pages(html_pages, stages)
-
-
-@pytest.mark.parametrize(("options", "is_told"), [("{}", True), ("{phone_regions: [GB]}", False), ("{kinds: [email]}", False)])
-def test_phones_in_pages_that_do_not_keep_their_url_are_told(html_pages: Path, options: str, is_told: bool) -> None:
-    request = prepare(load_mixture(_of_pages(html_pages, f"own_pages:Extract, {{redact.pii: {options}}}")))
-    told = [warning for warning in request.warnings if warning.kind == "without_url"]
-    assert [warning.details for warning in told] == [{"stage": "redact.pii"}] * is_told

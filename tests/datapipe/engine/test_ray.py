@@ -14,9 +14,9 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.cluster.on_node import Expectation
+from datapipe.engine.events import EventLog
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
-from datapipe.engine.watching.event_log import EventLog
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.json_log import JsonLog
 from datapipe.storage.root import Root

@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.history import add_node_hours, node_hours, read_history, read_mixture, was_whole
-from datapipe.engine.kernels_used import COMPILED_WHEN_CALLED, kernels_of_run
+from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import kernels_named
@@ -258,7 +258,7 @@ def test_output_of_the_version_before_keeps_its_snapshot_and_every_task_runs_aga
 
 
 def test_listed_kernels_exist() -> None:
-    for qualified_name in COMPILED_WHEN_CALLED | set(KERNELS):
+    for qualified_name in KERNELS:
         assert [kernel.qualified_name for kernel in kernels_named(qualified_name)] == [qualified_name]
 
 

@@ -18,8 +18,9 @@ from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.records.names import SNAPSHOT
-from datapipe.shards.manifest import Snapshot, fingerprints, read_snapshot, read_tokens, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens
 from datapipe.shards.shard_table import numbered_path
+from datapipe.shards.snapshot_folder import fingerprints, snapshot_folder
 from datapipe.shards.snapshots import note_publication, pins, publications, unpin_snapshot
 from datapipe.snapshots import clean as cleaning
 from datapipe.snapshots.clean import clean, plan_cleaning

@@ -24,8 +24,8 @@ from datapipe.loader.trace import open_run
 from datapipe.report.card.write import card_maker
 from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens
 from datapipe.shards.snapshots import DATA_PATH
-from datapipe.snapshots.copies import copy_shards, taken_files, taken_shards
 from datapipe.snapshots.export.text import parts_of_text
+from datapipe.snapshots.snapshot_sources import copy_shards, taken_files, taken_shards
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.request import TakenSource
 from datapipe.steps.weighting import epoch_tokens

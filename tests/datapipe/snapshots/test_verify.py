@@ -18,7 +18,7 @@ from datapipe.records.checksum import READINGS, bytes_checksum, file_checksum
 from datapipe.records.ledger import CommitFiles, line_of
 from datapipe.records.outputs import Record
 from datapipe.shards import writer as writers
-from datapipe.shards.document_files import document_files
+from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.shard_table import RowForm, ShardEntry
@@ -232,9 +232,9 @@ def test_snapshot_is_read_again(store: UnreliableStore, query: str, tmp_path: Pa
     root = Root(f"s3://outputs/{shard_format}{store.query}")
     store.fail("flip", path="snapshot.json", after=200, times=READINGS - 1)
     assert read_snapshot(root) == snapshot
-    files = document_files(root, snapshot)
+    files = files_with_hashes(root, snapshot)
     store.fail("flip", path="files.parquet", after=30, times=READINGS - 1)
-    assert document_files(root, snapshot) == files
+    assert files_with_hashes(root, snapshot) == files
     expected = Loader(str(folder), batch_size=4).batch(0)["input_ids"]
     size = snapshot.shards[0].bytes
     for after in (200, size // 2, size - 40):

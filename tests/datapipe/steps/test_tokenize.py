@@ -27,9 +27,10 @@ from datapipe.records.names import MIXTURE
 from datapipe.records.outputs import TableFile, TokenizerFile
 from datapipe.report.summary import tokenizer_figures
 from datapipe.rng import shuffle_hash
-from datapipe.shards.manifest import read_snapshot, snapshot_folder
+from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.shard_table import RowForm
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.steps.run_task import run_task

@@ -15,8 +15,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following.follow import Follower
-from datapipe.engine.following.watch import Watch
+from datapipe.engine.following.follow import Follower, Watch
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
@@ -313,9 +312,6 @@ def test_cleaning_keeps_what_generations_need_and_a_rebuild_makes_one_of_them(fo
 def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corpus):
     folder = corpus.folder / "out/snapshots" / corpus.snapshot.fingerprint
     (folder / "additions.json").write_text('["additions/00001"]')
-    left = corpus.folder / "out/additions/00001/shards/web/part-00000-00000.arrow"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"rows")
     corpus.add(2)
     with pytest.raises(UserError, match="--rebuild"):
         corpus.follow()
@@ -324,7 +320,6 @@ def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corp
     assert not verify_snapshot(corpus.root, corpus.snapshot)
     assert corpus.whole_run(rebuilds=True) is None
     assert _parts(corpus.snapshot) == {0}
-    assert [path for path, _ in clean(corpus.root, 1).old_files] == ["additions/00001/shards/web/part-00000-00000.arrow"]
     corpus.add(3)
     assert _parts(corpus.follow()) == {0, 1}
 
@@ -460,13 +455,11 @@ def test_rows_of_a_run_over_all_files_that_was_stopped_while_it_published_are_co
 
 
 @pytest.mark.slow
-def test_a_damaged_manifest_is_restored_and_takedowns_stay(followed):
-    taken_down, _ = take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
+def test_a_damaged_manifest_is_rebuilt_and_takedowns_stay(followed):
+    take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
     path = followed.folder / "out/snapshot.json"
     path.write_bytes(path.read_bytes()[:-40])
     assert isinstance(followed.whole_run(), UserError)
-    assert followed.follow().fingerprint == taken_down.fingerprint
-    path.write_bytes(path.read_bytes()[:-40])
     assert followed.whole_run(rebuilds=True) is None
     assert followed.snapshot.removed is not None
 

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from datapipe.engine.attempts import Attempts
 from datapipe.engine.events import (
     Committed,
+    EventLog,
     Looked,
     Planned,
     Progress,
@@ -25,7 +26,6 @@ from datapipe.engine.events import (
     all_of,
 )
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
-from datapipe.engine.watching.event_log import EventLog
 from datapipe.engine.watching.metrics import RunMetrics
 from datapipe.engine.watching.screen import watch
 from datapipe.engine.watching.state import RunState

@@ -260,5 +260,5 @@ def test_workers_have_no_state_of_the_run(output: Path) -> None:
     state = dataset_of(output).state_dict()
     of_worker = sealed({**state, "worker": {"id": 1, "num_workers": 2}})  # as datapipe 0.1 saved it
     for other in (dataset_of(output), loader_torch.dataloader(output, **OPTIONS)):
-        with pytest.raises(SnapshotError, match=r"worker 1 alone, which only datapipe 0\.1 reads"):
+        with pytest.raises(SnapshotError, match="not a loader state: worker"):
             other.load_state_dict(of_worker)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.errors import CorruptionError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.language_model.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.language_model.endpoint import EndpointError, RefusedError, endpoint_of
 from datapipe.language_model.rate_limiter import RateLimiter
 from datapipe.language_model.spending import LimitError, Prices, Spending, Tokens
 from datapipe.models.annotation.annotate import Progress
-from datapipe.models.annotation.outcomes import Counts, Questions, UnparsedError
+from datapipe.models.annotation.outcomes import Counts, Questions
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
 from tests.support.chat_server import ChatServer, chat_server
 from tests.support.cli_processes import wait_until
@@ -110,7 +110,7 @@ def test_another_model_template_or_option_is_asked_anew(tmp_path, documents, ser
 @pytest.mark.medium
 def test_corrected_pattern_reads_the_answers_again_without_asking(tmp_path, documents, server):
     server.answer = lambda message: "**Rating: 4**"
-    with pytest.raises(UnparsedError, match="Rating: 4"):
+    with pytest.raises(DatapipeError, match="Rating: 4"):
         annotated(job(documents, server.url, tmp_path / "out"))
     corrected = RUBRIC.model_copy(update={"answer": r"^\*\*Rating: (?P<score>.*)\*\*$"})
     done = annotated(job(documents, server.url, tmp_path / "out", questions=Questions(rubric=corrected, model="a-model")))
@@ -121,7 +121,7 @@ def test_corrected_pattern_reads_the_answers_again_without_asking(tmp_path, docu
 @pytest.mark.medium
 def test_too_many_answers_without_a_score_end_the_command_early(tmp_path, documents, server):
     server.answer = lambda message: "Hm."
-    with pytest.raises(UnparsedError):
+    with pytest.raises(DatapipeError, match="have no score"):
         annotated(job(documents, server.url, tmp_path / "out", num_documents=38, concurrency=1))
     assert len(server.requests) == 20
     assert "labelled.jsonl" not in files(tmp_path / "out")

@@ -23,7 +23,8 @@ from datapipe.report.card.markdown import MOST_CHARS, code, link, plain, prose, 
 from datapipe.report.card.write import card_files, is_unedited, signed, write_card
 from datapipe.report.origins import Kept
 from datapipe.report.report import Report
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 from tests.support import reports, runs

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from datapipe.config import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.report.card.provenance import provenance, shared_out
-from datapipe.shards.manifest import read_snapshot, snapshot_folder
+from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.root import Root
 from datapipe.token_counts import MAX_NAMES

@@ -95,7 +95,7 @@ class Database:
             where = f"--spill {limits.spill}" if limits.spill else "The temporary folder"
             raise UserError(f"{where}: {error.strerror}: expected a folder to write to; --spill names it.") from None
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self.paths: dict[str, TableFile] = {}  # the committed file behind the column `filename` of facts
+        self.paths: dict[str, TableFile] = {}  # by the column `filename` of facts
         options = {
             "memory_limit": limits.memory,
             "threads": limits.threads,

@@ -160,7 +160,7 @@ def parsed(model: type[M], options: Mapping[str, str]) -> M:
 
 
 def refusal(error: Exception) -> RequestError:
-    """The answer for an error. The terminal gets the lines of code of a defect, without the message."""
+    """The answer for an error. The terminal gets the lines of code of a defect alone."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, DatapipeError):

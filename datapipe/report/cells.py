@@ -88,7 +88,7 @@ def share_of(part: float, whole: float) -> str:
 
 
 def rendered(path: str, names: Mapping[str, Any], finalize: Callable[[Any], Any] | None = None, is_html: bool = False) -> str:
-    """The template at a path in `datapipe/` with these names; functions among them are filters, too. `finalize` maps values."""
+    """A template below `datapipe/` with these names. Functions among them are filters, too."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     folder, _, template = path.rpartition("/")

@@ -176,7 +176,7 @@ class NumberTable:
 
     @classmethod
     def of(cls, table: Cells, *, continues: bool = False) -> Self:
-        """A table for a terminal. In a table by source, a line is drawn below a row that stands out."""
+        """A table for a terminal. One by source has a line below each row that stands out."""
         shown = cls(table.title, table.headings, caption=table.note, continues=continues)
         for row in table.rows:
             name = str(row[0])

@@ -307,5 +307,5 @@ def write_report(root: Root, report: Report) -> None:
 
 
 def read_report(root: Root) -> Report:
-    """report.json of an output. Raises FileNotFoundError, and ValueError for another version, and for what is no report."""
+    """report.json. Raises FileNotFoundError, and ValueError for one of another version."""
     return Report.model_validate_json(root.read_bytes(REPORT))

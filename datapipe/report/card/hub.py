@@ -152,7 +152,7 @@ def _batches(folder: Path, paths: list[str]) -> Iterator[list[str]]:
 
 
 def _is_same(path: Path, file: Any) -> bool:
-    """Whether a `RepoFile` of the hub has this content. The hub knows its SHA-256, or of a small file its digest of git."""
+    """Whether a `RepoFile` has this content: by SHA-256, a small file by the digest of git."""
     if file.lfs is None:
         return hashlib.sha1(f"blob {path.stat().st_size}\0".encode() + path.read_bytes()).hexdigest() == file.blob_id
     with path.open("rb") as content:

@@ -9,6 +9,7 @@ A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0
 """
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,16 @@ def is_first(*words: np.ndarray) -> np.ndarray:
     for word in words:
         differs[1:] |= word[1:] != word[:-1]
     return differs
+
+
+def byte_slices(sizes: np.ndarray, target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about `target_bytes` each, by the bytes of rows (num_rows,). A larger row is a range by itself."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + target_bytes, "right")))
+        yield start, stop
+        start = stop
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -142,7 +142,11 @@ class MixtureSpec(Record):
 class StrataSpec(Record):
     """Divides a source into strata by a number of each document. Each stratum has its own shards."""
 
-    by: str = Field(min_length=1, description="Column with the number: a field in `keep`, or a column that a stage adds.")
+    by: str = Field(
+        min_length=1,
+        description="Column with the number: a field in `keep`, or a column that a stage adds, such as `size_column` of a "
+        "dedup stage or `score_column` of filter.classifier.",
+    )
     bounds: Annotated[tuple[float, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1,
         max_length=99,
@@ -175,6 +179,10 @@ class StrataSpec(Record):
     def repeats(self) -> tuple[int, ...]:
         """How often an epoch repeats each stratum."""
         return self.repeat or (1,) * self.count
+
+    def entry(self) -> dict[str, Any]:
+        """The strata as manifests have them."""
+        return {"column": self.by, "bounds": self.bounds, "repeats": self.repeats, "order": self.order}
 
 
 def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPhase, ...]:

@@ -100,8 +100,7 @@ def check_fields(
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
         else:
             text = f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}"
-            details = {"field": lacked, "fields": list(seen.names)[:_LISTED_NAMES]}
-            warnings.append(RunWarning(kind="missing_field", source=name, text=text, details=details))
+            warnings.append(RunWarning.of("missing_field", name, text, field=lacked, fields=list(seen.names)[:_LISTED_NAMES]))
     if source.strata is not None and source.strata.by in needed:
         odd = _not_numbers(mixture, name, files)
         problems += odd if source.check_fields else []

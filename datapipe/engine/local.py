@@ -14,15 +14,8 @@ from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.engine.workers.process import WorkerProcess
 from datapipe.steps.kind import Task
 
-_SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "FASTOKENS_BPE_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "ARROW_IO_THREADS": "2",
-}
+_LIBRARIES = ("OMP_NUM", "OPENBLAS_NUM", "NUMBA_NUM", "RAYON_NUM", "FASTOKENS_BPE")
+_THREADS = {**{f"{name}_THREADS": "1" for name in _LIBRARIES}, "TOKENIZERS_PARALLELISM": "false", "ARROW_IO_THREADS": "2"}
 
 _UPDATE_EVERY_S = 0.2
 
@@ -92,7 +85,7 @@ class LocalEngine(Engine):
             if idle is None:
                 if len(self._workers) >= self.num_workers:
                     return
-                idle = WorkerProcess(self.url, _SINGLE_THREADED)
+                idle = WorkerProcess(self.url, _THREADS)
                 self._workers.append(idle)
             idle.give(*self._waiting.popleft())
 

@@ -40,7 +40,7 @@ from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import Generation, PlannedSource, Request, joined_types
-from datapipe.steps.splits import check_hashes, group_splits
+from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
     RunWarning,
@@ -122,7 +122,7 @@ def _own_sources(
     sources = {}
     for name, (_, found) in looked.items():
         types, before = found, known.get(name, {})
-        for field in found.keys() & before.keys():
+        for field in (field for field in found if field in before):
             types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
         sources[name] = _planned(mixture, name, files[name], stages[name], types)
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
@@ -137,7 +137,6 @@ def _checked_files(
     own = {name: [file for file, _ in listed] for name, listed in files.items()}
     for name, listed in own.items():
         _check_outside(mixture, name, [file.url for file in listed])
-    check_hashes({name: [file.path for file in listed] for name, listed in own.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in own})
     for name, of in notes.items():
         noted = {
@@ -380,12 +379,14 @@ def _planned(
 ) -> PlannedSource:
     listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}
-    digest: Any = lru_cache(maxsize=None)(partial(stage_digest, name="reader"))  # files of a source share few readers
+    keys = {path: (type(reader), repr(reader)) for path, reader in readers.items()}
+    different = {keys[path]: reader for path, reader in readers.items()}
+    digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
     keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
     return PlannedSource(
         groups=tuple(group_splits(listed, mixture.execution.split_bytes)),
         readers=readers,
-        reader_digests={path: digest(reader) for path, reader in readers.items()},
+        reader_digests={path: digests[key] for path, key in keys.items()},
         keep=keep,
         types=types,
         declared={field: declared[column] for column, field in keep.items() if column in declared},

@@ -27,7 +27,7 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
-from datapipe.errors import CorruptionError, DatapipeError, UserError
+from datapipe.errors import CorruptionError, UserError
 from datapipe.machine.activity import progress
 from datapipe.records.checksum import rereading
 from datapipe.records.outputs import ExchangeFile, OutputFile
@@ -160,12 +160,9 @@ class TableWriters:
         self.run_bytes = RUN_BYTES if run_bytes is None else min(RUN_BYTES, run_bytes)
         self._writers: dict[str, ExchangeWriter] = {}
 
-    def add(self, tables: Mapping[str, pa.RecordBatch], where: str) -> int:
-        """Takes rows in any order and returns their bytes. Raises DatapipeError for tables that the stage did not declare."""
+    def add(self, tables: Mapping[str, pa.RecordBatch]) -> int:
+        """Takes rows in any order and returns their bytes."""
         for name, rows in tables.items():
-            if name not in self.schemas or not rows.schema.equals(self.schemas[name]):
-                found = f"{name}: {rows.schema.to_string(show_field_metadata=False)!r}"
-                raise DatapipeError(f"{where}: returned rows of {found}, which is not what it declared")
             if rows.num_rows and name not in self._writers:
                 path = f"{self.folder}/{name}.exchange"
                 self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.columns import compute, numbers, text_lengths
-from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import bytes_checksum, file_checksum, rereading
@@ -61,16 +60,12 @@ class TableWriter:
         self.root, self.path = root, path
         self._stream: OutputStream | None = None
         self._writer: Any = None
-        self._schema: pa.Schema | None = None
         self._rows = 0
         self._row_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        self._schema = self._schema or batch.schema
-        if batch.schema != self._schema:
-            batch = _conform(batch, self._schema)
         self._rows += batch.num_rows
         self._row_bytes += batch.nbytes
         self._write(batch)
@@ -93,23 +88,6 @@ class TableWriter:
     def _opened(self) -> OutputStream:
         self._stream = self.root.open_output(self.path)
         return self._stream
-
-
-def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the types of `schema`: files of one source may keep a column in different types."""
-    if set(batch.schema.names) != set(schema.names):
-        raise UserError(
-            f"documents of one source have columns {sorted(batch.schema.names)} here and {sorted(schema.names)} before. "
-            f"Name only columns under `keep:` that every file of the source has, or make two sources of it."
-        )
-    try:
-        columns = [batch.column(field.name).cast(field.type) for field in schema]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UserError(
-            f"a column that this source keeps has different types in different files: {error}. "
-            f"Drop it from `keep:`, or make two sources of these files."
-        ) from error
-    return pa.record_batch(columns, schema=schema)
 
 
 class FactWriter(TableWriter):

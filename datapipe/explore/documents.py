@@ -98,7 +98,8 @@ class Inspector:
             )
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
-        published = {shard.checksum: shard.path for shard in (self.snapshot.shards if self.snapshot else ())}
+        lengths = () if self.snapshot is None else (self.snapshot, *self.snapshot.further)
+        published = {shard.checksum: shard.path for rows in lengths for shard in rows.shards}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
             for step in steps

@@ -65,7 +65,6 @@ class Ledger:
         self._records: dict[str, Record | None] = {}
         self._named: set[str] = set()
         self._sizes: dict[str, int] = {}
-        self._is_listed_now = False
 
     @without_collection()
     def load(self) -> None:
@@ -76,7 +75,7 @@ class Ledger:
             if line.fingerprint != FORGET and line.checksum not in forgotten:
                 self._lines.setdefault(line.fingerprint, []).append(line)
                 self._named.add(line.attempt)
-        self._sizes, self._is_listed_now = dict(self.root.list_files(ATTEMPTS)), True
+        self._sizes = dict(self.root.list_files(ATTEMPTS))
 
     def fingerprints(self) -> list[str]:
         """Of all tasks that have a record, whether its outputs are there or not."""
@@ -106,7 +105,6 @@ class Ledger:
         first = {record.fingerprint: record for record in reversed(records)}
         missing = [record for name, record in first.items() if self.look_up(name) is None]
         lines = [line_of(record) for record in missing]
-        self._is_listed_now = False
         self.files.write(lines)
         for record, line in zip(missing, lines):
             self._records[record.fingerprint] = record
@@ -140,12 +138,8 @@ class Ledger:
         """Deletes the files of killed runs and attempts: attempts that no record names, and files
         on their way to a final name. No task may be running. Returns how many files of attempts it
         deleted. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
-
-        Right after `load` its list of files is used again, and empty folders stay until the end of
-        the run: a run that is resumed does not list 10^5 attempts twice.
         """
-        is_listed_now = self._is_listed_now
-        paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
+        paths = (path for path, _ in self.root.list_files(ATTEMPTS))
         named = self._named - self._pending_deletions
         attempts = Counter(folder for folder in map(attempt_folder, paths) if folder is not None and folder not in named)
         left = self._unfinished()
@@ -154,9 +148,7 @@ class Ledger:
                 self.root.delete_folder(folder)
             for path in left:
                 self.root.delete(path)
-            if attempts or not is_listed_now:
-                self.root.delete_empty_folders(ATTEMPTS)
-        self._is_listed_now = False
+            self.root.delete_empty_folders(ATTEMPTS)
         return attempts.total()
 
     def _unfinished(self) -> list[str]:

@@ -102,11 +102,6 @@ TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
 """Outputs of tokenize tasks with the hashes of texts, where documents are held out."""
 
 
-def train_rows(stratum: int | None) -> str:
-    """The kind of output that holds token rows to train on: of one stratum, or of a source without strata."""
-    return "train" if stratum is None else f"train-stratum-{stratum:02d}"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """The ledger's record of a committed task: its outputs by kind, and its numbers."""

@@ -46,6 +46,10 @@ class ShardReader:
         self._owner = next(_OWNERS)
 
     @property
+    def num_rows(self) -> int:
+        return self.entry.sequences
+
+    @property
     def is_mapped(self) -> bool:
         """Whether blocks are regions of a mapped file, which are valid while this reader is open."""
         return self._opened().mapped is not None
@@ -65,8 +69,8 @@ class ShardReader:
 
     def read(self, rows: np.ndarray, wanted: Set[str] = EVERY_COLUMN) -> SequenceRows:
         """Copies `rows` (n,) int64 of the shard, repeats allowed."""
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= self.entry.sequences):
-            raise IndexError(f"{self.entry.path}: rows {rows.min()} to {rows.max()} of {self.entry.sequences}")
+        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= self.num_rows):
+            raise IndexError(f"{self.entry.path}: rows {rows.min()} to {rows.max()} of {self.num_rows}")
         blocks, within = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         kept = list(self.take(np.ascontiguousarray(rows, np.int64), wanted, blocks, within))
         sequences = self._gather(blocks, within, wanted)

@@ -12,7 +12,7 @@ from datapipe.records.outputs import TokenizerFile
 from datapipe.shards.manifest import FileEntry, Phase, RemovedEntry, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshot_folder import snapshot_folder
-from datapipe.shards.source_entry import SourceEntry, Strata
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
@@ -43,7 +43,7 @@ def make_snapshot(
     sources = {
         name: known[name].model_copy(update={"weight": 0, "max_epochs": mixture.max_epochs_of(name)})
         if name in known
-        else _source(mixture, name)
+        else SourceEntry(weight=0, max_epochs=mixture.max_epochs_of(name), **mixture.sources[name].entry())
         for name in mixture.all_sources
     }
     sizes = weighting.epoch_tokens(sources, shards, sequence_length)
@@ -104,19 +104,6 @@ def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
             f"mixture.max_synthetic allows {float(limit):.2%}. Lower their weights or max_epochs, add other text, or raise "
             f"max_synthetic. Packed shards stay; run the same command again to publish them."
         )
-
-
-def _source(mixture: Mixture, name: str) -> SourceEntry:
-    source = mixture.sources[name]
-    strata = source.strata
-    return SourceEntry(
-        weight=0,
-        max_epochs=mixture.max_epochs_of(name),
-        **source.provenance(),
-        strata=None
-        if strata is None
-        else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
-    )
 
 
 def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:

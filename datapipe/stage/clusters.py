@@ -55,16 +55,15 @@ def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: floa
 
 
 def drop_rows(keys: pa.Array, survivors: pa.Array, values: np.ndarray) -> pa.RecordBatch:
-    arrays = [pa.array(columns.key_halves(keys)[0]), keys, survivors, pa.array(values)]
-    return pa.RecordBatch.from_arrays(arrays, schema=DROP_SCHEMA)
+    return pa.RecordBatch.from_arrays([columns.key_halves(keys)[0], keys, survivors, values], schema=DROP_SCHEMA)
 
 
 def size_rows(survivors: pa.Array) -> pa.RecordBatch:
     """Rows of the table `sizes`: the number of occurrences of each survivor."""
     counted = pa.table({"key": survivors}).group_by("key").aggregate([([], "count_all")])
     keys = columns.keys_from(columns.key_matrix(counted.column("key")))
-    arrays = [pa.array(columns.key_halves(keys)[0]), keys, pa.array(columns.numbers(counted.column("count_all")))]
-    return pa.RecordBatch.from_arrays(arrays, schema=SIZE_SCHEMA)
+    sizes = columns.numbers(counted.column("count_all"))
+    return pa.RecordBatch.from_arrays([columns.key_halves(keys)[0], keys, sizes], schema=SIZE_SCHEMA)
 
 
 def components_exchange(at_once_bytes: int | None) -> Exchange:
@@ -90,8 +89,7 @@ def reduce_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
 def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
     """Joins the neighbours greater than each document to the least of the document and its neighbours."""
     nodes, others = _ends(wide)
-    firsts = first_of_group(*nodes)
-    least_neighbours = _take(others, firsts)
+    least_neighbours = _take(others, first_of_group(*nodes))
     is_least = _equal(others, least_neighbours)  # hot keys may repeat the edge to the least neighbour
     has_lesser = _less(least_neighbours, nodes)
     least = tuple(np.where(has_lesser, lesser, node) for lesser, node in zip(least_neighbours, nodes))
@@ -103,10 +101,9 @@ def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
 def small_star(narrow: pa.RecordBatch) -> pa.RecordBatch:
     """Joins each document and its lesser neighbours to the least of them. Writes `wide`."""
     nodes, others = _ends(narrow)
-    firsts = first_of_group(*nodes)
-    least = _take(others, firsts)
+    least = _take(others, first_of_group(*nodes))
     joined = np.flatnonzero(~_equal(others, least))
-    begins = np.flatnonzero(firsts == np.arange(len(firsts)))
+    begins = np.flatnonzero(is_first(*nodes))
     greater = tuple(np.concatenate([other[joined], node[begins]]) for other, node in zip(others, nodes))
     lesser = tuple(np.concatenate([values[joined], values[begins]]) for values in least)
     return both_ways(greater, lesser)
@@ -155,26 +152,25 @@ Nodes = tuple[np.ndarray, ...]
 def edge_rows(nodes: Nodes, others: Nodes) -> pa.RecordBatch:
     """Edges (`EDGE_SCHEMA`) from `nodes` to `others`, hashed by `nodes`."""
     keys, other_keys = columns.make_keys(*nodes[1:]), columns.make_keys(*others[1:])
-    arrays = [pa.array(key_hash(keys)), pa.array(nodes[0]), keys, pa.array(others[0]), other_keys]
-    return pa.RecordBatch.from_arrays(arrays, schema=EDGE_SCHEMA)
+    return pa.RecordBatch.from_arrays([key_hash(keys), nodes[0], keys, others[0], other_keys], schema=EDGE_SCHEMA)
 
 
 def both_ways(nodes: Nodes, others: Nodes) -> pa.RecordBatch:
     """Each edge from both ends: rows of `wide`."""
-    ends = [np.concatenate([node, other]) for node, other in zip(nodes, others)]
-    rest = [np.concatenate([other, node]) for node, other in zip(nodes, others)]
-    return edge_rows(tuple(ends), tuple(rest))
+    ends = tuple(np.concatenate([node, other]) for node, other in zip(nodes, others))
+    rest = tuple(np.concatenate([other, node]) for node, other in zip(nodes, others))
+    return edge_rows(ends, rest)
 
 
 def _open(is_open: bool) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(np.zeros(int(is_open), np.uint64))], schema=OPEN_SCHEMA)
+    return pa.RecordBatch.from_arrays([np.zeros(int(is_open), np.uint64)], schema=OPEN_SCHEMA)
 
 
 def _ends(rows: pa.RecordBatch) -> tuple[Nodes, Nodes]:
     """Both ends of sorted edges, without repeated edges."""
     nodes: Nodes = (columns.numbers(rows.column("rank")), *columns.key_halves(rows.column("key")))
     others: Nodes = (columns.numbers(rows.column("other_rank")), *columns.key_halves(rows.column("other")))
-    distinct = np.flatnonzero(first_of_group(*nodes, *others) == np.arange(rows.num_rows))
+    distinct = np.flatnonzero(is_first(*nodes, *others))
     return _take(nodes, distinct), _take(others, distinct)
 
 

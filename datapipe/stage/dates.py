@@ -37,7 +37,8 @@ def seconds(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     matches = pc.extract_regex(as_large_string(column), pattern=_ISO)
     fields = {name: _integers(_number(matches.field(name))) for name in _FIELDS}
     year = fields["year"]
-    month, day = (np.maximum(fields[name], _is_absent(matches, name)) for name in ("month", "day"))
+    is_absent = {name: _integers(pc.binary_length(matches.field(name))) == 0 for name in ("month", "day")}
+    month, day = (np.maximum(fields[name], absent) for name, absent in is_absent.items())  # both count from 1
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     index = np.clip(month, 1, 12) - 1
     days_in_month = _DAYS_OF[index] + (leap & (month == 2))
@@ -58,11 +59,6 @@ def _zone_s(matches: pa.Array, fields: dict[str, np.ndarray]) -> np.ndarray:
 def _number(texts: pa.Array) -> pa.Array:
     is_number = pc.and_(pc.greater(pc.binary_length(texts), 0), pc.ascii_is_decimal(texts))
     return pc.if_else(is_number, texts, "0").cast(pa.int64())
-
-
-def _is_absent(matches: pa.Array, name: str) -> np.ndarray:
-    """1 where the text leaves a field out, else 0: months and days count from 1."""
-    return (_integers(pc.binary_length(matches.field(name))) == 0).astype(np.int64)
 
 
 def _integers(column: pa.Array) -> np.ndarray:

@@ -9,7 +9,6 @@ compute them again. A batch is immutable: a stage returns arrays, and the engine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from time import perf_counter
 from typing import Any, TypeVar
@@ -39,26 +38,12 @@ Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
 """(segmentation of a batch, the kept documents, offsets of the batch, offsets of the kept texts) -> segmentation of these."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Earlier:
-    """A segmentation of a batch from which documents were dropped since; `keep`: (num_docs,) bool,
-    those of its documents that are left; `offsets`: (num_docs + 1,) int64, of its texts."""
-
-    value: Any
-    keep: np.ndarray
-    offsets: np.ndarray
-
-
 def shared(
     select: Select | None = None,
 ) -> Callable[[Callable[[DocumentBatch], Value]], Callable[[DocumentBatch], Value]]:
     """A function of the texts of a batch that is computed once for all stages. `select`: copies the
     result for the documents that a filter keeps; None: it is computed again for them."""
-
-    def of(find: Callable[[DocumentBatch], Value]) -> Callable[[DocumentBatch], Value]:
-        return wraps(find)(lambda batch: batch.once(find, select))
-
-    return of
+    return lambda find: wraps(find)(lambda batch: batch.once(find, select))
 
 
 class DocumentBatch:
@@ -67,7 +52,9 @@ class DocumentBatch:
     record: pa.RecordBatch
     segmentation_s: dict[str, float]
     _shared: dict[Callable[..., Any], tuple[Any, Select | None]]
-    _earlier: dict[Callable[..., Any], _Earlier]
+    _earlier: dict[Callable[..., Any], tuple[Any, np.ndarray, np.ndarray]]
+    """Segmentations of a batch from which documents were dropped since; which of its documents are left, (num_docs,) bool; the
+    offsets (num_docs + 1,) int64 of its texts."""
 
     def __init__(self, record: pa.RecordBatch) -> None:
         self.__dict__.update(record=record, segmentation_s={}, _shared={}, _earlier={})
@@ -141,7 +128,7 @@ class DocumentBatch:
             if earlier is None or select is None:
                 value = find(self)
             else:
-                value = select(earlier.value, earlier.keep, earlier.offsets, self.buffers[0])
+                value = select(*earlier, self.buffers[0])
             self._shared[find] = value, select
             nested = sum(self.segmentation_s.values()) - others
             self.segmentation_s[find.__name__] = perf_counter() - started - nested
@@ -169,11 +156,11 @@ class DocumentBatch:
         batch = DocumentBatch(self.record.filter(pa.array(keep)))
         for find, (value, select) in self._shared.items():
             if select is not None:
-                batch._earlier[find] = _Earlier(value=value, keep=keep, offsets=self.buffers[0])
-        for find, earlier in self._earlier.items():
-            kept_by_both = earlier.keep.copy()
+                batch._earlier[find] = value, keep, self.buffers[0]
+        for find, (value, kept, offsets) in self._earlier.items():
+            kept_by_both = kept.copy()
             kept_by_both[kept_by_both] = keep
-            batch._earlier[find] = replace(earlier, keep=kept_by_both)
+            batch._earlier[find] = value, kept_by_both, offsets
         return batch
 
     def extracted(self, new: Mapping[str, pa.Array]) -> DocumentBatch:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -47,10 +47,7 @@ _DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 
 def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
     """The type of a field, whose dots reach in structs; None without one. Raises ValueError for a name that occurs twice."""
-    if schema.names.count(name):
-        first, rest = name, []
-    else:
-        first, *rest = name.split(".")
+    first, *rest = [name] if name in schema.names else name.split(".")
     if schema.names.count(first) > 1:
         raise ValueError(f"the column '{first}' occurs {schema.names.count(first)} times")
     kind = schema.field(first).type if first in schema.names else None
@@ -237,17 +234,14 @@ def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType |
         return pa.float32()
     if pa.types.is_timestamp(first) and pa.types.is_date(second):
         return first if first.tz is None else None
-    if not all(_is_number(kind) or pa.types.is_temporal(kind) for kind in (first, second)):
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_temporal)
+    if not all(any(is_kind(kind) for is_kind in kinds) for kind in (first, second)):
         return None
     try:
         both = (pa.schema([("", first)]), pa.schema([("", second)]))
         return pa.unify_schemas(both, promote_options="permissive").field(0).type
     except pa.ArrowTypeError:
         return None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _decimals(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
@@ -294,10 +288,4 @@ def _structs(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     return pa.struct(known) if len(known) == len(members) else None
 
 
-_RULES: tuple[Callable[[pa.DataType, pa.DataType], pa.DataType | None], ...] = (
-    _numbers_and_times,
-    _decimals,
-    _bytes,
-    _lists,
-    _structs,
-)
+_RULES = (_numbers_and_times, _decimals, _bytes, _lists, _structs)

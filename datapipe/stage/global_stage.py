@@ -50,7 +50,7 @@ class Global(Stage):
         default=None,
         min_length=1,
         description="Name of a new column in kept documents: the size of the document's cluster, including itself; 1 for a "
-        "document without duplicates. A source's `strata` may use it to repeat documents that had many duplicates.",
+        "document without duplicates.",
     )
 
     cluster_column: str | None = Field(

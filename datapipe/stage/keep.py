@@ -41,7 +41,7 @@ from datapipe.stage import dates
 from datapipe.stage.base import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import new_bit
+from datapipe.stage.tables import new_bit, source_number
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
 _OF_COLUMN = ("highest", "lowest", "earliest", "latest")
@@ -67,11 +67,6 @@ class Criterion:
     by: str
     column: str = ""
     sources: tuple[str, ...] = ()
-
-    def written(self) -> Any:
-        """The criterion as a mixture spells it."""
-        argument = self.column or list(self.sources)
-        return {self.by: argument} if argument else self.by
 
 
 def _parsed(value: Any) -> tuple[Criterion, ...]:
@@ -120,7 +115,8 @@ def _unknown(name: str, known: Sequence[str]) -> ValueError:
 
 
 def _written(criteria: tuple[Criterion, ...]) -> Any:
-    written = [criterion.written() for criterion in criteria]
+    arguments = [(criterion.by, criterion.column or list(criterion.sources)) for criterion in criteria]
+    written = [{by: argument} if argument else by for by, argument in arguments]
     return written[0] if len(written) == 1 else written
 
 
@@ -173,8 +169,7 @@ def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> n
         if criterion.by == "first":
             break
         bits = _SOURCE_BITS if criterion.by == "source_order" else left // sharing
-        code = _code(criterion, batch, context, bits)
-        ranks = ranks << np.uint64(bits) | code
+        ranks = ranks << np.uint64(bits) | _code(criterion, batch, context, bits)
     return ranks | new_bit(np.uint64)
 
 
@@ -182,13 +177,7 @@ def _code(criterion: Criterion, batch: DocumentBatch, context: StageContext, bit
     """The value of one criterion for each document in `bits` bits, (num_docs,) uint64: the lowest survives."""
     last = np.uint64((1 << bits) - 1)
     if criterion.by == "source_order":
-        position = context.source_position
-        if position is None or position > last:
-            raise UserError(
-                f"{context.name}: keep: source_order: found source number {(position or 0) + 1:,}, expected at most "
-                f"{int(last) + 1:,} sources. List fewer sources, or leave source_order out."
-            )
-        return np.full(batch.num_docs, position, np.uint64)
+        return np.full(batch.num_docs, source_number(context.source_position, 1 << bits), np.uint64)
     if criterion.by == "random":
         hashed = rng.keyed_hash(columns.key_halves(batch.keys), rng.seed_for(context.seed, context.name, "survivor"))
         return hashed >> np.uint64(64 - bits)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ _SPLIT_BYTES = 1 << 20
 OFFSET_BITS = 24
 """A position in a compressed file is the offset of a member, and in so many bits the offset in its content, or in a web archive
 the number of the record in it."""
-
 
 TEXT_PER_ARCHIVE_BYTE = 4
 """Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
@@ -175,11 +174,9 @@ class FieldsSeen:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
-class OpenInput(Protocol):
-    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that
-    the file is the planned one, so that a reader knows no file system."""
-
-    def __call__(self, url: str) -> pa.NativeFile: ...
+OpenInput = Callable[[str], pa.NativeFile]
+"""Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned one, so
+that a reader knows no file system."""
 
 
 class Reader(Stage):

@@ -96,15 +96,21 @@ def new_bit(kind: Any) -> Any:
     return kind.type(1 << (8 * kind.itemsize - 1))
 
 
-def source_rank(source_position: int | None) -> np.uint16:
-    """The rank of new documents by the position of their source (`StageContext`). Raises UserError above 15 bits."""
-    bit = new_bit(np.uint16)
-    if source_position is not None and source_position >= bit:
+def source_number(source_position: int | None, most_sources: int) -> int:
+    """The position of a source (`StageContext`), 0 without an order. Raises UserError for one beyond `most_sources`."""
+    number = source_position or 0
+    if number >= most_sources:
         raise UserError(
-            f"keep: source_order: found source number {source_position + 1:,}, expected at most {bit:,} sources. "
+            f"keep: source_order: found source number {number + 1:,}, expected at most {most_sources:,} sources. "
             "List fewer sources, or leave source_order out."
         )
-    return bit | np.uint16(source_position or 0)
+    return number
+
+
+def source_rank(source_position: int | None) -> np.uint16:
+    """The rank of new documents by the position of their source. Raises UserError above 15 bits."""
+    bit = new_bit(np.uint16)
+    return bit | np.uint16(source_number(source_position, int(bit)))
 
 
 def is_new(rows: pa.RecordBatch) -> np.ndarray:

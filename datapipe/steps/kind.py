@@ -23,7 +23,6 @@ from importlib.metadata import version
 from typing import Any, ClassVar, Self, TypeVar
 from unicodedata import unidata_version
 
-from datapipe.errors import DatapipeError
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile
 from datapipe.stage.reader import InputFile
@@ -268,8 +267,9 @@ class Plan:
 
     @property
     def tokenizer(self) -> TokenizerFile | None:
-        """The tokenizer's file, or None while it is not committed."""
-        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+        """The tokenizer's file, which may be that of an earlier generation, or None while it is not committed."""
+        steps = self.of_kind("train") or [step for step in self.earlier if step.kind == "train"]
+        return next((file for step in steps for file in step.outputs("tokenizer", TokenizerFile)), None)
 
     def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
         return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
@@ -318,10 +318,7 @@ class Planning:
                 common |= {"seed": self.mixture.seed, "resources": self.mixture.execution.resources_for(uses)}
                 step = replace(step, tasks=tuple(fingerprinted(kind(step=step_id, **common, **each)) for each in own))
         if step.tasks is not None and not step.is_committed:
-            if len({task.fingerprint for task in step.tasks}) != len(step.tasks):
-                raise DatapipeError(
-                    f"{step_id}: two tasks have the same fingerprint. This is a defect of datapipe, please report it"
-                )
+            assert len({task.fingerprint for task in step.tasks}) == len(step.tasks), f"{step_id}: equal tasks"
             records = map(self._look_up, (task.fingerprint for task in step.tasks))
             step = replace(step, records=tuple(record for record in records if record is not None))
         self.known[step_id] = step
@@ -336,13 +333,6 @@ class Planning:
     def cleaned(self, source: str) -> Step:
         pipeline = self.plan.pipeline
         return self.known[pipeline.map_step(source, len(pipeline.segments[source]) - 1)]
-
-    @property
-    def tokenizer(self) -> TokenizerFile | None:
-        """As `Plan.tokenizer`, without a walk through all steps; that of the first generation."""
-        step = self.known.get("tokenizer/load") or self.known.get("tokenizer/train")
-        steps = [step] if step is not None else [each for each in self.plan.earlier if each.kind == "train"]
-        return next((file for each in steps for file in each.outputs("tokenizer", TokenizerFile)), None)
 
 
 def documents_of(record: Record) -> Fields:

@@ -25,13 +25,14 @@ from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics
-from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, train_rows
+from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
 from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
 from datapipe.steps.reduce import hash_ranges
+from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
@@ -119,7 +120,7 @@ class PackTask(Task):
     @classmethod
     def _plan_length(cls, planning: Planning, source: str, sequence_length: int) -> None:
         """Packs rows of one length: `web/pack` for the first, which the output itself holds, `web/pack-8192` for another."""
-        tokenized, tokenizer = planning.known[f"{source}/tokenize"], planning.tokenizer
+        tokenized, tokenizer = planning.known[f"{source}/tokenize"], planning.plan.tokenizer
         pack, shards, strata = planning.mixture.pack, planning.mixture.shards, planning.mixture.sources[source].strata
         is_first = sequence_length == pack.sequence_length[0]
         step_id = f"{source}/pack" + ("" if is_first else f"-{sequence_length}")
@@ -128,8 +129,8 @@ class PackTask(Task):
             planning.add(cls, step_id, label, None, source=source)
             return
         rows: dict[_Part, Sequence[ExchangeFile]] = {
-            ("train", stratum): tokenized.outputs(train_rows(stratum), ExchangeFile)
-            for stratum in ([None] if strata is None else range(strata.count))
+            ("train", stratum): tokenized.outputs(kind, ExchangeFile)
+            for stratum, kind in training_parts(strata and strata.bounds).items()
         }
         rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
         planning.add(

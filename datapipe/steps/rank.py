@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves, numbers, ordered, text_lengths
-from datapipe.errors import DatapipeError
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile
@@ -26,9 +25,6 @@ from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering, file_checksums
 from datapipe.steps.pipeline import BoundStage, RankingStep
 from datapipe.storage.root import Root
-
-MOST_ROUNDS = 16
-"""Rounds after which a run fails. Four are enough for 4e10 documents of any scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +99,9 @@ def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step)
     if known is not None:
         return replace(bound, cut=known)
     scores = scored.outputs(scores_of(bound.name), TableFile)
-    for number in range(1, MOST_ROUNDS + 1):
+    number = 0
+    while not interval.is_found:
+        number += 1
         common = {"source": source, "stage": bound.name, "interval": interval}
         groups = ({"scores": files} for files in file_groups(scores, planning.bucket_bytes // 4))
         step_id, label = f"{source}/rank-{bound.name}-{number}", f"{bound.name}: summarise scores, round {number}"
@@ -114,11 +112,7 @@ def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step)
         if not narrowed.is_committed:
             return None
         interval = narrowed.records[0].metrics.of(NarrowMetrics).cut
-        if interval.is_found:
-            return replace(bound, cut=interval)
-    raise DatapipeError(
-        f"{source}: {bound.name}: the cut was not found in {MOST_ROUNDS} rounds. This is a defect of datapipe, please report it"
-    )
+    return replace(bound, cut=interval)
 
 
 def file_groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:

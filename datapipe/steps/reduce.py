@@ -15,6 +15,7 @@ so equal content needs no second run.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, Self, cast
 
@@ -68,6 +69,14 @@ class RangeTask(Task):
     def slices(self, root: Root, table: str, prefix: int | None = None) -> Iterator[pa.RecordBatch]:
         return read_slices(root, self.tables[table], (self.start,), (self.stop,), self.limit_bytes, prefix)
 
+    def rewritten(
+        self, work_name: str, writers: TableWriters, tables: Mapping[str, Iterator[pa.RecordBatch]]
+    ) -> tuple[Outputs, TaskMetrics]:
+        metrics = TaskMetrics()
+        with metrics.timed(f"{self.stage.name}: {work_name}") as work:
+            work.bytes = sum(writers.add({name: rows}) for name, slices in tables.items() for rows in slices)
+            return writers.finish(), metrics
+
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
         """An equal part of the time that all exchanges of a global stage take."""
@@ -114,7 +123,7 @@ class ReduceTask(RangeTask):
             with metrics.timed(name, _memory_bytes(bucket)):
                 reduced = self._reduced(reduce, bucket, declared)
             with metrics.timed(moving) as work:
-                work.bytes = writers.add(reduced, name)
+                work.bytes = writers.add(reduced)
         with metrics.timed(moving):
             outputs = writers.finish()
         return outputs, metrics
@@ -135,15 +144,8 @@ class MergeTask(RangeTask):
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Reading clears the bit of new documents in ranks of reference rows. The merged file belongs to this run, so no reader
         clears ranks in it again, and it may hold rows of both kinds."""
-        metrics, schemas = TaskMetrics(), table_schemas(cast(Global, self.stage.stage))
-        writers = TableWriters(root, folder, {table: schemas[table] for table in self.tables}, self.limit_bytes)
-        name = f"{self.stage.name}: merge"
-        with metrics.timed(name) as work:
-            for table in self.tables:
-                for rows in self.slices(root, table):
-                    work.bytes += writers.add({table: rows}, name)
-            outputs = writers.finish()
-        return outputs, metrics
+        writers = TableWriters(root, folder, table_schemas(cast(Global, self.stage.stage)), self.limit_bytes)
+        return self.rewritten("merge", writers, {table: self.slices(root, table) for table in self.tables})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,14 +156,8 @@ class GatherTask(RangeTask):
     kind, version = "gather", 1
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        metrics = TaskMetrics()
-        writers = TableWriters(root, folder, {name: FINAL_SCHEMAS[name] for name in self.tables})
-        with metrics.timed(f"{self.stage.name}: decisions") as work:
-            for name in self.tables:
-                for rows in self.slices(root, name, _KEY_WORDS):
-                    work.bytes += writers.add({name: _of_each_document(name, rows)}, self.stage.name)
-            outputs = writers.finish()
-        return outputs, metrics
+        tables = {name: map(partial(_of_each_document, name), self.slices(root, name, _KEY_WORDS)) for name in self.tables}
+        return self.rewritten("decisions", TableWriters(root, folder, FINAL_SCHEMAS), tables)
 
 
 def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import Any
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import UserError
 from datapipe.quantities import counted
 from datapipe.records.outputs import Tables
 from datapipe.shards.manifest import Snapshot
@@ -88,11 +88,8 @@ class PlannedSource:
         for name, found in (item for of_task in wider for item in of_task.items()):
             more = FoundType.from_json(found)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
-        if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
-            raise DatapipeError(
-                f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe, please report it. "
-                f"As a way around, declare the types of the kept columns under `types` of the source."
-            )
+        kinds, before = ({name: found.kind for name, found in each.items()} for each in (types, self.types))
+        assert kinds != before, f"{where}: reading found wider types, and they are not wider"  # else it would never end
         return replace(self, types=types)
 
     def with_whole(self, paths: Collection[str]) -> PlannedSource:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import UserError
 from datapipe.kernels import import_runtime
 from datapipe.machine.activity import doing
 from datapipe.machine.files import sync
@@ -46,8 +46,11 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         _flush(outputs, root)
     except BaseException as error:
         error.add_note(f"in {task.label}")
-        if root.local is not None or outage_of(error, root.url) is None:
-            _clean_up(error, root, folder)
+        if root.local is not None or outage_of(error, root.url) is None:  # a silent store keeps the files until the run's end
+            # frames hold the writers: a deleted file takes room until it is closed
+            traceback.clear_frames(error.__traceback__)
+            with suppress(OSError):
+                root.delete_folder(folder)
         outage, refusal = outage_of(error, root.url), refusal_of(error, root.url)
         if outage is not None:
             raise OutageError(outage) from error
@@ -81,13 +84,6 @@ def _flush(outputs: Outputs, root: Root) -> None:
         sync(path)
 
 
-def _clean_up(error: BaseException, root: Root, folder: str) -> None:
-    """Deletes the files of a failed attempt, open ones too. A store that does not answer keeps them until the run's end."""
-    traceback.clear_frames(error.__traceback__)  # frames hold the writers: a deleted file takes room until it is closed
-    with suppress(OSError):
-        root.delete_folder(folder)
-
-
 def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundStage:
     identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
@@ -95,7 +91,4 @@ def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundSta
         with breaches_raised(bound.name, opened, opened.open), doing(f"{bound.name}: open"):
             opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
         _opened[identity] = opened
-    stage = _opened[identity]
-    if type(stage) is not type(bound.stage):
-        raise DatapipeError(f"{bound.name}: two different stages have one digest")
-    return replace(bound, stage=stage)
+    return replace(bound, stage=_opened[identity])

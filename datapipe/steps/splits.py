@@ -9,12 +9,11 @@ precedes it, so an added or removed file changes its group and no other. Groups 
 `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
 group, the groups up to the next boundary by hash may change."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import xxhash
 
 from datapipe.document_name import document_name
-from datapipe.errors import UserError
 from datapipe.stage.reader import InputFile, Reader, Split
 
 MAX_GROUP_FILES = 4096
@@ -41,19 +40,6 @@ def names_of_keys(paths: Mapping[str, Iterable[str]]) -> Callable[[bytes], str]:
     return name_of
 
 
-def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError when two files of a run, by source, have the same hash: their documents would have the same keys."""
-    seen: dict[int, tuple[str, str]] = {}
-    for source, listed in paths.items():
-        for path in listed:
-            other = seen.setdefault(file_hash(source, path), (source, path))
-            if other != (source, path):
-                raise UserError(
-                    f"{source}: {path} and {other[0]}: {other[1]} have the same 64-bit hash, so their documents would "
-                    f"have the same keys. Rename one of the files, or its source."
-                )
-
-
 def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -> list[tuple[Split, ...]]:
     """The splits that each task of a source reads, of files in path order: about `target_bytes` of text in each."""
     groups: list[tuple[Split, ...]] = []
@@ -67,7 +53,9 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
             group, group_bytes = [], 0
             continue
         is_full = group_bytes + size > _GROUP_CAP * target_bytes or len(group) >= MAX_GROUP_FILES
-        if group and (is_full or _begins_group(file, target_bytes)):
+        # a boundary precedes a share of size / target_bytes of the files, by the hash of the path
+        begins_group = xxhash.xxh3_64_intdigest(file.path.encode(), seed=1) < size * (1 << 64) // target_bytes
+        if group and (is_full or begins_group):
             groups.append(tuple(group))
             group, group_bytes = [], 0
         group += reader.cut(file, target_bytes)
@@ -75,8 +63,3 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
     if group:
         groups.append(tuple(group))
     return groups
-
-
-def _begins_group(file: InputFile, target_bytes: int) -> bool:
-    """Whether a boundary precedes this file: true for a share of its size / target_bytes, by the hash of the path."""
-    return xxhash.xxh3_64_intdigest(file.path.encode(), seed=1) < file.text_bytes * (1 << 64) // target_bytes

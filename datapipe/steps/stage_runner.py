@@ -7,33 +7,26 @@ batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.exchange.files import TableWriters
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import Outputs
 from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.steps.decisions import Drops
 from datapipe.steps.guard import Guard, RetryHints
-from datapipe.steps.measuring import Distributions
+from datapipe.steps.measuring import Distributions, FindingsWriter
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import measured_scores, of_scored, score_column, tagged, with_cut
+from datapipe.steps.rank import ScoreWriter, measured_scores, of_scored, score_column, tagged, with_cut
 from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables, tags_of
 
-
-class Sink(Protocol):
-    """Writes facts about the decisions of filters."""
-
-    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None: ...
-
-    def finish(self) -> Outputs: ...
+Sink = ScoreWriter | FindingsWriter
 
 
 @dataclass(slots=True)
@@ -93,7 +86,7 @@ class StageRunner:
             parts, failed = self._guard(bound.name, stage, stage.emit).run(checked, batch)
             emitted = [_salted(stage, tables, salt) for _, tables in parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
-            work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
+            work.bytes = sum(map(writers.add, emitted))
         self.quarantine.isolate(bound.name, batch, failed)
         return _joined([part for part, _ in parts], batch) if failed else batch
 

@@ -5,7 +5,7 @@
                                               ├▶ where documents are held out: hashes of texts, a file for training, one for
                                               │   validation with the keys, so that copies in both are found
                                               ├▶ tokens and words by language and licence, and the ids that occur
-                                              └▶ quarantine: documents on which the library fails, found by halving the batch
+                                              └▶ quarantine: documents on which the library fails
 
 The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins
 every document. Both count as tokens of the document from here on: in rows, quotas and reports. Only
@@ -39,7 +39,7 @@ from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import committed_bytes, read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile, train_rows
+from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
@@ -127,8 +127,9 @@ class TokenizeTask(Task):
                     own.licenses.count(*codes_of_documents(batch.record, self.license_column), counted)
             with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
                 by_part = self._by_part(batch, rows)
-                num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
-                writers.add({**by_part, **(self._text_hashes(batch) if self.validation else {})}, self.kind)
+                for name, part in by_part.items():
+                    num_tokens[name] += int(pc.sum(pc.list_value_length(part.column("tokens"))).as_py() or 0)
+                writers.add({**by_part, **(self._text_hashes(batch) if self.validation else {})})
         counts.check(self.label)
         own.tokens, own.fertility = num_tokens.total(), meter.fertility
         with metrics.timed("write tokens"):
@@ -141,8 +142,8 @@ class TokenizeTask(Task):
             return {**written, **quarantine.finish(), "used_ids": used}, metrics
 
     def _parts(self) -> list[str]:
-        strata = [None] if self.strata is None else range(len(self.strata[1]) + 1)
-        return [*(train_rows(stratum) for stratum in strata), "validation"]
+        bounds = None if self.strata is None else self.strata[1]
+        return [*training_parts(bounds).values(), "validation"]
 
     def _by_part(self, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
         """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
@@ -170,7 +171,7 @@ class TokenizeTask(Task):
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
-        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.tokenizer
+        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.plan.tokenizer
         planning.add(
             cls,
             f"{source}/tokenize",
@@ -185,6 +186,11 @@ class TokenizeTask(Task):
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
         )
+
+
+def training_parts(bounds: Sequence[float] | None) -> dict[int | None, str]:
+    """The kinds of output that hold token rows to train on, by stratum; None for a source without strata."""
+    return {None: "train"} if bounds is None else {number: f"train-stratum-{number:02d}" for number in range(len(bounds) + 1)}
 
 
 # ---------------------------------------------------------------------------------------------------- encoding
@@ -213,23 +219,14 @@ def encode(encoder: Encoder, batch: DocumentBatch) -> tuple[DocumentBatch, NDArr
     try:
         return batch, *encoder.encode(batch.texts), failed
     except EncodingError:
-        _add_failed(encoder, batch, 0, failed)
-    is_encoded = np.ones(batch.num_docs, np.bool_)
-    is_encoded[list(failed)] = False
+        is_encoded = np.ones(batch.num_docs, np.bool_)
+    for row in range(batch.num_docs):  # failures are rare: no need to halve
+        try:
+            encoder.encode(batch.texts.slice(row, 1))
+        except EncodingError as error:
+            failed[row], is_encoded[row] = str(error), False
     rest = batch.filter(is_encoded)
     return rest, *encoder.encode(rest.texts), failed
-
-
-def _add_failed(encoder: Encoder, part: DocumentBatch, first_row: int, failed: Failed) -> None:
-    try:
-        encoder.encode(part.texts)
-    except EncodingError as error:
-        if part.num_docs == 1:
-            failed[first_row] = str(error)
-            return
-        middle = part.num_docs // 2
-        _add_failed(encoder, part.slice(0, middle), first_row, failed)
-        _add_failed(encoder, part.slice(middle, part.num_docs), first_row + middle, failed)
 
 
 def _token_rows(
@@ -248,10 +245,6 @@ def _token_rows(
     hashes, schema = shuffle_hash(key_halves(batch.keys), seed), schemas.tokens(id_type)
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
     return pa.record_batch([pa.array(hashes), batch.keys, tokens.cast(schema.field("tokens").type)], schema=schema)
-
-
-def _count_tokens(rows: pa.RecordBatch) -> int:
-    return int(pc.sum(pc.list_value_length(rows.column("tokens"))).as_py() or 0)
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

@@ -136,7 +136,7 @@ class TrainTask(Task):
         """A later generation has the tokenizer of the first (`tokenizer_content`)."""
         spec, training = planning.mixture.tokenizer, planning.mixture.tokenizer.train
         if planning.request.tokenizer_content:
-            first = planning.tokenizer
+            first = planning.plan.tokenizer
             eos, bos = (spec.eos, spec.bos) if first is None else (first.eos_token, first.bos_token)
             content = {"content": planning.request.tokenizer_content, "eos": eos, "bos": bos}
             planning.add(cls, "tokenizer/load", "load the tokenizer", [content])

@@ -138,14 +138,10 @@ def _records(path: str) -> Iterator[Mapping[str, Any]]:
         raise _refusal(f"{path}: expected a .jsonl or .parquet file, perhaps compressed.")
     try:
         content = b"".join(decoded(pa.OSFile, path, compression))
-        yield from _of_parquet(content) if plain.endswith(_PARQUET_ENDINGS) else _of_json(content, path)
+        is_parquet = plain.endswith(_PARQUET_ENDINGS)
+        yield from pq.read_table(pa.BufferReader(content)).to_pylist() if is_parquet else _of_json(content, path)
     except (OSError, BrokenStreamError, pa.ArrowException) as error:
         raise _refusal(f"cannot read {path}: {error}") from error
-
-
-def _of_parquet(content: bytes) -> Iterator[Mapping[str, Any]]:
-    for batch in pq.ParquetFile(pa.BufferReader(content)).iter_batches():
-        yield from batch.to_pylist()
 
 
 def _of_json(content: bytes, path: str) -> Iterator[Mapping[str, Any]]:
@@ -195,9 +191,7 @@ def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> d
     answers = [record.get(found.get("answer", "")) for record in records[:_LOOKED_AT]]
     if "choices" in found and "gold" not in found and answers and all(_is_choice(answer) for answer in answers):
         found["gold"] = found.pop("answer")
-    if "question" not in found:
-        return {}
-    return found
+    return found if "question" in found else {}
 
 
 def _is_choice(answer: Any) -> bool:

@@ -267,24 +267,19 @@ def _weighed(
     offsets: np.ndarray, members: np.ndarray, own: np.ndarray, item_of: np.ndarray, spelled: _Spelled, rules: Rules
 ) -> tuple[Postings, np.ndarray]:
     num_grams = len(offsets) - 1
-    totals = np.zeros(len(item_of), np.int64)
-    if rules.min_coverage is None:
-        ones = np.ones(num_grams, np.int64)
-        return _postings(offsets, members, own, ones, np.ones(len(item_of), np.int64)), totals
-    entries = np.repeat(np.arange(num_grams), np.diff(offsets))
-    item = item_of[members]
-    num_items = np.bincount(entries, is_first(entries, item), num_grams)  # spellings of an item are next to each other
-    idf = np.log((item_of.max(initial=0) + 2) / np.maximum(num_items, 1))
-    weights = np.maximum(np.rint(_IDF_SCALE * idf), 1).astype(np.int64)
-    np.add.at(totals, members, weights[entries])
-    words = _covered_weights(spelled, rules) / WHOLE
-    eased = np.clip((words - EXACT_WORDS) / (FULL_WORDS - EXACT_WORDS), 0, 1)
-    needs = np.maximum(np.ceil(totals * (1 - (1 - rules.min_coverage) * eased)), 1).astype(np.int64)
-    return _postings(offsets, members, own, weights, needs), totals
-
-
-def _postings(offsets: np.ndarray, members: np.ndarray, own: np.ndarray, weights: np.ndarray, needs: np.ndarray) -> Postings:
-    return input_record(Postings, (offsets.astype(np.int64), members.astype(np.int32), own, weights, needs, PASSAGE_GAP))
+    totals, weights, needs = np.zeros_like(item_of), np.ones(num_grams, np.int64), np.ones_like(item_of)
+    if rules.min_coverage is not None:
+        entries = np.repeat(np.arange(num_grams), np.diff(offsets))
+        item = item_of[members]
+        num_items = np.bincount(entries, is_first(entries, item), num_grams)  # spellings of an item are next to each other
+        idf = np.log((item_of.max(initial=0) + 2) / np.maximum(num_items, 1))
+        weights = np.maximum(np.rint(_IDF_SCALE * idf), 1).astype(np.int64)
+        np.add.at(totals, members, weights[entries])
+        words = _covered_weights(spelled, rules) / WHOLE
+        eased = np.clip((words - EXACT_WORDS) / (FULL_WORDS - EXACT_WORDS), 0, 1)
+        needs = np.maximum(np.ceil(totals * (1 - (1 - rules.min_coverage) * eased)), 1).astype(np.int64)
+    fields = (offsets.astype(np.int64), members.astype(np.int32), own, weights, needs, PASSAGE_GAP)
+    return input_record(Postings, fields), totals
 
 
 def _wholes(

@@ -78,7 +78,6 @@ def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tupl
     """The matches of n-grams that count: those of an item that has an own n-gram, or is found whole, in the document. An n-gram
     is looked at once for each document that has it, so the rows are bounded by the index."""
     offsets, members, own = index.postings.offsets, index.postings.items, index.postings.owned
-    matches = _taken(matches, _in_contaminated(matches, wholes, index))
     name = matches.documents * max(index.num_grams, 1) + matches.entries
     distinct, first, which, hits = np.unique(name, return_index=True, return_inverse=True, return_counts=True)
     last = np.zeros(len(distinct), np.int64)
@@ -94,14 +93,6 @@ def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tupl
     is_hit[rows] = True
     hit = is_hit[which]
     return Hits(matches.documents[hit], matches.starts[hit], matches.stops[hit]), found
-
-
-def _in_contaminated(matches: search.Matches, wholes: Findings, index: Index) -> np.ndarray:
-    """Which matches are in documents that have an own n-gram of some item, or a whole item: (num_matches,) bool."""
-    offsets, own = index.postings.offsets, index.postings.owned
-    before = np.concatenate([[0], np.cumsum(own)])
-    has_own = before[offsets[matches.entries + 1]] > before[offsets[matches.entries]]
-    return np.isin(matches.documents, np.concatenate([matches.documents[has_own], wholes.documents]))
 
 
 def _joined(found: Findings) -> Findings:

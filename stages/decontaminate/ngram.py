@@ -180,7 +180,7 @@ def _findings(found: _matches.Findings, index: Index, offsets: np.ndarray) -> pa
     lists = pa.array([evaluation.name for evaluation in index.sets], pa.string()).take(pa.array(index.set_of[items]))
     begins = offsets[documents]
     arrays = [documents, lists, _entries(items, index), starts - begins, stops - begins, values.astype(np.float64)]
-    return pa.RecordBatch.from_arrays([pa.array(array) for array in arrays], schema=FOUND)
+    return pa.RecordBatch.from_arrays(arrays, schema=FOUND)
 
 
 def _entries(items: np.ndarray, index: Index) -> pa.Array:

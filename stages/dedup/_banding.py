@@ -27,11 +27,6 @@ _SHOWN = tuple(tenth / 10 for tenth in range(3, 11))
 """The similarities at which the curve is printed."""
 
 
-def match_probability(similarity: float, bands: int, rows: int) -> float:
-    """The probability that two documents of a Jaccard similarity match in at least one band."""
-    return 1 - (1 - similarity**rows) ** bands
-
-
 def counting_probability(similarity: float, bands: int, rows: int, least: float) -> float:
     """The probability that two documents match in a band and have an estimated similarity of at least `least`."""
     band = _sums(np.array([1 - similarity, similarity]), rows)
@@ -78,7 +73,7 @@ def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
         f"{similarity_matched_with(0.5, bands, rows):.2f}, 5 % at {similarity_matched_with(0.05, bands, rows):.2f}, "
         f"99 % at {similarity_matched_with(0.99, bands, rows):.2f}",
         "similarity" + "".join(f"{similarity:>7.1f}" for similarity in _SHOWN),
-        "match     " + "".join(f"{match_probability(similarity, bands, rows):>7.1%}" for similarity in _SHOWN),
+        "match     " + "".join(f"{1 - (1 - similarity**rows) ** bands:>7.1%}" for similarity in _SHOWN),
     )
     if least is None:
         return lines

@@ -8,8 +8,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.columns import is_first
+from datapipe.stage.clusters import first_of_group
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import CUT_SCHEMA, source_rank
+from datapipe.stage.tables import CUT_SCHEMA, is_new, source_rank
 
 RULE = "repeated"  # the rule of drops, and of cuts where a stage cuts one unit alone
 RemovedShare = Annotated[
@@ -45,5 +47,29 @@ class Cutting(Global):
 def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray, rule: str = RULE) -> pa.RecordBatch:
     """Rows of CUT_SCHEMA: cut the bytes [start, stop) of the document with each key."""
     rules = pa.array([rule], pa.string()).take(pa.array(np.zeros(len(keys), np.int64)))
-    spans = (pa.array(np.ascontiguousarray(ends, np.int64)) for ends in (starts, stops))
-    return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *spans, rules], schema=CUT_SCHEMA)
+    return pa.RecordBatch.from_arrays([columns.key_halves(keys)[0], keys, starts, stops, rules], schema=CUT_SCHEMA)
+
+
+def cut_repeated(rows: pa.RecordBatch, second: str, keep: str, rule: str = RULE) -> pa.RecordBatch:
+    """The cuts of new documents in all rows but the first of each group of equal (hash, second);
+    with `keep` "none" in the first row of several, too. A chunk of a hot key may contain a row
+    twice: two equal rows in sequence are one row, not a copy."""
+    group_values = [columns.numbers(rows.column(name)) for name in ("hash", second)]
+    row_values = [columns.numbers(rows.column(name)) for name in ("rank", "start")]
+    firsts = first_of_group(*group_values)
+    row_number = np.cumsum(is_first(*group_values, *row_values, *columns.key_halves(rows.column("key"))))
+    repeated = row_number != row_number[firsts]  # the number is that of the row before for a repetition of it
+    if keep == "none":
+        repeated |= np.isin(firsts, firsts[repeated])
+    removed = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
+    starts, stops = _whole_characters_of(removed)
+    return cut_rows(removed.column("key"), starts, stops, rule)
+
+
+def _whole_characters_of(rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    starts = columns.numbers(rows.column("start"))
+    stops = starts + columns.numbers(rows.column("size"))
+    if "trims" not in rows.schema.names:
+        return starts, stops
+    partial = columns.numbers(rows.column("trims")).astype(np.int64)
+    return starts + partial % 16, stops - partial // 16

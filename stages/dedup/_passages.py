@@ -58,11 +58,6 @@ class Windowing:
         return 1 << 16 if self.by_bytes else 1 << 13
 
     @property
-    def most_windows(self) -> int:
-        """The most windows that select one gram."""
-        return self.length - self.gram + 1
-
-    @property
     def rules(self) -> TokenRules:
         """What is a token, as kernels take it."""
         return token_rules(self.by_bytes)
@@ -119,9 +114,8 @@ def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
         collected.append((chunks, selected, halves, repeats))
     chunks, selected, halves, repeats = (np.concatenate(part) for part in zip(*collected))
     chunks[:, 0] = parts.documents[chunks[:, 0]]
-    chunks[:, 1] = np.arange(num_chunks) - np.searchsorted(
-        chunks[:, 0], chunks[:, 0]
-    )  # numbered in the document, not in the part
+    # numbered in the document, not in the part
+    chunks[:, 1] = np.arange(num_chunks) - np.searchsorted(chunks[:, 0], chunks[:, 0])
     repeats[:, 0] = chunks[repeats[:, 0], 0]
     return [chunks, np.column_stack([chunks[selected[:, 0], :2], selected[:, 1:]]), halves, repeats]
 
@@ -132,16 +126,8 @@ def _selected_rows(
     """Rows of SELECTED_GRAMS. `rows`: (num_selected, 5) int64: document, number of the chunk, start
     byte, bytes, partial bytes."""
     documents, numbers, starts, sizes, partial = rows.T
-    arrays = [
-        pa.array(np.ascontiguousarray(halves[:, 0])),
-        pa.array(np.ascontiguousarray(halves[:, 1])),
-        pa.array(np.full(len(rows), rank)),
-        columns.keys_from(keys[documents]),
-        pa.array(starts - offsets[documents]),
-        pa.array(sizes.astype(np.uint32)),
-        pa.array(numbers.astype(np.uint32)),
-        pa.array(partial.astype(np.uint8)),
-    ]
+    ranks, row_keys = np.full(len(rows), rank), columns.keys_from(keys[documents])
+    arrays = [*halves.T, ranks, row_keys, starts - offsets[documents], sizes, numbers, partial]
     return pa.RecordBatch.from_arrays(arrays, schema=SELECTED_GRAMS)
 
 
@@ -151,12 +137,6 @@ def _passages(chunks: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: n
     text = np.empty(int(text_offsets[-1]), np.uint8)
     substring.copy_spans(starts, stops, data, text)
     chunk_keys = columns.keys_from(keys[documents])
-    arrays = [
-        pa.array(key_hash(chunk_keys)),
-        pa.array(np.full(len(chunks), rank)),
-        chunk_keys,
-        pa.array(numbers.astype(np.uint32)),
-        pa.array(starts - offsets[documents]),
-        columns.texts_from(text_offsets, text).view(pa.large_binary()),
-    ]
+    ranks, texts = np.full(len(chunks), rank), columns.texts_from(text_offsets, text).view(pa.large_binary())
+    arrays = [key_hash(chunk_keys), ranks, chunk_keys, numbers, starts - offsets[documents], texts]
     return pa.RecordBatch.from_arrays(arrays, schema=PASSAGES)

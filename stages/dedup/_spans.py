@@ -1,6 +1,6 @@
-"""The reduce functions of `dedup.substring`: cut equal spans, then compare partly equal spans window by window.
+"""The reduce functions of `dedup.substring` for partly equal spans, which are compared window by window.
 
-anchors     ->  cut_repeated       ->  cuts        all but the first of equal (hash, span)
+anchors     ->  cut_repeated       ->  cuts        all but the first of equal (hash, span) (`_cutting.py`)
             ->  candidate_spans    ->  candidates  the first of each distinct span, where a gram has several
 candidates  ->  candidate_windows  ->  windows     the windows of these spans, by 128-bit hashes of their tokens
 windows     ->  cut_repeated       ->  cuts        all but the first of equal (hash, check)
@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.columns import KEY_TYPE, full_schema, is_first
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.types import input_record
-from datapipe.stage.tables import is_new, key_hash
-from stages.dedup._cutting import cut_rows
+from datapipe.stage.tables import key_hash
 from stages.dedup._passages import Windowing
 
 CANDIDATES = full_schema(
@@ -23,47 +22,14 @@ CANDIDATES = full_schema(
 WINDOWS = full_schema(hash=pa.uint64(), check=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, start=pa.int64(), size=pa.uint32())
 
 
-def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:
-    """Where a row differs from the row before it in any of the columns: (num_rows + 1,) bool, true at both ends."""
-    return np.append(columns.is_first(*(columns.numbers(rows.column(name)) for name in names)), True)
-
-
-def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch:
-    """The cuts of new documents in all rows but the first of each group of equal (hash, second);
-    with `keep` "none" in the first row of several, too. A chunk of a hot key may contain a row
-    twice: two equal rows in sequence are one row, not a copy."""
-    new, other = _runs(rows, "hash", second), _runs(rows, "hash", second, "rank", "start")
-    high, low = columns.key_halves(rows.column("key"))
-    other[1:-1] |= (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    firsts = np.flatnonzero(new[:-1])
-    group = np.cumsum(new[:-1]) - 1
-    several = np.add.reduceat(other[:-1], firsts, dtype=np.int64) > 1 if len(firsts) else np.zeros(0, np.bool_)
-    row_number = np.cumsum(other[:-1])  # equal for a row and its repetition
-    is_first = row_number == row_number[firsts][group] if len(firsts) else np.zeros(0, np.bool_)
-    repeated = several[group] if keep == "none" else ~is_first
-    removed = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
-    starts, stops = _whole_characters_of(removed)
-    return cut_rows(removed.column("key"), starts, stops)
-
-
-def _whole_characters_of(rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    starts = columns.numbers(rows.column("start"))
-    stops = starts + columns.numbers(rows.column("size"))
-    if "trims" not in rows.schema.names:
-        return starts, stops
-    partial = columns.numbers(rows.column("trims")).astype(np.int64)
-    return starts + partial % 16, stops - partial // 16
-
-
 def candidate_spans(selected: pa.RecordBatch) -> pa.RecordBatch:
     """The first row of each distinct span, where a gram has several spans: some of their windows may be equal."""
-    first_of_gram, first_of_span = _runs(selected, "hash")[:-1], _runs(selected, "hash", "span")[:-1]
-    gram = np.cumsum(first_of_gram) - 1
+    hashes, spans = columns.numbers(selected.column("hash")), columns.numbers(selected.column("span"))
+    gram, first_of_span = np.cumsum(is_first(hashes)) - 1, is_first(hashes, spans)
     chosen = np.flatnonzero(first_of_span & (np.bincount(gram, first_of_span)[gram] > 1))
     rows = selected.take(pa.array(chosen))
-    hashes = pa.array(key_hash(rows.column("key")))
-    arrays = [hashes, *(rows.column(name) for name in ("rank", "key", "piece", "start", "size", "hash"))]
-    return pa.RecordBatch.from_arrays(arrays, schema=CANDIDATES)
+    kept = (rows.column(name) for name in ("rank", "key", "piece", "start", "size", "hash"))
+    return pa.RecordBatch.from_arrays([key_hash(rows.column("key")), *kept], schema=CANDIDATES)
 
 
 def candidate_windows(candidates: pa.RecordBatch, passages: pa.RecordBatch, windowing: Windowing) -> pa.RecordBatch:
@@ -77,7 +43,7 @@ def candidate_windows(candidates: pa.RecordBatch, passages: pa.RecordBatch, wind
     passage, begins = passage_row[spans], columns.numbers(passages.column("start"))
     starts, sizes = columns.numbers(candidates.column("start"))[spans], columns.numbers(candidates.column("size"))[spans]
     sizes = sizes.astype(np.int64)
-    room = int(np.minimum(sizes, windowing.most_windows).sum())
+    room = int(np.minimum(sizes, windowing.length - windowing.gram + 1).sum())  # the most windows that select one gram
     windows, halves = np.empty((room, 3), np.int64), np.empty((room, 2), np.uint64)
     gram_hashes = columns.numbers(candidates.column("gram"))[spans]
     gram_spans = input_record(substring.GramSpans, (passage, starts - begins[passage], sizes, gram_hashes))
@@ -87,11 +53,9 @@ def candidate_windows(candidates: pa.RecordBatch, passages: pa.RecordBatch, wind
     windows, halves = windows[:num_windows], halves[:num_windows]
     candidate = spans[windows[:, 0]]
     keys = columns.keys_from(columns.key_matrix(candidates.column("key"))[candidate])
-    ranks = pa.array(columns.numbers(candidates.column("rank"))[candidate])
+    ranks = columns.numbers(candidates.column("rank"))[candidate]
     first_bytes = windows[:, 1] + begins[passage[windows[:, 0]]]
-    hashes, checks = (pa.array(np.ascontiguousarray(half)) for half in halves.T)
-    arrays = [hashes, checks, ranks, keys, pa.array(first_bytes), pa.array(windows[:, 2].astype(np.uint32))]
-    return pa.RecordBatch.from_arrays(arrays, schema=WINDOWS)
+    return pa.RecordBatch.from_arrays([*halves.T, ranks, keys, first_bytes, windows[:, 2]], schema=WINDOWS)
 
 
 def _chunk_names(rows: pa.RecordBatch) -> np.ndarray:

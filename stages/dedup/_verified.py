@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.columns import KEY_TYPE, full_schema, is_first
 from datapipe.stage import clusters
 from datapipe.stage.tables import is_new, key_hash, new_bit
 
@@ -42,7 +42,7 @@ def matched_pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
     rays, chained = np.flatnonzero(firsts != rows), np.flatnonzero(firsts < rows - 1)
     lesser, greater = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
     lesser_keys, greater_keys = (bands.column("key").take(pa.array(ends)) for ends in (lesser, greater))
-    return pa.RecordBatch.from_arrays([pa.array(key_hash(lesser_keys)), lesser_keys, greater_keys], schema=PAIRS)
+    return pa.RecordBatch.from_arrays([key_hash(lesser_keys), lesser_keys, greater_keys], schema=PAIRS)
 
 
 def with_first(pairs: pa.RecordBatch, signatures: pa.RecordBatch, num_perm: int) -> pa.RecordBatch:
@@ -50,9 +50,8 @@ def with_first(pairs: pa.RecordBatch, signatures: pa.RecordBatch, num_perm: int)
     pairs = pairs.take(pa.array(_distinct(pairs, "key", "other")))
     known_rows = pa.array(_rows_of_same_key(pairs, signatures))
     seconds, schema = pairs.column("other"), halves_schema(num_perm)
-    arrays = [pa.array(key_hash(seconds)), seconds, pairs.column("key")]
     known = [signatures.column(name).take(known_rows) for name in schema.names[3:]]
-    return pa.RecordBatch.from_arrays([*arrays, *known], schema=schema)
+    return pa.RecordBatch.from_arrays([key_hash(seconds), seconds, pairs.column("key"), *known], schema=schema)
 
 
 def edges_of_pairs(
@@ -74,28 +73,20 @@ def edges_of_pairs(
     nodes = (ranks[chosen], *columns.key_halves(keys))
     rest = (other_ranks[chosen], *columns.key_halves(others))
     both = pa.concat_arrays([keys, others])
-    likeness = [pa.array(key_hash(both)), both, pa.array(np.tile(differing.astype(np.uint16), 2))]
-    return {
-        clusters.WIDE: clusters.both_ways(nodes, rest),
-        "likeness": pa.RecordBatch.from_arrays(likeness, schema=LIKENESS),
-    }
+    likeness = pa.RecordBatch.from_arrays([key_hash(both), both, np.tile(differing, 2)], schema=LIKENESS)
+    return {clusters.WIDE: clusters.both_ways(nodes, rest), "likeness": likeness}
 
 
 def drops_of(narrow: pa.RecordBatch, likeness: pa.RecordBatch, num_perm: int) -> pa.RecordBatch:
     """The drops of documents with a survivor, with the greatest similarity measured."""
-    narrow = _edges_of_this_run(narrow)
+    narrow = edges_of_this_run(narrow)
     best = likeness.take(pa.array(_distinct(likeness, "key")))
     differing = columns.numbers(best.column("differing"))[_rows_of_same_key(narrow, best)]
     values = np.round(1 - differing / num_perm, 4) if num_perm else np.full(len(differing), np.nan)
     return clusters.drop_rows(narrow.column("key"), narrow.column("other"), values)
 
 
-def sizes_of(narrow: pa.RecordBatch) -> pa.RecordBatch:
-    """The sizes of the clusters of survivors."""
-    return clusters.size_rows(_edges_of_this_run(narrow).column("other"))
-
-
-def _edges_of_this_run(narrow: pa.RecordBatch) -> pa.RecordBatch:
+def edges_of_this_run(narrow: pa.RecordBatch) -> pa.RecordBatch:
     """The edges from documents of this run to their survivors, each once."""
     rows = _distinct(narrow, "key")
     return narrow.take(pa.array(rows[is_new(narrow)[rows]]))
@@ -111,9 +102,7 @@ def _signed(rows: pa.RecordBatch, num_perm: int) -> np.ndarray:
 
 def _distinct(rows: pa.RecordBatch, *names: str) -> np.ndarray:
     """The first row of each run of rows that are equal in the key columns `names`; the rows are sorted."""
-    halves = [half for name in names for half in columns.key_halves(rows.column(name))]
-    firsts = clusters.first_of_group(*halves)
-    return np.flatnonzero(firsts == np.arange(len(firsts)))
+    return np.flatnonzero(is_first(*(half for name in names for half in columns.key_halves(rows.column(name)))))
 
 
 def _rows_of_same_key(rows: pa.RecordBatch, known: pa.RecordBatch) -> np.ndarray:

@@ -65,8 +65,7 @@ class Exact(KeepingOne):
         hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
         text_hashes.hash_texts(offsets, data, hashes, digests)
         ranks = survivor_ranks(self.keep, batch, self._context)
-        arrays = [pa.array(hashes), pa.array(digests), pa.array(ranks), batch.keys]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
+        rows = pa.RecordBatch.from_arrays([hashes, digests, ranks, batch.keys], schema=TEXTS)
         return {"texts": rows if compared.all() else rows.filter(pa.array(compared))}
 
     def _compared(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -74,7 +73,10 @@ class Exact(KeepingOne):
         texts = batch.texts if self.field is None else _values(batch, self.field, self._context.name)
         offsets, data = columns.text_buffers(texts)
         if self.normalize == "whitespace_case":
-            offsets, data = _squeezed(texts)
+            offsets, data = case_folding.fold_texts(offsets, data, case_folding.visible_folding())
+            out_offsets, out = np.empty(len(offsets), np.int64), np.empty(int(offsets[-1]), np.uint8)
+            text_hashes.squeeze_space(offsets, data, out_offsets, out)  # each run of white space as one space
+            offsets, data = out_offsets, out
         elif self.normalize == "url":
             offsets, data = url.normalize_urls(offsets[:-1], offsets[1:], data)
         compared = np.ones(batch.num_docs, np.bool_)
@@ -104,12 +106,3 @@ def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
             f"types: {{{field}: string}} in the source to compare its values as text"
         )
     return columns.as_large_string(column).fill_null("")
-
-
-def _squeezed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of the texts without case and invisible characters, each run of white space as one space."""
-    offsets, data = case_folding.fold_texts(*columns.text_buffers(texts), case_folding.visible_folding())
-    out_offsets = np.empty(len(offsets), np.int64)
-    out = np.empty(int(offsets[-1]), np.uint8)
-    text_hashes.squeeze_space(offsets, data, out_offsets, out)
-    return out_offsets, out

@@ -27,8 +27,8 @@ from datapipe import columns
 from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import text_units
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange, is_new
-from stages.dedup._cutting import Cutting, cut_rows
+from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange
+from stages.dedup._cutting import Cutting, cut_repeated
 
 _UNITS = full_schema(hash=pa.uint64(), digest=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, start=pa.int64(), size=pa.uint32())
 
@@ -64,18 +64,11 @@ class Lines(Cutting):
         ranks = np.full(len(keys), self._rank)
         starts = units.starts - offsets[documents]
         arrays = [units.hashes, units.digests, ranks, keys, starts, units.sizes]
-        return {"units": pa.RecordBatch.from_arrays([pa.array(values) for values in arrays], schema=_UNITS)}
+        return {"units": pa.RecordBatch.from_arrays(arrays, schema=_UNITS)}
 
     def exchanges(self) -> Sequence[Exchange]:
         group = ("hash", "digest")
         return [Exchange(name="match", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=group, old_beside=("units",))]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        rows = bucket["units"]
-        hashes, digests = columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest"))
-        is_copy = np.zeros(len(hashes) + 1, np.bool_)  # whether a row has the hash of the row before it
-        is_copy[1:-1] = (hashes[1:] == hashes[:-1]) & (digests[1:] == digests[:-1])
-        repeated = is_copy[:-1] | is_copy[1:] if self.keep == "none" else is_copy[:-1]
-        removed = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
-        starts, sizes = columns.numbers(removed.column("start")), columns.numbers(removed.column("size"))
-        return {"cuts": cut_rows(removed.column("key"), starts, starts + sizes.astype(np.int64), self.unit)}
+        return {"cuts": cut_repeated(bucket["units"], "digest", self.keep, self.unit)}

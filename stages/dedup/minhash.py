@@ -122,11 +122,10 @@ class Minhash(KeepingOne):
         bands, _ = self.banding()
         by_character = self.shingle == "char"
         hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, by_character)
-        matched = [pa.array(hashes), batch.keys.take(pa.array(documents))]
+        matched = [hashes, batch.keys.take(pa.array(documents))]
         with_rows = np.unique(documents)
         own = batch.keys.take(pa.array(with_rows))
-        ranks = survivor_ranks(self.keep, batch, self._context)[with_rows]
-        known = [pa.array(key_hash(own)), own, pa.array(ranks)]
+        known = [key_hash(own), own, survivor_ranks(self.keep, batch, self._context)[with_rows]]
         if self._num_perm:
             signature, data = pa.binary(4 * self._num_perm), np.ascontiguousarray(signed[with_rows])
             known.append(pa.Array.from_buffers(signature, len(own), [None, pa.py_buffer(data)]))
@@ -161,7 +160,8 @@ class Minhash(KeepingOne):
             case "decide":
                 return {"drops": _verified.drops_of(bucket[clusters.NARROW], bucket["likeness"], self._num_perm)}
             case _:
-                return {"sizes": _verified.sizes_of(bucket[clusters.NARROW])}
+                survivors = _verified.edges_of_this_run(bucket[clusters.NARROW]).column("other")
+                return {"sizes": clusters.size_rows(survivors)}
 
     def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
         return clusters.join_at_once(tables)

@@ -29,9 +29,9 @@ from pydantic import Field
 from datapipe.kernels.dedup import substring
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange
-from stages.dedup._cutting import Cutting, RemovedShare
+from stages.dedup._cutting import Cutting, RemovedShare, cut_repeated
 from stages.dedup._passages import PASSAGES, SELECTED_GRAMS, Windowing, emit_rows
-from stages.dedup._spans import CANDIDATES, WINDOWS, candidate_spans, candidate_windows, cut_repeated
+from stages.dedup._spans import CANDIDATES, WINDOWS, candidate_spans, candidate_windows
 
 
 class Substring(Cutting):

@@ -23,7 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field, field_validator
@@ -130,12 +130,6 @@ class Found(NamedTuple):
 
     text: str | None
     counted: tuple[str, ...] = ()
-
-
-class Engine(Protocol):
-    """Finds the main text of a page."""
-
-    def find(self, page: Page) -> Found: ...
 
 
 class Resiliparse:
@@ -310,6 +304,9 @@ class Fallback:
         return Found(other, (BY_RESILIPARSE,)) if other else Found(text or "", (BY_TRAFILATURA,))
 
 
+Engine = Resiliparse | Trafilatura | OwnEngine | Auto | Fallback
+"""Finds the main text of a page, by `find(page)`."""
+
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = {
     "auto": Auto,
     "resiliparse": Resiliparse,
@@ -326,7 +323,6 @@ def make_engine(options: EngineOptions) -> Engine:
 _UNSPACED = ((0x0E00, 0x1100, 4), (0x1780, 0x1800, 4), (0x3040, 0xA000, 2), (0xF900, 0xFB00, 2), (0x20000, 0x40000, 2))
 """Scripts without spaces between words: first character, the one behind the last, and characters of a word. Han and kana have
 1.5 to 2.5, Thai, Lao, Tibetan, Burmese and Khmer with their vowel signs 4 to 5."""
-
 
 _AVERAGE = 5
 """The least characters of a word between spaces, on average: a page of digits has fewer words than numbers."""

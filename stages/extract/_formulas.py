@@ -75,7 +75,9 @@ def _delimited(formula: Any, is_displayed: bool) -> str:
         latex = formula.getattr("alt") or ""
     else:
         formula = _within(formula)
-        latex = _authored(formula) or latex_of(formula)
+        annotation = formula.query_selector('annotation[encoding*="tex" i]')
+        authored = (annotation.text_content if annotation is not None else "").strip()
+        latex = authored or (formula.getattr("alttext") or "").strip() or latex_of(formula)
         is_displayed |= "block" in (formula.getattr("display") or "") or formula.getattr("mode") == "display"
     latex = " ".join(_COMMENT.sub(r"\1", _CDATA.sub(" ", latex)).split())
     bare = _DELIMITED.fullmatch(latex)
@@ -105,11 +107,6 @@ def _unstyled(latex: str) -> str:
             inner = latex[style.end() : style.end() + brace.start()]
             return inner.strip() if style.end() + brace.end() == len(latex) else latex
     return latex
-
-
-def _authored(math: Any) -> str:
-    annotation = math.query_selector('annotation[encoding*="tex" i]')
-    return (annotation.text_content if annotation is not None else "").strip() or (math.getattr("alttext") or "").strip()
 
 
 def _remove_previews(script: Any) -> None:

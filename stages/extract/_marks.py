@@ -36,11 +36,13 @@ def marks_of(tree: Any) -> Marks:
     marked = document.query_selector_all(_MARKED).values()
     tags = [element.tag for element in marked]
     language = root.getattr("lang") or root.getattr("xml:lang") if root is not None else None
+    robots = ",".join(element.getattr("content") or "" for element, tag in zip(marked, tags) if tag == "meta").lower()
+    directives = dict.fromkeys(" ".join(directive.split()) for directive in robots.split(",") if directive.strip())
     return Marks(
         title=_collapsed(tree.title),
         html_lang=_collapsed(language),
         license=_licenses([element for element, tag in zip(marked, tags) if tag != "meta"]),
-        robots=_robots([element for element, tag in zip(marked, tags) if tag == "meta"]),
+        robots=", ".join(directives) or None,
     )
 
 
@@ -71,11 +73,3 @@ def _license_name(address: str) -> tuple[str, bool]:
     kind, name, version, country = (part.lower() if part else "" for part in found.groups())
     short = _PUBLIC_DOMAIN.get(name, f"cc-{name}") if kind == "publicdomain" else f"cc-{name}"
     return f"{short}-{version}{'-' if country else ''}{country}", True
-
-
-def _robots(elements: list[Any]) -> str | None:
-    directives: dict[str, None] = {}
-    for element in elements:
-        for directive in (element.getattr("content") or "").lower().split(","):
-            directives.update({" ".join(directive.split()): None} if directive.strip() else {})
-    return ", ".join(directives) or None

@@ -7,7 +7,7 @@ alphabets by their compatibility forms; signs without a command stay as they are
 import re
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 _TOKENS, _UNSEEN = ("mi", "mn", "mo", "mtext", "ms"), ("annotation", "annotation-xml", "mphantom", "none", "mprescripts")
 _DEEPEST = 100  # Levels of elements below which a formula is taken as its characters
@@ -135,23 +135,17 @@ def _script(latex: str) -> str:
     return latex if len(latex) == 1 else f"{{{latex}}}"
 
 
-def _over(base: str, over: str) -> str:
+def _stacked(base: str, script: str, side: Literal["over", "under"]) -> str:
     if _LIMITS.fullmatch(base):
-        return f"{base}^{_script(over)}"
-    accent = _OVER.get(over)
-    return rf"\{accent}{{{base}}}" if accent else rf"\overset{{{over}}}{{{base}}}"
-
-
-def _under(base: str, under: str) -> str:
-    if _LIMITS.fullmatch(base):
-        return f"{base}_{_script(under)}"
-    accent = _UNDER.get(under)
-    return rf"\{accent}{{{base}}}" if accent else rf"\underset{{{under}}}{{{base}}}"
+        return f"{base}{'^' if side == 'over' else '_'}{_script(script)}"
+    accent = (_OVER if side == "over" else _UNDER).get(script)
+    return rf"\{accent}{{{base}}}" if accent else rf"\{side}set{{{script}}}{{{base}}}"
 
 
 def _both(parts: list[str]) -> str:
     base, under, over = parts
-    return f"{base}_{_script(under)}^{_script(over)}" if _LIMITS.fullmatch(base) else _over(_under(base, under), over)
+    is_limit = _LIMITS.fullmatch(base)
+    return f"{base}_{_script(under)}^{_script(over)}" if is_limit else _stacked(_stacked(base, under, "under"), over, "over")
 
 
 def _fenced(element: Any, parts: list[str]) -> str:
@@ -194,8 +188,8 @@ _FORMS: dict[str, tuple[int, Callable[[list[str]], str]]] = {
     "mfrac": (2, lambda parts: rf"\frac{{{parts[0]}}}{{{parts[1]}}}"),
     "binomial": (2, lambda parts: rf"\binom{{{parts[0]}}}{{{parts[1]}}}"),
     "mroot": (2, lambda parts: rf"\sqrt[{parts[1]}]{{{parts[0]}}}"),
-    "mover": (2, lambda parts: _over(*parts)),
-    "munder": (2, lambda parts: _under(*parts)),
+    "mover": (2, lambda parts: _stacked(parts[0], parts[1], "over")),
+    "munder": (2, lambda parts: _stacked(parts[0], parts[1], "under")),
     "munderover": (3, _both),
 }
 """The number of children of an element, and its LaTeX from theirs."""

@@ -31,28 +31,16 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
+from stages.extract import _pages
 from stages.extract._engines import COUNTED, Engine, EngineOptions, make_engine
 from stages.extract._marks import Marks
-from stages.extract._pages import (
-    ATTRIBUTES,
-    BYTES,
-    COST,
-    DEPTH,
-    LITTLE,
-    WITH_BAD_BYTES,
-    Measures,
-    PageOptions,
-    PageReader,
-    Read,
-    measured,
-)
 
 
-class Html(PageOptions, EngineOptions, Filter):
+class Html(_pages.PageOptions, EngineOptions, Filter):
     """Extracts the main text of HTML pages, and drops pages that have none or that would take a parser too long."""
 
     extracts: ClassVar[bool] = True
-    counts: ClassVar[tuple[str, ...]] = (WITH_BAD_BYTES, *COUNTED)
+    counts: ClassVar[tuple[str, ...]] = (_pages.WITH_BAD_BYTES, *COUNTED)
 
     libraries: ClassVar[tuple[str, ...]] = ("resiliparse", "webencodings", "pyarrow")
     writes = Marks._fields
@@ -83,21 +71,23 @@ class Html(PageOptions, EngineOptions, Filter):
         return make_engine(self)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        reader = PageReader(self, self._engine)
+        reader = _pages.PageReader(self, self._engine)
         offsets, data = columns.text_buffers(batch.html)
-        measures = measured(offsets, data, self.max_depth)
-        headers = _charsets_of(batch)
+        measures = _pages.measured(offsets, data, self.max_depth)
+        headers: list[str | None] = [None] * batch.num_docs
+        if "charset" in batch.record.schema.names:
+            headers = batch.record.column("charset").cast(pa.large_string()).to_pylist()
         read = [
-            reader.read(data[start:stop], headers[row], [int(measure[row]) for measure in measures])
+            reader.read(data[start:stop], headers[row] or "", [int(measure[row]) for measure in measures])
             for row, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist()))
         ]
         return self._result(read, measures)
 
-    def _result(self, read: list[Read], measures: Measures) -> FilterResult:
+    def _result(self, read: list[_pages.Read], measures: _pages.Measures) -> FilterResult:
         num_docs, rule = len(read), np.array([page.rule for page in read], np.int16)
         value = np.array([page.value for page in read], np.float64)
-        limited = {BYTES: measures.num_bytes, ATTRIBUTES: measures.attributes, COST: measures.costs, DEPTH: measures.depths}
-        limited[LITTLE] = np.array([page.share for page in read], np.float64)
+        limits = (_pages.BYTES, _pages.ATTRIBUTES, _pages.COST, _pages.DEPTH)
+        limited = dict(zip(limits, measures)) | {_pages.LITTLE: np.array([page.share for page in read], np.float64)}
         unmeasured = np.full(num_docs, np.nan)
         tried = [
             (np.where(rule == index, value, limited.get(index, unmeasured)), rule == index)
@@ -109,9 +99,3 @@ class Html(PageOptions, EngineOptions, Filter):
         texts = pa.array([page.text for page in read], pa.large_string())
         counted = {name: pa.array([int(name in page.counted) for page in read], pa.int32()) for name in self.counts}
         return FilterResult.first_failing(num_docs, tried, {"text": texts, **marks, **counted})
-
-
-def _charsets_of(batch: DocumentBatch) -> list[str]:
-    if "charset" not in batch.record.schema.names:
-        return [""] * batch.num_docs
-    return [label or "" for label in batch.record.column("charset").cast(pa.large_string()).to_pylist()]

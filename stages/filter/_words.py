@@ -8,8 +8,6 @@ from datapipe.stage.segmentation.english_words import english_words
 from datapipe.stage.segmentation.unicode_words import unicode_words
 from datapipe.stage.segmentation.words import words
 
-_BY_RULE = {"whitespace": words, "english": english_words, "unicode": unicode_words}
-
 
 def words_by(batch: DocumentBatch, rule: Literal["whitespace", "english", "unicode"]) -> Words:
-    return _BY_RULE[rule](batch)
+    return {"whitespace": words, "english": english_words, "unicode": unicode_words}[rule](batch)

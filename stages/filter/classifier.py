@@ -36,8 +36,6 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import POSITIVE
 from stages.filter._scores import Scorer
 
-_REPORT = "report.json"
-
 
 class Classifier(Filter):
     """Keeps documents by the score of trained classifiers: above a threshold, or a share of the highest."""
@@ -66,7 +64,7 @@ class Classifier(Filter):
         default="", description="With keep_share: output of an earlier run, or one of its snapshots, whose thresholds hold."
     )
     score_column: str | None = Field(
-        default=None, min_length=1, description="Name of a new column in kept documents: the score. `strata` may use it."
+        default=None, min_length=1, description="Name of a new column in kept documents: the score."
     )
     write_each: bool = Field(
         default=False, description="Write the score of each of `models` into a column of its name, with `mode: tag` too."
@@ -100,7 +98,7 @@ class Classifier(Filter):
         return (*([self.score_column] if self.score_column else []), *(self.models if self.write_each else []))
 
     def input_files(self) -> tuple[str, ...]:
-        report = [str(Path(self.threshold_from) / _REPORT)] if self.threshold_from else []
+        report = [str(Path(self.threshold_from) / "report.json")] if self.threshold_from else []
         return (*map(str, self._paths.values()), *report)
 
     def notes(self) -> tuple[str, ...]:

@@ -29,9 +29,6 @@ from datapipe.stage.documents import DocumentBatch
 
 Value = str | int | float | bool
 
-_KEEPING = ("keep", "keep_matching", "min_value", "max_value")
-_DROPPING = ("drop", "drop_matching")
-
 
 class Field(Filter):
     """Drops documents by the value of one of their fields: in a list, by a regular expression, or out of a range."""
@@ -75,9 +72,8 @@ class Field(Filter):
 
     def check_options(self) -> None:
         if not self._is_keeping and not self.drop and not self.drop_matching and self.missing != "drop":
-            raise ValueError(
-                f"no condition is given. Expected at least one of: {', '.join((*_KEEPING, *_DROPPING))}, missing: drop"
-            )
+            options = "keep, keep_matching, min_value, max_value, drop, drop_matching, missing: drop"
+            raise ValueError(f"no condition is given. Expected at least one of: {options}")
         least, most = self._limits
         given = [limit for limit in (self.min_value, self.max_value) if limit is not None]
         if len({isinstance(limit, str) for limit in given}) > 1:
@@ -183,8 +179,6 @@ class Field(Filter):
         if self._by_date:
             return _seconds_of(column)
         kind = column.type
-        if pa.types.is_boolean(kind):
-            return np.full(len(column), np.nan)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
         return columns.numbers_in(values)

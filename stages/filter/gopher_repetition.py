@@ -131,8 +131,6 @@ class GopherRepetition(ProfiledFilter):
         joined = self.profile == "datatrove"
         counts = repetition.ngram_repetition(words, joined).T
         num_chars = raw_lines(batch).totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]
-        names = [
-            *(f"top_{n}_gram" for n in repetition.TOP_SIZES),
-            *(f"duplicate_{n}_grams" for n in repetition.DUPLICATE_SIZES),
-        ]
+        names = [f"top_{n}_gram" for n in repetition.TOP_SIZES]
+        names += [f"duplicate_{n}_grams" for n in repetition.DUPLICATE_SIZES]
         return {name: count / np.maximum(num_chars, 1) for name, count in zip(names, counts, strict=True)}

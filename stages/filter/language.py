@@ -163,12 +163,10 @@ class Language(Filter):
     def _accepted(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether each label of the model is kept, and its least score; the last entry is for texts without words."""
         labels, kept = self._model.labels, self._kept(self._model.labels)
-        scores = self.min_scores
-        least = (
-            [scores.get(label, self.min_score) for label in labels]
-            if isinstance(scores, dict)
-            else [least_score(label, self.min_score) for label in labels]
-        )
+        given = self.min_scores
+        if not isinstance(given, dict):
+            given = {label: least_score(label, self.min_score) for label in labels}
+        least = [given.get(label, self.min_score) for label in labels]
         return np.array([*(label in kept for label in labels), False]), np.array([*least, self.min_score])
 
     def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:

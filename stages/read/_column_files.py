@@ -134,7 +134,8 @@ class WatchedStream:
         except BROKEN as error:
             if self.error is not None:
                 raise self.error from error
-            if isinstance(error, MemoryError) and _asked_bytes(error) < _IMPOSSIBLE_BYTES:
+            asked = re.search(r"\bof size (\d+)", str(error))
+            if isinstance(error, MemoryError) and (asked is None or int(asked[1]) < _IMPOSSIBLE_BYTES):
                 raise
             raise ValueError(on_one_line(error)) from error
 
@@ -156,11 +157,6 @@ class WatchedStream:
 
     def close(self) -> None:
         """Does nothing: the caller closes the stream that it opened."""
-
-
-def _asked_bytes(error: MemoryError) -> int:
-    size = re.search(r"\bof size (\d+)", str(error))
-    return int(size[1]) if size else 0
 
 
 def damaged(position: int, error: str) -> ReadBatch:

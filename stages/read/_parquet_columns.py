@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import as_large_string
+from datapipe.columns import as_large_string, byte_slices
 from datapipe.columns import compute as pc
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.documents import TARGET_BATCH_BYTES
@@ -50,13 +50,8 @@ def parts(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     for column in batch.columns:
         if pa.types.is_dictionary(column.type):
             sizes += _decoded_bytes(column)
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < batch.num_rows:
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + TARGET_BATCH_BYTES, "right")))
+    for start, stop in byte_slices(sizes, TARGET_BATCH_BYTES):
         yield start, batch.slice(start, stop - start)
-        start = stop
 
 
 def _decoded_bytes(column: pa.DictionaryArray) -> np.ndarray:
@@ -112,18 +107,14 @@ def _strings(column: Any, num_rows: int) -> pa.Array:
     """Ids of any type as strings, or null. An id depends on its own value alone."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
-    if isinstance(column.type, pa.UuidType):
-        return _python_strings(column)
-    column = _plain(column)
-    if _is_text(column.type):
-        return _decoded(column)
-    try:
-        return column.cast(pa.large_string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs; times of an unknown zone
-        return _python_strings(column)
-
-
-def _python_strings(column: Any) -> pa.Array:
+    if not isinstance(column.type, pa.UuidType):
+        column = _plain(column)
+        if _is_text(column.type):
+            return _decoded(column)
+        try:
+            return column.cast(pa.large_string())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs; times of an unknown zone
+            pass
     return pa.array([_python_string(value) for value in column], pa.large_string())
 
 

@@ -10,12 +10,15 @@ may hold spaces. Behind damage the next such line is searched.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import takewhile
 from typing import ClassVar
 
-from datapipe.stage import Rejected
+from datapipe.stage import InputFile, Rejected, Split
 from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Members
 from stages.read._archives.archive import PageReader
-from stages.read._archives.record import Fields, Record
+from stages.read._archives.http import Fields
+from stages.read._archives.warc_records import Record
 
 _MOST_LINE_BYTES = 16 << 10
 _HEADER = re.compile(
@@ -35,33 +38,36 @@ class Arc(PageReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".arc",)
-    cuts_plain: ClassVar[bool] = False
     beginning: ClassVar[Beginning] = _ARC
 
+    def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
+        """Ranges of stored bytes of a compressed file; any other is one split."""
+        return [Split(file=file)] if file.compression is None else super().cut(file, target_bytes)
+
     def records(self, members: Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
-        """The records of a file in their order. A file without compression has one range."""
         is_plain = members.compression is None
-        for member in members.of_range(start, stop):
-            if member.is_behind:
-                return
-            content, number, is_told = ByteStream(member.chunks), 0, False
-
-            def position(offset: int, number: int, begin: int = member.offset) -> int:
-                return begin + offset if is_plain else (begin << OFFSET_BITS) + number
-
-            while True:
-                first_skipped, num_skipped, header = _next_header(content)
-                if num_skipped and not is_told:
-                    error = f"{num_skipped:,} bytes are no record; expected a line of address, IP, date, type and length"
-                    yield Rejected(position=position(first_skipped, number), error=error, is_file_damage=True)
-                    number += 1
-                if header is None:
-                    break
-                item = _record(content, header, position(content.position - len(header[0]), number), self.max_record_bytes)
-                yield item
-                number, is_told = number + 1, isinstance(item, Rejected) and item.is_file_damage
+        for member in takewhile(lambda member: not member.is_behind, members.of_range(start, stop)):
+            position = member.offset << OFFSET_BITS
+            for item in _records_of(ByteStream(member.chunks), self.max_record_bytes):
+                yield item if is_plain else replace(item, position=position)
+                position += 1
             if member.damage:
-                yield Rejected(position=position(content.position, number), error=member.loss, is_file_damage=True)
+                yield Rejected(position=position, error=member.loss, is_file_damage=True)
+
+
+def _records_of(content: ByteStream, max_bytes: int) -> Iterator[Record | Rejected]:
+    """The records and the damage between them, with their offsets as positions. Damage behind damage is reported once."""
+    is_reported = False
+    while True:
+        first_skipped, num_skipped, header = _next_header(content)
+        if num_skipped and not is_reported:
+            error = f"{num_skipped:,} bytes are no record; expected a line of address, IP, date, type and length"
+            yield Rejected(position=first_skipped, error=error, is_file_damage=True)
+        if header is None:
+            return
+        item = _record(content, header, max_bytes)
+        yield item
+        is_reported = isinstance(item, Rejected) and item.is_file_damage
 
 
 def _next_header(content: ByteStream) -> tuple[int, int, re.Match[bytes] | None]:
@@ -77,7 +83,8 @@ def _next_header(content: ByteStream) -> tuple[int, int, re.Match[bytes] | None]
     return first, num_bytes, None
 
 
-def _record(content: ByteStream, header: re.Match[bytes], position: int, max_bytes: int) -> Record | Rejected:
+def _record(content: ByteStream, header: re.Match[bytes], max_bytes: int) -> Record | Rejected:
+    position = content.position - len(header[0])
     if not header["length"].isdigit():
         error = f"the record has the length {header['length'].decode()!r}; expected a number of bytes"
         return Rejected(position=position, error=error, excerpt=header[0], is_file_damage=True)

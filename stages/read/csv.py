@@ -207,6 +207,8 @@ class _Table:
         found = delimited.columns(np.frombuffer(rows.content, np.uint8), starts, stops, list(self.numbers.values()))
         columns = dict(zip(self.numbers, (texts_from(*column) for column in found)))
         nulls = pa.nulls(len(starts), pa.large_string())
+        ids = columns.get(self.fields.id, nulls)
+        ids = pc.if_else(pc.equal(ids, ""), nulls, ids)
         rejected = (
             Rejected(
                 position=rows.byte_offset + int(rows.starts[row]),
@@ -219,7 +221,7 @@ class _Table:
         return ReadBatch(
             positions=(starts + rows.byte_offset).astype(np.uint64),
             content=columns[self.fields.text],
-            ids=_without_empty(columns[self.fields.id]) if self.fields.id in columns else nulls,
+            ids=ids,
             extra={name: columns.get(name, nulls) for name in self.fields.keep},
             rejected=tuple(rejected),
             input_bytes=len(rows.content),
@@ -239,8 +241,3 @@ class _Table:
         errors |= _not_text(rows)
         long = np.flatnonzero(rows.stops - rows.starts > self.max_row_bytes).tolist()
         return errors | dict.fromkeys(long, too_long(self.max_row_bytes, "row"))
-
-
-def _without_empty(ids: pa.Array) -> pa.Array:
-    is_empty = pc.equal(pc.binary_length(ids), 0)
-    return pc.if_else(is_empty, pa.scalar(None, pa.large_string()), ids) if pc.any(is_empty).as_py() else ids

@@ -19,13 +19,11 @@ from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
 from datapipe.stage.field_types import json_joined, json_type, json_value, parsed_json
+from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import LineParser, with_cut_off
 
 _BATCH_DOCS, _BEHIND_ALL = 8192, (1 << 64) - 1
-_TEXT_PER_STORED_BYTE = 4
-"""Bytes of content in a stored byte: gzip and zstd compress text to about a quarter."""
-
 _BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
 """Stored bytes before a member in which another one may begin, so that the first line of the member is read."""
 
@@ -60,7 +58,7 @@ class Jsonl(ContentReader):
             return [Split(file=file)]
         if file.compression is None:
             return byte_ranges(file, target_bytes)
-        return byte_ranges(file, max(1, target_bytes // _TEXT_PER_STORED_BYTE)) if file.has_members else [Split(file=file)]
+        return byte_ranges(file, max(1, target_bytes // TEXT_PER_ARCHIVE_BYTE)) if file.has_members else [Split(file=file)]
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
         """Of a plain file the line. Of many members ranges that begin ever farther before the member of the line, since its
@@ -124,11 +122,10 @@ def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
 
 def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
     start = 0
-    for _ in range(_MOST_RECORDS):
-        if start >= min(len(content), _MOST_BYTES):
+    for line in content.split(b"\n", _MOST_RECORDS)[:_MOST_RECORDS]:
+        if start >= _MOST_BYTES:
             return
-        end = content.find(b"\n", start)
-        line, start = content[start : end if end >= 0 else None], end + 1 if end >= 0 else len(content)
+        start += len(line) + 1
         try:
             record = parsed_json(line)
         except (ValueError, RecursionError):  # the reader quarantines it

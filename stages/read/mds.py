@@ -22,6 +22,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
+from datapipe.columns import byte_slices
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
@@ -42,10 +43,6 @@ _NUMBERS = {
     **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
 _STRINGS = frozenset({"str", "str_int", "str_float", "str_decimal", "json", "bytes"})
-
-
-class _DamagedShardError(ValueError):
-    """Why a shard cannot be read any further."""
 
 
 class Mds(Reader):
@@ -71,7 +68,7 @@ class Mds(Reader):
                 yield batch
                 row += len(batch.positions) + len(batch.rejected)
             checked.check_end(stream)
-        except (BrokenStreamError, _DamagedShardError) as error:
+        except BrokenStreamError as error:
             yield damaged(row, str(error))
 
 
@@ -85,7 +82,7 @@ class _Listed:
 
 
 def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
-    """The entry of the shard in the index beside it; None without an index. Raises _DamagedShardError."""
+    """The entry of the shard in the index beside it; None without an index. Raises BrokenStreamError."""
     name = file.path.rpartition("/")[2]
     at = file.url.rindex(name)
     try:
@@ -94,20 +91,20 @@ def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
     except FileNotFoundError:
         return None
     if pointer := lfs_pointer(content):
-        raise _DamagedShardError(f"index.json beside the shard: {pointer}")
+        raise BrokenStreamError(f"index.json beside the shard: {pointer}")
     try:
         listed = _shards_of(content).get(name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _DamagedShardError(f"index.json beside the shard is damaged: {type(error).__name__}: {error}") from None
+        raise BrokenStreamError(f"index.json beside the shard is damaged: {type(error).__name__}: {error}") from None
     if listed is None:
-        raise _DamagedShardError(
+        raise BrokenStreamError(
             "index.json does not list this shard, so it is no part of the data set; remove it, or the index"
         )
     if listed.stored_bytes != file.num_bytes:
         with open_input(file.url) as stream:
             if pointer := lfs_pointer(stream.read(min(HEAD_BYTES, file.num_bytes))):
-                raise _DamagedShardError(pointer)
-        raise _DamagedShardError(f"the shard has {file.num_bytes} bytes, and index.json says {listed.stored_bytes}")
+                raise BrokenStreamError(pointer)
+        raise BrokenStreamError(f"the shard has {file.num_bytes} bytes, and index.json says {listed.stored_bytes}")
     return listed
 
 
@@ -141,16 +138,16 @@ class _Checked:
             yield chunk
 
     def check_end(self, stream: ByteStream) -> None:
-        """Reads to the end. Raises _DamagedShardError where it goes on behind its samples, or is not that of the index."""
+        """Reads to the end. Raises BrokenStreamError where it goes on behind its samples, or is not that of the index."""
         num_bytes = stream.position
         if num_behind := sum(map(len, stream.rest())):
-            raise _DamagedShardError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
+            raise BrokenStreamError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
         if self._listed is not None and num_bytes != self._listed.num_bytes:
-            raise _DamagedShardError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
+            raise BrokenStreamError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
         for name, hashed in self._hashes.items():
             said = self._listed.hashes[name] if self._listed else ""
             if hashed.hexdigest() != said.lower():
-                raise _DamagedShardError(
+                raise BrokenStreamError(
                     f"the {name} of the shard is {hashed.hexdigest()}, index.json says {said}: some documents may be damaged"
                 )
 
@@ -181,11 +178,11 @@ class _Shard:
 
     @classmethod
     def opened(cls, stream: ByteStream) -> _Shard:
-        """Raises _DamagedShardError."""
+        """Raises BrokenStreamError."""
         head = _exactly(stream, 4, "the number of its samples")
         num_samples = int.from_bytes(head, "little")
         if num_samples > _MOST_SAMPLES:
-            raise _DamagedShardError(
+            raise BrokenStreamError(
                 f"the shard says that it has {num_samples} samples; expected an MDS shard of at most {_MOST_SAMPLES}"
             )
         table = _exactly(stream, 4 * (num_samples + 1), f"the offsets of {num_samples} samples")
@@ -193,11 +190,11 @@ class _Shard:
         sizes = np.diff(offsets)
         config_bytes = int(offsets[0]) - stream.position
         if not 2 <= config_bytes <= _MOST_CONFIG_BYTES or (len(sizes) and sizes.min() < 0):
-            raise _DamagedShardError("the offsets of the shard do not ascend from behind its columns; expected an MDS shard")
+            raise BrokenStreamError("the offsets of the shard do not ascend from behind its columns; expected an MDS shard")
         return cls(columns=_columns(_exactly(stream, config_bytes, "its columns")), sizes=sizes)
 
     def wanted(self, fields: FieldNames) -> dict[str, _Column]:
-        """The needed columns that the shard has. Raises _DamagedShardError for one whose encoding is not read."""
+        """The needed columns that the shard has. Raises BrokenStreamError for one whose encoding is not read."""
         found: dict[str, _Column] = {}
         for name in dict.fromkeys((fields.text, fields.id, *fields.keep)):
             first, *rest = [name] if name in self.columns else name.split(".")
@@ -206,29 +203,17 @@ class _Shard:
                 continue
             if column.encoding not in _STRINGS and column.encoding not in _NUMBERS:
                 known = ", ".join(sorted({*_STRINGS, *_NUMBERS}))
-                raise _DamagedShardError(f"column '{first}' is encoded as {column.encoding}; expected one of {known}")
+                raise BrokenStreamError(f"column '{first}' is encoded as {column.encoding}; expected one of {known}")
             path = (*rest,) if rest or name in (fields.text, fields.id) else None
             found[name] = _Column(number=column.number, encoding=column.encoding, size=column.size, path=path)
         return found
 
-    def runs(self, max_sample_bytes: int) -> Iterator[tuple[int, int]]:
-        """Ranges of samples that are read at once; a sample above the limit is one of its own."""
-        start = 0
-        ends = np.cumsum(self.sizes)
-        while start < len(self.sizes):
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + TARGET_BATCH_BYTES, "right"))
-            large = np.flatnonzero(self.sizes[start:stop] > max_sample_bytes)
-            if len(large):
-                stop = start + int(large[0])
-            stop = min(max(stop, start + 1), start + BATCH_ROWS)
-            yield start, stop
-            start = stop
-
     def batches(self, stream: ByteStream, fields: FieldNames, max_bytes: int) -> Iterator[ReadBatch]:
-        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
+        """All documents and rejects. Raises BrokenStreamError where the shard is cut off, behind the last whole sample."""
         columns = self.wanted(fields)
-        for start, stop in self.runs(max_bytes):
+        # a sample costs enough that a batch holds at most `BATCH_ROWS`; one above the limit is a range by itself
+        costs = np.maximum(self.sizes, TARGET_BATCH_BYTES // BATCH_ROWS)
+        for start, stop in byte_slices(np.where(self.sizes > max_bytes, TARGET_BATCH_BYTES, costs), TARGET_BATCH_BYTES):
             sizes = self.sizes[start:stop]
             if sizes[0] > max_bytes:
                 error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {max_bytes}"
@@ -240,7 +225,7 @@ class _Shard:
                 batch = self._documents(content, sizes[:num_whole], columns, start, fields)
             yield batch
             if num_whole < len(sizes):
-                raise _DamagedShardError(f"the shard is cut off within sample {start + num_whole} of {len(self.sizes)}")
+                raise BrokenStreamError(f"the shard is cut off within sample {start + num_whole} of {len(self.sizes)}")
 
     def _documents(
         self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int, fields: FieldNames
@@ -296,22 +281,22 @@ def _columns(config: bytes) -> dict[str, _Column]:
             )
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _DamagedShardError(f"the columns of the shard are damaged: {type(error).__name__}: {error}") from None
+        raise BrokenStreamError(f"the columns of the shard are damaged: {type(error).__name__}: {error}") from None
     if version != 2 or len(columns) != len(names):
-        raise _DamagedShardError(
+        raise BrokenStreamError(
             f"the shard has format version {version}, columns {names}; expected version 2, each column once"
         )
     for name, column in columns.items():
         expected = np.dtype(_NUMBERS[column.encoding]).itemsize if column.encoding in _NUMBERS else column.size
         if column.size != expected or (column.size is not None and (column.size < 1 or column.encoding in _STRINGS)):
-            raise _DamagedShardError(f"column '{name}' of encoding {column.encoding} has values of {column.size} bytes each")
+            raise BrokenStreamError(f"column '{name}' of encoding {column.encoding} has values of {column.size} bytes each")
     return columns
 
 
 def _exactly(stream: ByteStream, num_bytes: int, what: str) -> bytes:
     content = stream.read(num_bytes)
     if len(content) < num_bytes:
-        raise _DamagedShardError(f"the shard is cut off: {len(content)} of {num_bytes} bytes of {what}")
+        raise BrokenStreamError(f"the shard is cut off: {len(content)} of {num_bytes} bytes of {what}")
     return content
 
 

@@ -72,7 +72,7 @@ class Webdataset(ContentReader):
                 sample.endings.add(ending)
                 if isinstance(found, Rejected):
                     batch.rejected.append(found)
-                    batch.names.forget()
+                    batch.endings_of.clear()  # behind damage, members of a sample may stand apart
                 elif key is None or found.kind != "file":
                     batch.passed_over["no_base_name" if found.kind == "file" else found.kind] += 1
                 elif ending in (*self.text, *fields.keep) or _is_json(ending):
@@ -82,10 +82,8 @@ class Webdataset(ContentReader):
                 if batch.is_full:
                     yield batch.take()
         except BrokenStreamError as error:
-            batch.add_sample(sample, self.text)
             batch.rejected.append(Rejected(position=stream.position, error=str(error), is_file_damage=True))
-        else:
-            batch.add_sample(sample, self.text)
+        batch.add_sample(sample, self.text)
         yield batch.take()
 
     def _content(self, members: TarMembers, member: Member) -> bytes | Rejected:
@@ -132,30 +130,6 @@ class _Sample:
         return not self.contents and self.damage is None and not self.num_others
 
 
-class _Names:
-    def __init__(self) -> None:
-        self._endings: dict[int, frozenset[str]] = {}
-
-    def forget(self) -> None:
-        """Behind damage, members of a sample may stand apart."""
-        self._endings.clear()
-
-    def split(self, sample: _Sample) -> str:
-        """Adds a sample. Returns that it goes on with one from before: its base name, and none of its endings, was there.
-        Another sample of the same name, as in archives that were joined, has the same endings."""
-        key, endings = xxhash.xxh3_64_intdigest((sample.key or "").encode(errors="surrogateescape")), frozenset(sample.endings)
-        before = self._endings.get(key, frozenset())
-        if before or len(self._endings) < _MOST_NAMES:
-            self._endings[key] = before | endings
-        if not before or before & endings:
-            return ""
-        return (
-            f"the members of sample '{_clean(sample.key or '')}' do not follow each other: .{_clean(min(before))} and "
-            f".{_clean(min(endings))} have others between them. Expected the members of a sample side by side, as "
-            f"`tar --sort=name` writes them"
-        )
-
-
 _Value = tuple[str | None, int]  # A kept value as text, and its first byte as JSON writes it
 
 
@@ -165,7 +139,8 @@ class _NotTextError(Exception):
 
 class _Batch:
     def __init__(self, fields: FieldNames) -> None:
-        self._fields, self.names, self._is_split = fields, _Names(), False
+        self._fields, self._is_split = fields, False
+        self.endings_of: dict[int, frozenset[str]] = {}  # by the hash of a base name
         self._clear()
 
     def _clear(self) -> None:
@@ -183,7 +158,7 @@ class _Batch:
 
     def add_sample(self, sample: _Sample, endings: tuple[str, ...]) -> None:
         """Adds the document of a sample; counts a sample without text, rejects one that cannot be read."""
-        split = self.names.split(sample) if sample.key is not None else ""
+        split = self._continues(sample.key, frozenset(sample.endings)) if sample.key is not None else ""
         if split:
             more = [] if self._is_split else [Rejected(position=sample.position, error=split, is_file_damage=True)]
             self.rejected += more
@@ -212,6 +187,21 @@ class _Batch:
         for name, value in kept.items():
             self._kept[name].append(value)
         self._num_bytes += len(content)
+
+    def _continues(self, name: str, endings: frozenset[str]) -> str:
+        """Adds a sample. Returns that it continues one from before: its base name, and none of its endings, was there.
+        Another sample of the same name, as in archives that were joined, has the same endings."""
+        key = xxhash.xxh3_64_intdigest(name.encode(errors="surrogateescape"))
+        before = self.endings_of.get(key, frozenset())
+        if before or len(self.endings_of) < _MOST_NAMES:
+            self.endings_of[key] = before | endings
+        if not before or before & endings:
+            return ""
+        return (
+            f"the members of sample '{_clean(name)}' do not follow each other: .{_clean(min(before))} and "
+            f".{_clean(min(endings))} have others between them. Expected the members of a sample side by side, as "
+            f"`tar --sort=name` writes them"
+        )
 
     def take(self) -> ReadBatch:
         """The batch of what was added since the last call."""

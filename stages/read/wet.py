@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from stages.read._archives.archive import ArchiveReader, Document
-from stages.read._archives.record import Record
+from stages.read._archives.warc_records import Record
 
 
 class Wet(ArchiveReader):

@@ -22,7 +22,6 @@ from datapipe.stage.documents import DocumentBatch
 
 _ROUNDS = 3
 
-
 Find = Callable[[np.ndarray, np.ndarray, np.ndarray], FoundSpans]
 """The spans of texts by their offsets, bytes, and rows in the batch, (num_texts,) int64."""
 

@@ -51,23 +51,12 @@ DEFAULT = Regions(("US",))
 
 def regions_of(record: pa.RecordBatch, rows: np.ndarray) -> list[tuple[Regions, int]]:
     """The regions of documents, rows of `record`, and what they are chosen by: BY_URL, BY_LANGUAGE or BY_DEFAULT."""
-    taken = {name: record.column(name).take(pa.array(rows)) for name in _COLUMNS if name in record.schema.names}
-    if not taken:
-        return [(DEFAULT, BY_DEFAULT)] * len(rows)
-    known = [_COLUMNS[name](column) for name, column in taken.items()]
-    names = [name == "url" for name in taken]
-    return [
-        _chosen(
-            tuple(value for value, is_url in zip(values, names) if value and is_url),
-            tuple(value for value, is_url in zip(values, names) if value and not is_url),
-        )
-        for values in zip(*known, strict=True)
+    nothing = [None] * len(rows)
+    known = [
+        read(record.column(name).take(pa.array(rows))) if name in record.schema.names else nothing
+        for name, read in _COLUMNS.items()
     ]
-
-
-def _top_levels(column: pa.Array) -> list[str | None]:
-    urls = _strings(column)
-    return pc.struct_field(pc.extract_regex(urls, _TOP_LEVEL), "name").to_pylist()
+    return [_chosen(url or "", tuple(filter(None, tags))) for url, *tags in zip(*known, strict=True)]
 
 
 def _strings(column: pa.Array) -> pa.Array:
@@ -83,8 +72,8 @@ def _firsts(column: pa.Array) -> list[str | None]:
     return firsts if is_list else [None] * len(column)
 
 
-_COLUMNS: dict[str, Any] = {
-    "url": _top_levels,
+_COLUMNS: dict[str, Any] = {  # the URL is the first
+    "url": lambda column: pc.struct_field(pc.extract_regex(_strings(column), _TOP_LEVEL), "name").to_pylist(),
     "html_lang": lambda column: _strings(column).to_pylist(),
     "language": lambda column: _strings(column).to_pylist(),
     "languages": _firsts,
@@ -92,9 +81,9 @@ _COLUMNS: dict[str, Any] = {
 
 
 @lru_cache(maxsize=1 << 12)
-def _chosen(top_levels: tuple[str, ...], tags: tuple[str, ...]) -> tuple[Regions, int]:
-    """The regions of top-level domains and tags of languages, and what they are chosen by."""
-    of_url = [region for name in top_levels for region in _of_domain(name.lower())]
+def _chosen(top_level: str, tags: tuple[str, ...]) -> tuple[Regions, int]:
+    """The regions of a top-level domain and of tags of languages, and what they are chosen by."""
+    of_url = list(_of_domain(top_level.lower()))
     of_tags, spoken = list[str](), list[str]()
     for tag in tags:
         country, countries = _of_tag(tag)

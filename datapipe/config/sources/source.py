@@ -163,6 +163,10 @@ class Source(Record):
         """The option that names a kept column."""
         return "keep" if column in self.keep else "license_field"
 
+    def entry(self) -> dict[str, Any]:
+        """Where the source comes from, and how it is drawn beside its weight, as manifests of shards have it."""
+        return {**self.provenance(), "strata": self.strata and self.strata.entry()}
+
     def provenance(self) -> dict[str, Any]:
         """Where the source comes from, as manifests have it."""
         synthetic = self.synthetic

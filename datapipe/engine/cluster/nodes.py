@@ -88,7 +88,7 @@ class Nodes:
         if node is None:
             return
         if node.leaves_until <= self.clock():
-            self._notices.append(f"{node} was told to end: its tasks end, or run again elsewhere")
+            self._notices.append(f"{node} got SIGTERM: its tasks end, or run again elsewhere")
         node.leaves_until = max(node.leaves_until, self.clock() + for_s)
 
     def is_leaving(self, node_id: str) -> bool:
@@ -116,7 +116,7 @@ class Nodes:
         texts = []
         for node in self._nodes.values():
             why = "it has not answered" if node.lacks is None else "; ".join(node.lacks)
-            texts.append(f"{str(node).capitalize()}: {'it was told to end' if self.is_leaving(node.node_id) else why}")
+            texts.append(f"{str(node).capitalize()}: {'it got SIGTERM' if self.is_leaving(node.node_id) else why}")
         more = [f"So do {len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
         return ". ".join([*texts[:_MOST_NAMED], *more])
 

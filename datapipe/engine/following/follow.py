@@ -119,7 +119,7 @@ class Follower:
     emit: Observer
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
-    _told: set[str] = field(default_factory=set)
+    _emitted: set[str] = field(default_factory=set)
     _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
 
@@ -153,7 +153,7 @@ class Follower:
                 generation, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")
             if news is not None:
-                self._tell(news)
+                self._emit_changes(news)
                 if self._is_enough(root, snapshot, news):
                     generation = begin_generation(root, snapshot, news.ready)
             looks += news is not None or generation is None
@@ -168,12 +168,12 @@ class Follower:
         wrong: list[str] = []
         named = frozenset(named_in(self.mixture.takedown, wrong)) - self._taken_down
         for line in wrong:
-            self._say_once(line)
+            self._emit_once(line)
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
         found = [document for document, key in keys.items() if key is not None]
         self._taken_down |= set(found)
         for document in sorted(keys.keys() - found)[:_SHOWN]:
-            self._say_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
+            self._emit_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
         if not found:
             return False
         newest, done = take_down(root, sorted(found))
@@ -188,10 +188,10 @@ class Follower:
         with suppress(OSError):
             Root(self.mixture.output).write_atomic(FOLLOWER, json.dumps({"doing": line}).encode())
 
-    def _say_once(self, line: str) -> None:
-        if line not in self._told:
+    def _emit_once(self, line: str) -> None:
+        if line not in self._emitted:
             self.say(line)
-        self._told.add(line)
+        self._emitted.add(line)
 
     def _begun(self, root: Root, snapshot: Snapshot) -> Generation | None:
         begun = begun_generation(root, snapshot)
@@ -219,18 +219,18 @@ class Follower:
         taken_down = after.num_removed - before.num_removed
         self.emit(Published(snapshot=after.fingerprint, taken_down=taken_down, is_generation=True, **more))
 
-    def _tell(self, news: News) -> None:
-        """Tells, once, of files that were read and are not as they were."""
+    def _emit_changes(self, news: News) -> None:
+        """Emits, once, which files are not as they were when they were read."""
         for names, what in ((news.changed, "changed since it was read"), (news.gone, "is gone")):
-            fresh = [name for name in names if f"{name} {what}" not in self._told]
+            fresh = [name for name in names if f"{name} {what}" not in self._emitted]
             for name in fresh[:_SHOWN]:
                 self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again")
             if len(fresh) > _SHOWN:
                 self.say(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
-            self._told |= {f"{name} {what}" for name in fresh}
+            self._emitted |= {f"{name} {what}" for name in fresh}
 
     def _is_enough(self, root: Root, snapshot: Snapshot, news: News) -> bool:
-        """Whether what is new is published now. Says what it waits for, if that has changed."""
+        """Whether the new files are published now. Emits what it waits for, if that has changed."""
         policy, still = self.mixture.publish, ""
         if news.unfinished:
             first, *others = news.unfinished

@@ -88,15 +88,6 @@ def unmarked_utf16(beginning: bytes) -> str:
     return ""
 
 
-def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes:
-    """The first `HEAD_BYTES` of the content or more, fewer of a shorter or damaged file. Raises OSError."""
-    with open_input(url) as stream:
-        try:
-            return head_of(opened_members(stream, compression, 0, 1))
-        except BrokenStreamError:
-            return b""
-
-
 def head_of(members: Members) -> bytes:
     """The first `HEAD_BYTES` of content or more, fewer of a shorter or damaged file."""
     try:

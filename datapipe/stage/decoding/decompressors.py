@@ -70,15 +70,11 @@ def dictionary_of(stored: StoredBytes) -> bytes:
     if len(head) < len(_DICTIONARY) + 4 or len(content) < min(num_bytes, _MOST_DICTIONARY_BYTES + 1):
         raise BrokenStreamError("the zstd archive is cut off: the file ends within the dictionary at its beginning")
     if content.startswith(MAGIC["zstd"]) and len(content) <= _MOST_DICTIONARY_BYTES:
-        content = _unpacked_dictionary(content)
+        try:
+            with _zstd(b"", MOST_WINDOW_BYTES).stream_reader(content) as unpacked:
+                content = unpacked.read(_MOST_DICTIONARY_BYTES + 1)
+        except Exception as error:
+            raise BrokenStreamError(f"the dictionary at the beginning of the zstd archive is damaged: {error}") from None
     if len(content) > _MOST_DICTIONARY_BYTES:
         raise BrokenStreamError(f"the file begins with a dictionary of more than {_MOST_DICTIONARY_BYTES:,} bytes")
     return content
-
-
-def _unpacked_dictionary(content: bytes) -> bytes:
-    try:
-        with _zstd(b"", MOST_WINDOW_BYTES).stream_reader(content) as unpacked:
-            return unpacked.read(_MOST_DICTIONARY_BYTES + 1)
-    except Exception as error:
-        raise BrokenStreamError(f"the dictionary at the beginning of the zstd archive is damaged: {error}") from None

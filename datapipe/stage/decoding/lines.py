@@ -26,7 +26,7 @@ import numpy as np
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.kernels.read.json_values import FlatValues
-from datapipe.stage.decoding.content import as_utf8, beginning, decoded, head_of, is_wide
+from datapipe.stage.decoding.content import as_utf8, decoded, head_of, is_wide
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
 from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError, check_format, is_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Members, opened_members
@@ -35,7 +35,6 @@ from datapipe.stage.reader import OFFSET_BITS, InputFile, OpenInput, Rejected, S
 
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
-_SMALL_BYTES = 4096
 _BLOCK_MEMBERS = 1 << 16  # the most members in which lines of a block begin
 
 
@@ -121,12 +120,16 @@ def _lines_of_members(
 
 def _is_one_text(head: bytes) -> bool:
     """Whether content that begins like this must be read whole: UTF-16, UTF-32, and JSON that is not written as lines."""
-    return is_wide(head) or is_json_text(head.removeprefix(BOM))
+    return is_wide(head) or _JSON_TEXT.match(head.removeprefix(BOM)) is not None
 
 
 def is_one_text(file: InputFile, open_input: OpenInput) -> bool:
     """Whether a file must be read whole: UTF-16, UTF-32, and JSON that is not written as lines. Raises OSError."""
-    return _is_one_text(beginning(open_input, file.url, file.compression))
+    with open_input(file.url) as stream:
+        try:
+            return _is_one_text(head_of(opened_members(stream, file.compression, 0, 1)))
+        except BrokenStreamError:
+            return False
 
 
 def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:
@@ -158,8 +161,8 @@ class _Lines:
         self.byte_offset = self.next_position = 0
         self.members: list[tuple[int, int]] = []
         self.member: tuple[int, int] | None = None
-        self.whole: list[bytes | bytearray] = []
-        self.tail: list[bytes | bytearray] = []
+        self.whole: list[bytes] = []
+        self.tail: list[bytes] = []
         self.whole_bytes = self.tail_bytes = 0
         self.skipping = False
 
@@ -190,11 +193,11 @@ class _Lines:
             self.member = None
         if end > begin:
             self.whole += self.tail
-            _append(self.whole, chunk[begin:end])
+            self.whole.append(chunk[begin:end])
             self.whole_bytes += self.tail_bytes + end - begin
             self.tail, self.tail_bytes, begin = [], 0, end
         if begin < len(chunk):
-            _append(self.tail, chunk[begin:])
+            self.tail.append(chunk[begin:])
             self.tail_bytes += len(chunk) - begin
 
     def take(self, last: bool = False) -> Iterator[Block]:
@@ -222,16 +225,6 @@ class _Lines:
         """Skips up to the next newline, from a position on; None for the present one."""
         self.byte_offset = self.byte_offset if position is None else position
         self.tail, self.tail_bytes, self.members, self.member, self.skipping = [], 0, [], None, True
-
-
-def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Appends a chunk; small ones, of which there may be one for each byte, are joined."""
-    if len(chunk) >= _SMALL_BYTES:
-        chunks.append(chunk)
-    elif chunks and isinstance(chunks[-1], bytearray):
-        chunks[-1] += chunk
-    else:
-        chunks.append(bytearray(chunk))
 
 
 def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -283,26 +276,20 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 
 def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
     """Whether a plain file is an archive, which only the range at its beginning reports."""
-    if offset == 0:
-        check_format(content, None)
-        return False
-    if is_text(content):
+    if offset and is_text(content):
         return False
     try:
-        check_format(stored.header(0, HEAD_BYTES), None)
+        check_format(stored.header(0, HEAD_BYTES) if offset else content, None)
     except BrokenStreamError:
+        if offset == 0:
+            raise
         return True
     return False
 
 
-_BEGINNING = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*(?:[{\]]|\Z)|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")
-"""An array that is empty, begins with an object, or is cut off before one; an object with nothing else on its first line, which
-no JSON line has."""
-
-
-def is_json_text(beginning: bytes) -> bool:
-    """Whether content begins as JSON that is no JSON lines."""
-    return _BEGINNING.match(beginning) is not None
+_JSON_TEXT = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*(?:[{\]]|\Z)|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")
+"""JSON that is no JSON lines: an array that is empty, begins with an object, or is cut off before one; an object with nothing
+else on its first line."""
 
 
 def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterator[tuple[int, bytes]]:
@@ -310,7 +297,7 @@ def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterato
     must be read whole, and BrokenStreamError, behind all content, for a file that ends within an array or an object."""
     flat: FlatValues | None = None
     for number, (offset, chunk) in enumerate(content):
-        if number == 0 and split.start == 0 and is_json_text(chunk):
+        if number == 0 and split.start == 0 and _JSON_TEXT.match(chunk):
             if split.stop is not None:
                 raise UnsplittableInputError("the file is one JSON text and not JSON lines, so no line of it can be found")
             flat = FlatValues()

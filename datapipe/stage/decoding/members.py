@@ -51,6 +51,7 @@ _TRIAL_BYTES = {"gzip": 64 << 10, "zstd": 192 << 10, "lz4": 5 << 20}
 """The most stored bytes from which a search decompresses the beginning of a member. The largest first block of Zstandard has
 128 KiB, that of LZ4 4 MiB, and nothing of a block is known before all of it is read."""
 
+_TOO_LARGE = "asks for more than 256 MiB of memory; expected what `xz -9` writes: repack it"
 _TRIAL_STEP_BYTES = 1 << 10
 _SCAN_BYTES = 1 << 20
 _SKIPPABLE_BYTES = 8
@@ -154,7 +155,8 @@ class Member:
             except MemoryError:
                 raise
             except Exception as error:  # each library has other errors
-                self.damage = f"the {self._name} {_problem(error)}"
+                is_too_large = "Memory usage limit exceeded" in str(error)  # a dictionary beyond the limit of xz
+                self.damage = f"the {self._name} {_TOO_LARGE if is_too_large else f'is damaged: {error}'}"
                 if rest := self._rest(fed, num_bytes):
                     yield rest
                 return
@@ -183,12 +185,6 @@ class Member:
         return f"{self._members.compression} member that begins at byte {self.offset:,}"
 
 
-def _problem(error: Exception) -> str:
-    if "Memory usage limit exceeded" in str(error):  # as liblzma calls a dictionary beyond the limit
-        return "asks for more than 256 MiB of memory; expected what `xz -9` writes: repack it"
-    return f"is damaged: {error}"
-
-
 class Members:
     """The members of a file, of which one is read at a time, from the first frame that has content on."""
 
@@ -205,10 +201,9 @@ class Members:
         """The members that begin in [start, stop), and those behind it; nothing if none begins in the range. Raises
         UnsplittableInputError where the next range would begin where no member does."""
         offset = 0 if start == 0 else self.find(max(start, self.first + 1), stop)
-        return iter(()) if offset is None else self._from(offset, stop)
-
-    def _from(self, start: int, stop: int | None) -> Iterator[Member]:
-        offset, is_behind = start, False
+        if offset is None:
+            return
+        is_behind = False
         while offset is not None and (offset := self._behind_padding(offset)) < self.stored.num_bytes:
             if stop is not None and not is_behind and offset >= stop and offset != self.first and self._begins_at(offset):
                 self._check_border(stop, offset)

@@ -10,7 +10,6 @@ from datapipe.stage.models.linear import MAGIC, LinearModel, read_file
 POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
 """Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
 
-
 Classifier = LinearModel | fasttext.CompiledModel
 """A model that scores texts: `labels` are the names of the classes, one name where it predicts a number. Of the `kind`
 "classes" scores are probabilities from 0 to 1; of the kind "number" a score is the predicted number."""

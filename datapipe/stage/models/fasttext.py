@@ -23,15 +23,8 @@ from datapipe.kernels.learned import fasttext as features
 from datapipe.kernels.learned import fasttext_labels as kernels
 from datapipe.kernels.learned.fasttext_labels import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
-from datapipe.stage.models.fasttext_file import (
-    NO_COUNT,
-    SOFTMAX,
-    TREE,
-    Dictionary,
-    Matrix,
-    ModelFile,
-    read_model,
-)
+from datapipe.stage.models import fasttext_file
+from datapipe.stage.models.fasttext_file import Dictionary, Matrix, ModelFile
 
 MAX_DENSE_BYTES = 64 << 20
 
@@ -41,7 +34,7 @@ _END_OF_LINE = b"</s>"
 
 def open_model(path: Path) -> CompiledModel:
     """Opens the model in a file. Raises UserError."""
-    file = read_model(path)
+    file = fasttext_file.read_model(path)
     problem = _beyond_kernels(file)
     if problem:
         raise UserError(
@@ -126,9 +119,9 @@ class CompiledModel:
 def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
     norms = file.output.norms if len(file.output.codes) else np.ones(len(file.labels), np.float32)
     rows = file.output.directions()
-    if file.options.loss == TREE:
+    if file.options.loss == fasttext_file.TREE:
         return input_record(kernels.TreeLayer, (rows, norms, *_huffman(file.dictionary.counts.tolist())))
-    kind = kernels.SOFTMAX if file.options.loss == SOFTMAX else kernels.SIGMOID
+    kind = kernels.SOFTMAX if file.options.loss == fasttext_file.SOFTMAX else kernels.SIGMOID
     return input_record(kernels.FlatLayer, (np.ascontiguousarray(rows.T), norms, kind, _sigmoids()))
 
 
@@ -165,7 +158,7 @@ def _huffman(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Left and right child of every node of fastText's Huffman tree over labels; -1 for the labels. The two nodes with the
     lowest counts are joined until one remains. fastText takes labels from the last on, as if sorted."""
     num_labels = len(counts)
-    totals = counts + [NO_COUNT] * (num_labels - 1)
+    totals = counts + [fasttext_file.NO_COUNT] * (num_labels - 1)
     children = np.full((2, 2 * num_labels - 1), -1, np.int32)
     leaf, inner = num_labels - 1, num_labels
     for node in range(num_labels, 2 * num_labels - 1):

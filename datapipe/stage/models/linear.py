@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from datapipe.columns import byte_slices
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.case_folding import fold_texts, visible_folding
 from datapipe.kernels.dedup.substring import copy_spans
@@ -148,12 +149,8 @@ def _refusal(path: Path, why: str) -> UserError:
 
 def folded_slices(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Texts in the form that features are counted in, in slices: their numbers, offsets (num_docs + 1,) int64, and bytes."""
-    ends, first = np.cumsum(stops - starts), 0
-    while first < len(starts):
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + SLICE_BYTES, "right")), first + 1)
+    for first, last in byte_slices(stops - starts, SLICE_BYTES):
         yield slice(first, last), *fold_texts(*_contiguous(starts[first:last], stops[first:last], data), visible_folding())
-        first = last
 
 
 def _contiguous(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -34,10 +34,6 @@ class Entries:
     stops: np.ndarray
     data: np.ndarray
 
-    def texts(self) -> Iterator[bytes]:
-        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
-            yield self.data[start:stop].tobytes()
-
 
 def read_entries(option: str, given: Sequence[str], files: Sequence[Path]) -> list[Entries]:
     """The entries of an option and of its files, one `Entries` each. Raises UserError for a file that cannot be read."""
@@ -112,7 +108,8 @@ def _words(lists: Sequence[Entries]) -> Iterator[bytes]:
                 f"filter.url: {entries.origin} has {len(entries.starts):,} entries, too many for a list of words. Expected "
                 f"at most {_MOST_WORD_BYTES:,} bytes; hosts belong in `domains`, whole URLs in `urls`."
             )
-        for entry in entries.texts():
+        for start, stop in zip(entries.starts.tolist(), entries.stops.tolist()):
+            entry = entries.data[start:stop].tobytes()
             words = url_lists.words_in(entry)
             if not words:
                 raise UserError(

@@ -44,7 +44,5 @@ class ProfiledFilter(Filter):
                 raise ValueError(str(error)) from error
             own = {name: value for name, value in settings.items() if name in cls.model_fields}
             base = {**base, **implied, **own, "profile": profile}
-        options = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
-        }  # lists of YAML as tuples
-        return {**base, **options}
+        # lists of YAML as tuples
+        return base | {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

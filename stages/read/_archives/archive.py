@@ -17,26 +17,14 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UserError
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import (
-    EXCERPT_BYTES,
-    HAVE_MEMBERS,
-    Beginning,
-    BrokenStreamError,
-    Members,
-    byte_ranges,
-    opened_members,
-)
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split, decoding
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._archives.http import BodyError, Response, charset, decoded_body, media_type, parse_response
-from stages.read._archives.record import Fields, Record
-from stages.read._archives.warc_records import WARC, warc_records
+from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE
+from stages.read._archives.http import BodyError, Fields, charset, decoded_body, media_type, parse_response
+from stages.read._archives.warc_records import WARC, Record, warc_records
 from stages.read._content_reader import ContentReader
 
 _BATCH_RECORDS = 4096
-_TEXT_PER_STORED_BYTE = 4
-"""Bytes of content in a stored byte of a compressed archive; of Common Crawl four to five."""
-
 _HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date"}
 """Headers of records by the names that sources use for them. Any other name is that of a header itself."""
 
@@ -66,13 +54,10 @@ class ArchiveReader(ContentReader):
         default=64 << 20, ge=1, description="Most bytes of a record, and of its page once inflated; more is quarantined."
     )
 
-    cuts_plain: ClassVar[bool] = True
-    """Whether a file without compression is cut into ranges."""
-
-    beginning: ClassVar[Beginning] = WARC
+    beginning: ClassVar[decoding.Beginning] = WARC
     """How a member begins that a search finds."""
 
-    def records(self, members: Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
+    def records(self, members: decoding.Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
         """The records that begin in a byte range; see `warc_records`."""
         return warc_records(members, self.max_record_bytes, start, stop)
 
@@ -82,7 +67,7 @@ class ArchiveReader(ContentReader):
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
         """The file as it is. Raises UserError for a compression whose members cannot be found."""
-        if file.compression not in (None, *HAVE_MEMBERS):
+        if file.compression not in (None, *decoding.HAVE_MEMBERS):
             raise UserError(
                 f"{file.url}: records of a {file.compression} file cannot be found by their position. Expected a web archive "
                 f"ending in .gz, .zst or .lz4, or without compression: repack it"
@@ -91,24 +76,22 @@ class ArchiveReader(ContentReader):
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Ranges of stored bytes; a record belongs to the range that holds the first byte of its member."""
-        if file.compression is None and not self.cuts_plain:
-            return [Split(file=file)]
-        range_bytes = max(1, target_bytes // (_TEXT_PER_STORED_BYTE if file.compression else 1))
-        return byte_ranges(file, range_bytes)
+        range_bytes = max(1, target_bytes // (TEXT_PER_ARCHIVE_BYTE if file.compression else 1))
+        return decoding.byte_ranges(file, range_bytes)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         batch = _Batch(fields, self.gives == "html")
         with open_input(split.file.url) as stream:
             try:
                 limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
-                members = opened_members(stream, split.file.compression, split.start, split.stop, **limits)
+                members = decoding.opened_members(stream, split.file.compression, split.start, split.stop, **limits)
                 for record in self.records(members, split.start, split.stop):
                     batch.add(record if isinstance(record, Rejected) else self.document(record))
                     if isinstance(record, Record) and record.has_short_length:
                         batch.add("short_length")
                     if batch.is_full:
                         yield batch.take()
-            except BrokenStreamError as error:
+            except decoding.BrokenStreamError as error:
                 if split.start == 0:  # the other ranges of the file need not report it again
                     batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
         yield batch.take()
@@ -167,7 +150,7 @@ class _Batch:
             document.content.decode()
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a record of UTF-8 text"
-            excerpt = document.content[:EXCERPT_BYTES]
+            excerpt = document.content[: decoding.EXCERPT_BYTES]
             self._rejected.append(Rejected(position=document.record.position, error=message, excerpt=excerpt))
             return False
         return True
@@ -205,9 +188,12 @@ class PageReader(ArchiveReader):
         passed_over = _passed_over(mime, self.mime) or (None if response.status in self.status else "other_status")
         if passed_over is not None:
             return passed_over
-        body = self._body(record, response)
-        if isinstance(body, Rejected):
-            return body
+        is_cut_off = record.headers.get("WARC-Truncated") is not None
+        try:
+            body = decoded_body(response, self.max_record_bytes, is_cut_off)
+        except BodyError as error:
+            excerpt = response.body[: decoding.EXCERPT_BYTES]
+            return Rejected(position=record.position, error=str(error), excerpt=excerpt)
         columns = {"mime": mime, "status": response.status, "charset": charset(content_type)}
         return Document(record, body, columns, response.headers)
 
@@ -217,16 +203,9 @@ class PageReader(ArchiveReader):
         mime = media_type(content_type)
         if mime == "application/http":
             error = "the record has no HTTP status line; expected a block that begins with HTTP/"
-            return Rejected(position=record.position, error=error, excerpt=record.body[:EXCERPT_BYTES])
+            return Rejected(position=record.position, error=error, excerpt=record.body[: decoding.EXCERPT_BYTES])
         columns = {"mime": mime, "status": None, "charset": charset(content_type)}
         return _passed_over(mime, self.mime) or Document(record, record.body, columns)
-
-    def _body(self, record: Record, response: Response) -> bytes | Rejected:
-        """The body of a response; the beginning of one that the crawler has cut off."""
-        try:
-            return decoded_body(response, self.max_record_bytes, record.headers.get("WARC-Truncated") is not None)
-        except BodyError as error:
-            return Rejected(position=record.position, error=str(error), excerpt=response.body[:EXCERPT_BYTES])
 
 
 def _passed_over(mime: str | None, wanted: Collection[str]) -> str | None:

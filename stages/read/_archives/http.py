@@ -16,7 +16,6 @@ from functools import partial
 
 from datapipe.errors import DatapipeError
 from datapipe.stage.decoding import MAGIC, decompressors
-from stages.read._archives.record import Fields
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _USUAL_HEAD_END = b"\r\n\r\n"
@@ -33,6 +32,19 @@ _PLAIN_HEAD_BYTES = 1 << 10
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _MOST_ANNOUNCEMENTS, _MOST_CODINGS = 4, 6
 _ZSTD_WINDOW_BYTES = 8 << 20  # RFC 9659: the largest window of Zstandard as a content coding
+
+
+class Fields:
+    """Headers as bytes by their names in lower case, found without regard to case and decoded when they are asked for."""
+
+    __slots__ = ("_encoding", "_fields")
+
+    def __init__(self, fields: dict[bytes, bytes], encoding: str = "utf-8") -> None:
+        self._fields, self._encoding = fields, encoding
+
+    def get(self, name: str, /) -> str | None:
+        value = self._fields.get(name.lower().encode())
+        return None if value is None else value.decode(self._encoding, "replace").strip()
 
 
 class BodyError(DatapipeError):

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected
 from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Member, Members, StoredBytes
-from stages.read._archives.record import Fields, Record
+from stages.read._archives.http import Fields
 
 WARC = Beginning(lambda content: content.startswith(b"WARC/"), 5)
 
@@ -45,6 +45,17 @@ _MISSED = re.compile(rb"(?P<missed>[^\r\n].{0,7}?)(?:\r?\n){2,}(?:WARC/|\Z)", re
 """The end of a body behind a length that is up to 8 bytes short."""
 _MISSED_BYTES = 32
 _EXPECTED = "expected a record that begins with WARC/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a kind as WARC names it. `has_short_length`: whether its head declares fewer bytes than `body` has."""
+
+    position: int
+    kind: str
+    headers: Fields
+    body: bytes
+    has_short_length: bool = False
 
 
 def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:

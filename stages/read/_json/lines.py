@@ -262,15 +262,11 @@ def _copied(content: bytes | memoryview, starts: np.ndarray, stops: np.ndarray) 
 def _in_words(error: str) -> str:
     if changed := _CHANGED.search(error):
         path, expected, actual = changed.groups()
-        return f"field '{_dotted(path)}' is of type {actual}; expected {expected}"
+        return f"field '{path.replace('/', '.')}' is of type {actual}; expected {expected}"
     if twice := _TWICE.search(error):
-        return f"field '{_dotted(twice[1])}' occurs twice in one object"
+        return f"field '{twice[1].replace('/', '.')}' occurs twice in one object"
     message = _ROW.sub("", error).removeprefix("JSON parse error: ").rstrip(".")
     return f"not valid JSON: {_PLAINER.get(message, message)}"
-
-
-def _dotted(path: str) -> str:
-    return path.replace("/", ".")
 
 
 class NamedField:

@@ -42,7 +42,11 @@ def kept_columns(
     wider: dict[str, pa.DataType] = {}
     for name, (texts, firsts) in values.items():
         declared, kind = fields.declared.get(name), fields.types.get(name)
-        columns[name] = json_texts(texts, firsts) if declared == "json" else texts
+        columns[name] = texts
+        if declared == "json":
+            strings = texts_from(*quoted(*text_buffers(texts.fill_null(""))))
+            as_written = pc.if_else(pa.array(firsts == STRING), strings, texts)
+            columns[name] = pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), as_written)
         if kind is not None and declared is None:
             columns[name], found = typed(texts, firsts, kind)
             wider |= {} if found is None else {name: found}
@@ -70,13 +74,6 @@ def typed(texts: pa.Array, firsts: np.ndarray, kind: pa.DataType) -> Typed:
     else:
         column, found = (texts, pa.large_string()) if present[0] == _STRING else (pc.equal(texts, "true"), pa.bool_())
     return (column, None) if holds(kind, found) else _wider(texts, found)
-
-
-def json_texts(texts: pa.Array, firsts: np.ndarray) -> pa.Array:
-    """The values as JSON text, (num_values,) `arrow.json`."""
-    strings = texts_from(*quoted(*text_buffers(texts.fill_null(""))))
-    written_as = pc.if_else(pa.array(firsts == STRING), strings, texts)
-    return pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), written_as)
 
 
 def _wider(texts: pa.Array, found: pa.DataType) -> Typed:
@@ -117,7 +114,8 @@ def _by_arrow(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
     """The values by Arrow's parser; None where it refuses one, or would round a number."""
     if "double" in str(kind) and pc.any(pc.match_substring_regex(texts, _LONG)).as_py():
         return None
-    lines = pc.binary_join_element_wise(_text('{"":'), texts.fill_null("null"), _text("}\n"), _text(""))
+    before, after, joint = (pa.scalar(text, pa.large_string()) for text in ('{"":', "}\n", ""))
+    lines = pc.binary_join_element_wise(before, texts.fill_null("null"), after, joint)
     offsets, data = text_buffers(lines)
     content = data[int(offsets[0]) : int(offsets[-1])]
     reading = pj.ReadOptions(use_threads=False, block_size=len(content) + 1024)
@@ -127,10 +125,6 @@ def _by_arrow(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
     except pa.ArrowInvalid:
         return None
     return contiguous(table.column(0)) if table.num_rows == len(texts) else None
-
-
-def _text(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
 
 
 def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:

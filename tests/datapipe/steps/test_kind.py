@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from datapipe.errors import UserError
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
@@ -26,7 +25,7 @@ from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.rank import NarrowTask, RankTask
 from datapipe.steps.read_batches import InputSplit
 from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
-from datapipe.steps.splits import MAX_GROUP_FILES, check_hashes, file_hash, group_splits
+from datapipe.steps.splits import MAX_GROUP_FILES, file_hash, group_splits
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.steps.write import documents_by_part, weight
@@ -50,12 +49,6 @@ def _corpus(num_files: int, seed: int = 1) -> list[tuple[InputFile, Reader]]:
 def test_file_hash_is_pinned_and_tells_source_and_path_apart() -> None:
     assert file_hash("web", "a/b.jsonl") == 0xAC307B25718BF54D
     assert len({file_hash("a", "b"), file_hash("b", "a"), file_hash("ab", ""), file_hash("", "ab")}) == 4
-
-
-def test_check_hashes_one_hash_twice_is_refused_and_equal_paths_of_two_sources_are_not() -> None:
-    check_hashes({"a": ["x", "y"], "b": ["x", "y"]})
-    with pytest.raises(UserError):
-        check_hashes({"a": ["b\0c"], "a\0b": ["c"]})
 
 
 def test_group_splits_every_file_is_in_one_group_in_path_order() -> None:

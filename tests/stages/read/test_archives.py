@@ -15,8 +15,7 @@ from datapipe.errors import UserError
 from datapipe.stage import FieldNames, InputFile, Rejected, Split
 from datapipe.stage.decoding import opened_members
 from datapipe.storage.root import open_input
-from stages.read._archives.record import Record
-from stages.read._archives.warc_records import WARC, regular_records, warc_records
+from stages.read._archives.warc_records import WARC, Record, regular_records, warc_records
 from stages.read.arc import Arc
 from stages.read.warc import Warc
 from stages.read.wet import Wet

@@ -275,7 +275,7 @@ def test_nodes_that_get_no_tasks_are_told_each_with_its_reason(nodes):
     nodes.answers("c")
     nodes.shows("abc", drained="c")
     why = nodes.why_none().split(". ")
-    reasons = ("its disk is full: /tmp; it does not see /out", "it has not answered", "it was told to end")
+    reasons = ("its disk is full: /tmp; it does not see /out", "it has not answered", "it got SIGTERM")
     assert [(line.split()[2][0], line.endswith(reason)) for line, reason in zip(why, reasons, strict=True)] == [
         ("a", True),
         ("b", True),

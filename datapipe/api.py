@@ -196,7 +196,7 @@ def _observer(progress: bool, state: RunState) -> Observer:
     if not progress:
         return _log_event
     from datapipe.engine.watching.terminal import Terminal
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     return Terminal(wide_console(), state).observe
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from datapipe.errors import DatapipeError
 from datapipe.machine.activity import doing, work_clock
+from datapipe.quantities import rate_mb_per_s
 from datapipe.token_counts import Sums
 
 MAX_QUARANTINE_REASONS = 20
@@ -78,6 +79,11 @@ class Work(Sums):
     bytes: int = 0  # of the input: of text, or of rows where rows are moved
     documents: int = 0  # in the input; 0 for work on rows
 
+    @property
+    def mb_per_s(self) -> float | None:
+        rate = rate_mb_per_s(self.bytes, self.seconds)
+        return None if rate is None else round(rate, 3)
+
 
 @dataclass(slots=True)
 class Packing(Sums):
@@ -95,6 +101,11 @@ class Packing(Sums):
     dropped_documents: int = 0
     # of these, documents that fit into a row and are split to keep `pack.max_padding`
     split_for_padding: int = 0
+
+    @property
+    def padding_share(self) -> float:
+        whole = self.tokens + self.padding_tokens
+        return round(self.padding_tokens / whole, 9) if whole else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

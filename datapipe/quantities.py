@@ -22,6 +22,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def rough_duration(seconds: float) -> str:
+    """A time with one unit: "20 seconds", "3 hours"."""
+    units = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+    unit, length = next(((unit, length) for unit, length in units if seconds >= 1.5 * length), units[-1])
+    return counted(max(1, round(seconds / length)), unit)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -149,11 +149,8 @@ class _Measuring:
         }
 
     def _sample(self, budget_bytes: int) -> Sample:
-        mixture = self.request.mixture
-        source = mixture.sources[self.name]
-        planned = self.request.sources[self.name]
-        fields = planned.field_names(source)
-        return choose_sample(planned, fields, budget_bytes, mixture.seed)
+        mixture, planned = self.request.mixture, self.request.sources[self.name]
+        return choose_sample(planned, planned.field_names(mixture.sources[self.name]), budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:
         """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""
@@ -161,7 +158,9 @@ class _Measuring:
         planned = replace(self.request.sources[self.name], groups=tuple(sample.limits))
         request = replace(self.request, sources={self.name: planned})
         committed = {record.fingerprint: record for record in self.trained}
-        self._copy_trained(number - 1, root)
+        for path in (output.path for record in self.trained for output in record.of("tokenizer")):
+            Path(root.path(path)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.folder / str(number - 1) / path, root.path(path))
         plan = compile_plan(request, committed.get)
         while tasks := plan.pending():
             for task in tasks:
@@ -171,12 +170,6 @@ class _Measuring:
         self.trained = tuple(record for step in plan.steps if step.kind in ("sample", "train") for record in step.records)
         self._clear(number - 1)
         return plan
-
-    def _copy_trained(self, number: int, root: Root) -> None:
-        for path in [output.path for record in self.trained for output in record.of("tokenizer")]:
-            target = Path(root.path(path))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self.folder / str(number) / path, target)
 
     def _clear(self, number: int) -> None:
         sizes = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.folder) for name in names]

@@ -25,7 +25,12 @@ def bench_loader(
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at
-    waits = _train(loader, step_s, steps, compute)
+    waits: list[float] = []
+    asked_at = time.perf_counter()
+    for _ in islice(loader, steps):
+        waits.append(time.perf_counter() - asked_at)
+        compute(step_s)
+        asked_at = time.perf_counter()
     if not waits:
         raise UserError("the split holds fewer sequences than a global batch has rows. Give a smaller batch size.")
     stats = loader.stats()
@@ -53,13 +58,3 @@ def bench_loader(
         "host_memory_bytes": stats.host_bytes,
         "host_memory": stats.memory,
     }
-
-
-def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
-    waits: list[float] = []
-    asked_at = time.perf_counter()
-    for _ in islice(loader, steps):
-        waits.append(time.perf_counter() - asked_at)
-        compute(step_s)
-        asked_at = time.perf_counter()
-    return waits

@@ -5,10 +5,9 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.quantities import counted, size
+from datapipe.quantities import counted, rough_duration, size
 from datapipe.report.cells import Cell, Share, Table
 from datapipe.report.layout import NumberTable, print_text
-from datapipe.report.terminal import number_table
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
@@ -49,7 +48,7 @@ def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
     ]
     rows.append(["whole chain", source["seconds"], Share(1), source["mb_per_s"], None, None, source["text_bytes"] / 1e6])
     headings = ["", "seconds", "share", "MB/s", "docs in", "out", "MB in"]
-    return number_table(Table(title=title, headings=headings, rows=rows, strong=[slowest, "whole chain"]))
+    return NumberTable.of(Table(title=title, headings=headings, rows=rows, strong=[slowest, "whole chain"]))
 
 
 def _findings(source: Mapping[str, Any], cores: int) -> Iterator[tuple[str, str]]:
@@ -71,17 +70,12 @@ def _findings(source: Mapping[str, Any], cores: int) -> Iterator[tuple[str, str]
 
 def _whole(figures: Mapping[str, Any], cores: int) -> str:
     """The rate and the time for everything, on one core, and multiplied for all cores of the machine."""
-    rate, hours = figures["mb_per_s"], figures["estimated_core_hours"]
+    rate, seconds = figures["mb_per_s"], 3600 * figures["estimated_core_hours"]
     if rate is None:
         return "too little text to estimate a rate"
-    several = f"; on {cores} cores, if they scale: {rate * cores:,.1f} MB/s, {_duration(hours / cores)}" if cores > 1 else ""
-    return f"{rate:,.2f} MB/s per core, {_duration(hours)} for about {size(figures['estimated_text_bytes'])} of text{several}"
-
-
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.1f} hours"
-    return f"{hours * 60:,.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:,.1f} seconds"
+    text = f"{rough_duration(seconds)} for about {size(figures['estimated_text_bytes'])} of text"
+    all_cores = f"; on {cores} cores, if they scale: {rate * cores:,.1f} MB/s, {rough_duration(seconds / cores)}"
+    return f"{rate:,.2f} MB/s per core, {text}{all_cores if cores > 1 else ''}"
 
 
 def print_loader_bench(bench: Mapping[str, Any], console: Console) -> None:

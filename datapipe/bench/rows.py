@@ -16,26 +16,13 @@ from datapipe.steps.kind import Plan, Step
 OTHER = "other"
 """Time outside of any named work: opening and closing files, writing drops, joining batches."""
 
-_KINDS = {
-    "read": "read",
-    "read documents": "documents",
-    "write documents": "documents",
-    "write facts": "facts",
-    "measure": "measure",
-    "sample": "sample",
+_NAMED_KINDS = {
     "train tokenizer": "train",
     "load tokenizer": "load",
-    "tokenize": "tokenize",
-    "count tokens": "tokens",
-    "write tokens": "tokens",
-    "read tokens": "tokens",
-    "pack": "pack",
-    "write shards": "shards",
     "write parquet": "files",
     "write jsonl.zst": "files",
-    OTHER: "other",
 }
-_GLOBAL_KINDS = ("exchange", "decisions", "apply")
+"""Kinds of work that are not the last word of its name, as in "write documents"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +69,10 @@ def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> l
                 documents_out=documents_out,
             )
         )
-    return [*rows, Row(name=OTHER, kind="other", seconds=_unnamed_s(plan), bytes=0)]
+    records = [record for record in _records(plan) if record.step.rpartition("/")[2] not in ("train", "load")]
+    named_s = sum(each.seconds for record in records for each in record.metrics.work.values())
+    unnamed_s = max(0.0, sum(record.metrics.seconds for record in records) - named_s)
+    return [*rows, Row(name=OTHER, kind="other", seconds=unnamed_s, bytes=0)]
 
 
 def _records(plan: Plan) -> list[Record]:
@@ -92,9 +82,9 @@ def _records(plan: Plan) -> list[Record]:
 def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
     if name in uses:
         return "emit" if name in emitting else "stage"
-    of_global = next((kind for kind in _GLOBAL_KINDS if name.endswith(f": {kind}")), None)
-    reduce = "reduce" if name.partition(": ")[0] in emitting else None
-    return of_global or reduce or _KINDS.get(name, "segmentation")
+    kind = _NAMED_KINDS.get(name, name.rpartition(" ")[2])
+    known = kind in _BY_KIND or kind in ("read", "train", "load")
+    return kind if known else "reduce" if ": " in name else "segmentation"
 
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
@@ -106,13 +96,6 @@ def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     if "read" in work:
         flow["read"] = (sum(record.metrics.document_counts.read for record in step.records), work["read"].documents)
     return flow
-
-
-def _unnamed_s(plan: Plan) -> float:
-    """Seconds of tasks outside of the work that they named."""
-    records = [record for record in _records(plan) if record.step.rpartition("/")[2] not in ("train", "load")]
-    named = sum(work.seconds for record in records for work in record.metrics.work.values())
-    return max(0.0, sum(record.metrics.seconds for record in records) - named)
 
 
 def medians(passes: Sequence[Sequence[Row]]) -> tuple[Row, ...]:

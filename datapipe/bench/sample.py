@@ -7,7 +7,7 @@ Choosing reads the sample once, which also loads its files into the page cache. 
 """
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,9 @@ class Sample:
 
 def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: int) -> Sample:
     """A sample of about `budget_bytes` of text; the whole source if it has less."""
-    waiting = deque(sorted(planned.groups, key=lambda group: _order(group, seed)))
+    key = seed_for(seed, "bench")
+    names = {f"{group[0].start}:{group[0].file.path}": group for group in planned.groups}
+    waiting = deque(names[name] for name in sorted(names, key=lambda name: xxhash.xxh3_64_intdigest(name.encode(), key)))
     active: deque[_Reading] = deque()
     taken: list[_Reading] = []
     budget_left = budget_bytes
@@ -73,11 +75,6 @@ def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int,
         source_bytes=sum(file.num_bytes for file in planned.files.values()),
         is_whole=not active and not waiting and budget_left > 0,
     )
-
-
-def _order(group: Sequence[Split], seed: int) -> int:
-    first = group[0]
-    return xxhash.xxh3_64_intdigest(f"{first.start}:{first.file.path}".encode(), seed=seed_for(seed, "bench"))
 
 
 class _Reading:

@@ -98,7 +98,7 @@ def inspect(
     from datapipe.explore.documents import Inspector
     from datapipe.explore.printed import print_clusters, print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
@@ -188,8 +188,7 @@ def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) 
     from rich import box
     from rich.table import Table
 
-    from datapipe.report.layout import harmless_text, print_text
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import harmless_text, print_text, wide_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:

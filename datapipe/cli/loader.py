@@ -173,7 +173,7 @@ def loader_bench(
     from datapipe.bench.loader import bench_loader
     from datapipe.bench.printed import print_loader_bench
     from datapipe.loader import Loader
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")

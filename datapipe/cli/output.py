@@ -53,8 +53,8 @@ def report(
     if html is not None:
         _write_page(output, Path(html))
         return
+    from datapipe.report.layout import wide_console
     from datapipe.report.screen import print_full, print_problem, print_screen
-    from datapipe.report.terminal import wide_console
 
     if full and as_json:
         raise UserError("--full goes without --json, which has everything")
@@ -104,7 +104,7 @@ def _write_page(output: str, file: Path) -> None:
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
     from datapipe.explore.comparison import compare
     from datapipe.explore.printed import print_comparison
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
     if as_json:

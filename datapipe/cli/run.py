@@ -97,7 +97,7 @@ def run(
     from datapipe.engine.watching.state import RunState
     from datapipe.engine.watching.terminal import Terminal
     from datapipe.machine.json_log import JsonLog
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     end_by_signals()
     try:
@@ -200,9 +200,8 @@ def plan(
     from datapipe.engine.history import estimated, why
     from datapipe.engine.local import usable_cores
     from datapipe.engine.run import planned
-    from datapipe.report.layout import print_wrapped
+    from datapipe.report.layout import print_wrapped, wide_console
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
-    from datapipe.report.terminal import wide_console
     from datapipe.storage.outages import free_bytes, may_write
     from datapipe.storage.root import Root
 
@@ -247,7 +246,7 @@ def bench(
     from datapipe.bench.bench import bench
     from datapipe.bench.printed import print_bench
     from datapipe.config import load_mixture
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     sample_bytes = size_of("--sample", sample)
     if json_file is not None and not json_file.parent.is_dir():

@@ -71,9 +71,8 @@ def snapshots(
     """
     import time
 
-    from datapipe.report.layout import print_text
+    from datapipe.report.layout import print_text, wide_console
     from datapipe.report.snapshot_list import print_snapshots
-    from datapipe.report.terminal import wide_console
     from datapipe.shards.snapshots import pin_snapshot, publications, unpin_snapshot
     from datapipe.storage.root import Root
 

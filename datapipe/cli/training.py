@@ -78,7 +78,7 @@ def train(
     from datapipe.models.examples import Labelling, Limits
     from datapipe.models.train import TrainingJob
     from datapipe.models.train import train as train_model
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     is_run = is_of_runs(inputs)
     job = TrainingJob(
@@ -171,7 +171,7 @@ def annotate(
     from datapipe.models.annotation.outcomes import Questions
     from datapipe.models.annotation.rubric import read_rubric
     from datapipe.models.documents import DocumentInput
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     prices = Prices(prompt=input_price, completion=output_price)
     if max_cost is not None and not prices:
@@ -251,7 +251,7 @@ def evaluate(
     from datapipe.models import evaluation
     from datapipe.models.evaluation_tables import print_evaluation, to_json
     from datapipe.models.labelled_files import LabelledFiles
-    from datapipe.report.terminal import wide_console
+    from datapipe.report.layout import wide_console
 
     files = LabelledFiles(patterns=data, text_field=text, label_field=label, other_fields=tuple(group_by or ()))
     question = evaluation.Question(
@@ -297,8 +297,8 @@ def tokenizer_train(
       --vocab-size 32000 --output tokenizer.json
     """
     from datapipe.engine.train_tokenizer import train_tokenizer_from_files
-    from datapipe.report.layout import print_text
-    from datapipe.report.terminal import print_training, wide_console
+    from datapipe.report.layout import print_text, wide_console
+    from datapipe.report.screen import print_training
 
     if output.exists() or not output.parent.is_dir():
         problem = "the file exists and is not overwritten" if output.exists() else "its folder does not exist"

@@ -167,9 +167,8 @@ def _shown(
 
 def _row(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:
     """The row of a document; of one of an earlier run, what is known of it."""
-    unknown = {"key": key, "source": "", "fate": "kept", **dict.fromkeys(("id", "stage", "rule"), "")}
-    unknown |= dict.fromkeys(("value", "threshold", "bytes"))
-    return view.rows.shown([facts.get(key, unknown)])[0]
+    unknown = dict.fromkeys(("source", "id", "stage", "rule", "value", "threshold", "bytes"))
+    return view.rows.shown([facts.get(key, {**unknown, "key": key, "fate": "kept"})])[0]
 
 
 def _text_of(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> tuple[str, str]:

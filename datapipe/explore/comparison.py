@@ -12,7 +12,7 @@ from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
-from datapipe.report.report import Entry, Record, Report, Rule, RuleBin, Status
+from datapipe.report.report import Entry, Record, Report, RuleBin, Status
 from datapipe.report.snapshot_list import option_changes
 
 NOT_READ = "not read"  # the reason of documents that the other output never read
@@ -78,7 +78,7 @@ class Comparison(Record):
     """Two outputs. `options` are the stages and options of the mixtures that differ, a line each."""
 
     outputs: tuple[str, str]
-    runs: tuple[OutputStatus, OutputStatus]
+    runs: tuple[OutputStatus, ...]
     options: tuple[str, ...]
     sources: dict[str, Counts]
     total: Counts
@@ -91,17 +91,13 @@ def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Compari
     one, other = reports
     return Comparison(
         outputs=(masked(outputs[0]), masked(outputs[1])),
-        runs=(_status(one), _status(other)),
+        runs=tuple(OutputStatus(status=each.status, problem=masked(each.problem or "") or None) for each in reports),
         options=tuple(option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second)))),
         sources={name: _counts(one.sources.get(name), other.sources.get(name)) for name in {**one.sources, **other.sources}},
         total=_counts(one.total, other.total),
         documents=membership(first, second),
         rules=tuple(rule_changes(one, other)),
     )
-
-
-def _status(report: Report) -> OutputStatus:
-    return OutputStatus(status=report.status, problem=masked(report.problem or "") or None)
 
 
 def _counts(first: Entry | None, second: Entry | None) -> Counts:
@@ -129,15 +125,14 @@ def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     measured = [{(each.source, each.stage, each.name): each.rule for each in report.rules()} for report in (first, second)]
     changes: list[RuleChange] = []
     for source, stage, rule in dict.fromkeys([*measured[0], *measured[1]]):
-        one, other = (_facts(rules.get((source, stage, rule))) for rules in measured)
+        one, other = (
+            (found.threshold, found.failed_share, _median(found.bins)) if found else (None,) * 3
+            for found in (rules.get((source, stage, rule)) for rules in measured)
+        )
         if one != other:
             about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
             changes.append(RuleChange(source=source, stage=stage, rule=rule, **about))
     return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
-
-
-def _facts(rule: Rule | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if rule is None else (rule.threshold, rule.failed_share, _median(rule.bins))
 
 
 def _median(bins: Sequence[RuleBin]) -> float | None:

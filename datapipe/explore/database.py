@@ -95,7 +95,7 @@ class Database:
             where = f"--spill {limits.spill}" if limits.spill else "The temporary folder"
             raise UserError(f"{where}: {error.strerror}: expected a folder to write to; --spill names it.") from None
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._paths: dict[str, TableFile] = {}
+        self.paths: dict[str, TableFile] = {}  # by the column `filename` of facts
         options = {
             "memory_limit": limits.memory,
             "threads": limits.threads,
@@ -113,7 +113,7 @@ class Database:
             self._connection.execute(f"create schema if not exists {name}; set schema = '{name}'")
             self._attach(facts)
         self._connection.execute(
-            f"set schema = '{next(iter(outputs))}'; set allowed_paths = {_listed({*self._paths, *map(escape, self._paths)})}; "
+            f"set schema = '{next(iter(outputs))}'; set allowed_paths = {_listed({*self.paths, *map(escape, self.paths)})}; "
             f"set enable_external_access = false; set lock_configuration = true"
         )
 
@@ -137,13 +137,6 @@ class Database:
         except (duckdb.Error, UnicodeEncodeError) as error:
             raise UserError(f"{error}") from None
         return [column[0] for column in found.description or ()], _fetched(found)
-
-    def columns(self, view: str) -> list[str]:
-        return [row["column_name"] for row in self.rows(f"describe {view}")]
-
-    def file_of(self, path: str) -> TableFile:
-        """The committed file behind the column `filename` of facts."""
-        return self._paths[path]
 
     @contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -185,19 +178,12 @@ class Database:
         nulls = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in known.items())
         query, columns = f"select {nulls} where false", list[str]()
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
-        try:
-            if paths:
-                located = "union_by_name = true, filename = true, file_row_number = true"
-                stored = f"select * from read_parquet({_listed(map(escape, paths))}, {located})"
-                columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
-                query += f" union all by name {stored}"
-            self._connection.execute(f"create view {name} as {query}")
-        except duckdb.BinderException as error:  # of an output that an earlier version made; see `exchange.tables`
-            cause = str(error).partition("\n")[0]
-            raise UserError(
-                f"{facts.root.url}: a kept column has the name of a column of the views: {cause}. Give it another name under "
-                f"`keep:`, as in `keep: [{{other: filename}}]`, and run the mixture again."
-            ) from None
+        if paths:
+            located = "union_by_name = true, filename = true, file_row_number = true"
+            stored = f"select * from read_parquet({_listed(map(escape, paths))}, {located})"
+            columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
+            query += f" union all by name {stored}"
+        self._connection.execute(f"create view {name} as {query}")
         shown = {*known, *_HIDDEN}.difference(URL_COLUMNS[1:])
         return [column for column in columns if column.lower() not in shown]
 
@@ -208,9 +194,9 @@ class Database:
                 raise CorruptionError(f"{file.path}: its checksum is not the committed one. Run the mixture again.")
             path = str(root.local / file.path)
         else:
-            path = str(self._folder / f"{len(self._paths)}.parquet")
+            path = str(self._folder / f"{len(self.paths)}.parquet")
             Path(path).write_bytes(committed_bytes(root, file))
-        self._paths[path] = file
+        self.paths[path] = file
         return path
 
 

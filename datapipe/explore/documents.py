@@ -253,7 +253,7 @@ class Inspector:
         return found[0]["key"] if found else None
 
     def kept_row(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        texts = self.texts[self.database.file_of(facts["filename"]).path]
+        texts = self.texts[self.database.paths[facts["filename"]].path]
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
 

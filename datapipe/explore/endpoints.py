@@ -52,14 +52,8 @@ class Api:
         """The answer to a request. Raises RequestError, and nothing else."""
         try:
             return self._answer(request)
-        except RequestError:
-            raise
-        except DatapipeError as error:
-            is_users = isinstance(error, UserError)
-            status = HTTPStatus.BAD_REQUEST if is_users else HTTPStatus.INTERNAL_SERVER_ERROR
-            raise RequestError(status, masked(str(error))) from None
         except Exception as error:
-            raise unexpected(error) from None
+            raise refusal(error) from None
 
     def _answer(self, request: Request) -> Answer:
         options, output, view = request.query, self.output, self.view
@@ -130,10 +124,8 @@ def _with_errors(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, A
     """The lines of a search. An error is their last line."""
     try:
         yield from lines
-    except DatapipeError as error:
-        yield {"error": masked(str(error))}
     except Exception as error:
-        yield {"error": str(unexpected(error))}
+        yield {"error": str(refusal(error))}
 
 
 def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
@@ -167,8 +159,13 @@ def parsed(model: type[M], options: Mapping[str, str]) -> M:
         raise UserError(f"{wrong['loc'][0]}: {wrong['msg'].replace('Input should be', 'expected')}.") from None
 
 
-def unexpected(error: Exception) -> RequestError:
-    """The answer for a defect. The terminal gets the lines of code, without the message."""
+def refusal(error: Exception) -> RequestError:
+    """The answer for an error. The terminal gets the lines of code of a defect alone."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, DatapipeError):
+        is_users = isinstance(error, UserError)
+        return RequestError(HTTPStatus.BAD_REQUEST if is_users else HTTPStatus.INTERNAL_SERVER_ERROR, masked(str(error)))
     lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
     sys.stderr.write(f"datapipe: an endpoint failed with {type(error).__name__}:\n{masked(lines)}\n")
     return RequestError(

@@ -34,7 +34,6 @@ from datapipe.report.layout import (
     wrapped,
 )
 from datapipe.report.sections import evaluation_table
-from datapipe.report.terminal import number_table
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
@@ -57,25 +56,21 @@ _SHOWN_REASONS, _SHOWN_RULES = 6, 12
 def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, full: bool, if_none: str) -> None:
     """Prints documents of `Inspector.find`, or a line where there are none."""
     for document in documents:
-        _print_document(document, console, full)
+        title = harmless_text(document["document"] + (f"  id {document['own_id']}" if document["own_id"] else ""))
+        console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
+        print_text(_decision(document), console, "bold")
+        if document["columns"]:
+            columns = (f"{name}: {fitting(str(value), _COLUMN_CHARS)}" for name, value in document["columns"].items())
+            print_text(", ".join(columns), console)
+        if document["error"]:
+            print_text(document["error"].strip(), console, "red")
+        text = document["text"]
+        if text is None:
+            console.print(harmless_text("(no text: its file is missing or has changed)", "dim"))
+        else:
+            print_verbatim(text if full or len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " …", console)
     if not documents:
         print_text(if_none, console)
-
-
-def _print_document(document: Mapping[str, Any], console: Console, full: bool) -> None:
-    title = harmless_text(document["document"] + (f"  id {document['own_id']}" if document["own_id"] else ""))
-    console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
-    print_text(_decision(document), console, "bold")
-    if document["columns"]:
-        columns = (f"{name}: {fitting(str(value), _COLUMN_CHARS)}" for name, value in document["columns"].items())
-        print_text(", ".join(columns), console)
-    if document["error"]:
-        print_text(document["error"].strip(), console, "red")
-    text = document["text"]
-    if text is None:
-        console.print(harmless_text("(no text: its file is missing or has changed)", "dim"))
-        return
-    print_verbatim(text if full or len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " …", console)
 
 
 def _decision(document: Mapping[str, Any]) -> str:
@@ -124,7 +119,7 @@ def _table(source: Mapping[str, Any]) -> NumberTable:
     title = f"{source['name']}: {counted(tagged['documents'], 'document')}, {size(tagged['bytes'])}"
     headings = ["threshold", "alone", "", "with the others", "", "text alone", "", "text with the others", ""]
     note = "▶ in force" if any(row[0] == in_force for row in rows) else ""
-    return number_table(Table(title=title, headings=headings, rows=rows, strong=[in_force], note=note))
+    return NumberTable.of(Table(title=title, headings=headings, rows=rows, strong=[in_force], note=note))
 
 
 def _number(value: float) -> str:
@@ -134,7 +129,7 @@ def _number(value: float) -> str:
 
 def print_contamination(found: Contamination, console: Console, full: bool = False) -> None:
     """Prints the items of evaluation sets, all of them with `full`, and a sample of documents."""
-    console.print(number_table(evaluation_table(found.lists)))
+    console.print(NumberTable.of(evaluation_table(found.lists)))
     for document in found.documents:
         print_text(f"{document.document}  {document.outcome} by {document.stage}", console, "bold")
         findings = document.findings

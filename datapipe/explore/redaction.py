@@ -7,8 +7,6 @@ A document may be dropped before the stage that would have redacted it, and a ru
 is not recognised. A redaction that fails withholds the text, and so does a class of the user's that cannot be loaded, which may
 be one. Stages with `mode: tag` replace nothing. The normalizations before the last redaction run
 first, as in the run: a control character hides an address.
-
-Of a long text the beginning is redacted, and `MARGIN` characters less are shown: what lies across the end is not recognised.
 """
 
 from collections.abc import Sequence
@@ -27,8 +25,6 @@ from datapipe.errors import DatapipeError
 from datapipe.explore.documents import Inspector
 from datapipe.stage.base import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
-
-MARGIN = 1 << 16  # Characters; more than any redaction looks for at once, such as a private key
 
 
 class RedactionError(DatapipeError):
@@ -62,7 +58,10 @@ class Redactor:
             if any(texts) and known.unknown:
                 raise RedactionError(known.unknown)
             if any(texts) and known.stages:
-                batch = batch_of(texts)
+                keys = make_keys(0, np.arange(len(texts), dtype=np.uint64))
+                columns = [keys, pa.array([""] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]
+                batch = DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
+                batch.make_read_only()
                 for use, stage in (*known.normalizations, *known.stages):
                     batch = _edited(use, stage, batch)
                 texts = batch.texts.to_pylist()
@@ -70,10 +69,6 @@ class Redactor:
 
     def one(self, source: str, text: str) -> str:
         return self.redacted(source, [text])[0]
-
-    def beginning(self, source: str, text: str, most_chars: int) -> str:
-        """The redacted beginning of a text, at most `most_chars`."""
-        return shown(self.one(source, text[: most_chars + MARGIN]), len(text), most_chars)[:most_chars]
 
     def is_redaction(self, source: str, use: StageUse) -> bool:
         return any(use.alias == known.alias for known, _ in self._of(source).stages)
@@ -103,20 +98,6 @@ class Redactor:
         stage = catalogue.build_stage(use)
         stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
         return stage
-
-
-def shown(redacted: str, num_chars: int, most_chars: int) -> str:
-    """The part that may be shown of the redacted first `most_chars + MARGIN` of so many characters."""
-    return redacted if num_chars <= most_chars + MARGIN else redacted[: max(len(redacted) - MARGIN, 0)]
-
-
-def batch_of(texts: Sequence[str]) -> DocumentBatch:
-    """Documents of these texts, without other columns."""
-    keys = make_keys(0, np.arange(len(texts), dtype=np.uint64))
-    columns = [keys, pa.array([""] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]
-    batch = DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
-    batch.make_read_only()
-    return batch
 
 
 def _edited(use: StageUse, stage: Stage, batch: DocumentBatch) -> DocumentBatch:

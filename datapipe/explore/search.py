@@ -7,7 +7,7 @@ One record batch is in memory at a time. Only the redacted text counts. The scan
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
@@ -117,7 +117,8 @@ def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: l
 
 
 def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, Any]]:
-    """The hits among the documents whose text contains the query before it is redacted. A few are redacted at a time."""
+    """The rows of documents whose text contains the query, also when redacted, with an excerpt
+    around the first hit. A few documents are redacted at a time."""
     matches: Callable[..., Any] = compute.match_substring
     contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
     found = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))
@@ -130,14 +131,9 @@ def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, A
             redacted = rows.redactor.redacted(batch.source, [texts[each["key"]] for each in part])
         except RedactionError:
             continue
-        yield from (hit for each, text in zip(part, redacted) for hit in _hit(rows, query, each, text))
-
-
-def _hit(rows: Rows, query: SearchQuery, facts: Mapping[str, Any], text: str) -> Iterator[dict[str, Any]]:
-    """The row of a document with an excerpt around the first hit in its redacted text; nothing where there is none."""
-    first = query.pattern.search(text)
-    if first is not None:
-        excerpt = text[max(0, first.start() - _AROUND) : first.end() + _AROUND]
-        ranges = [list(match.span()) for match in query.pattern.finditer(excerpt)]
-        [row] = rows.shown([facts])
-        yield {**row, "excerpt": excerpt, "ranges": ranges[:_MOST_RANGES]}
+        for row, text in zip(rows.shown(part), redacted):
+            first = query.pattern.search(text)
+            if first is not None:
+                excerpt = text[max(0, first.start() - _AROUND) : first.end() + _AROUND]
+                ranges = [list(match.span()) for match in query.pattern.finditer(excerpt)]
+                yield {**row, "excerpt": excerpt, "ranges": ranges[:_MOST_RANGES]}

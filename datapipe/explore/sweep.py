@@ -193,7 +193,8 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
     """The tags of a rule's stage, by source, and whether they decide which documents pass
     its other rules: where a filter keeps a share, its cut moves with the threshold."""
-    if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+    columns = [row["column_name"] for row in output.database.rows("describe facts")]
+    if not rule.tagging or f"{rule.stage}.{rule.rule}" not in columns:
         return {}, False
     measured = {
         source: {each.name: each.rule for each in output.rules(source) if each.stage == rule.stage} for source in rule.tagging

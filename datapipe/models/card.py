@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.columns import text_buffers
 from datapipe.models.evaluation import ALL, Evaluation, Measures, kind_of, measures_of, outcome_of
 from datapipe.models.evaluation_tables import decisions_table, record_of, tables_of
 from datapipe.models.metrics import AtThreshold, at_threshold
 from datapipe.models.training import Examples
+from datapipe.report.cells import rendered
 from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
 
@@ -100,11 +100,9 @@ def card_path(model: Path, ending: str) -> Path:
 
 
 def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
-    loader = PackageLoader("datapipe.models", "")
-    environment = Environment(loader=loader, autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     options = NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()])
-    template = environment.get_template("card.md.jinja")
-    return template.render(card=card, lines=data_lines(card["data"]), options=options, tables=tables) + "\n"
+    names = {"card": card, "lines": data_lines(card["data"]), "options": options, "tables": tables}
+    return rendered("models/card.md.jinja", names)
 
 
 def data_lines(data: dict[str, Any]) -> list[str]:

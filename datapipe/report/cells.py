@@ -3,8 +3,9 @@
 Section ─▶ Table: rows of texts and numbers ─▶ columns of a terminal · <table> and chart of a page · Markdown
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from datapipe.quantities import size
 from datapipe.report.drawing import Drawing
@@ -84,3 +85,23 @@ def short_share(part: float, whole: float) -> str:
 
 def share_of(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "0%"
+
+
+def rendered(path: str, names: Mapping[str, Any], finalize: Callable[[Any], Any] | None = None, is_html: bool = False) -> str:
+    """A template below `datapipe/` with these names. Functions among them are filters, too."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    folder, _, template = path.rpartition("/")
+    environment = Environment(
+        loader=PackageLoader("datapipe", folder),
+        autoescape=is_html,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    functions = {name: value for name, value in names.items() if callable(value)}
+    environment.filters |= functions
+    environment.globals |= functions  # for templates that are imported
+    return environment.get_template(template).render(names)

@@ -105,8 +105,10 @@ def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Su
             for batch in read_table(root, output):
                 _add_measured(batch, rules, lengths, step is steps[-1])
         for output in step.outputs("borderline", TableFile):
-            for batch in read_table(root, output):
-                _add_borderline(batch, rules)
+            for row in (row for batch in read_table(root, output) for row in batch.to_pylist()):
+                outcome, near = "dropped" if row["is_dropped"] else "kept", rules[row["stage"], row["rule"]].nearest
+                entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
+                near[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*near[outcome], entry])
     return rules, lengths
 
 
@@ -134,14 +136,6 @@ def _add_measured(
         column = _PARTS[part]
         rule.counts[rows, column] += documents[start:stop]
         rule.counts[rows, column + 2] += sizes[start:stop]
-
-
-def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Sums]) -> None:
-    for row in batch.to_pylist():
-        nearest = rules[row["stage"], row["rule"]].nearest
-        outcome = "dropped" if row["is_dropped"] else "kept"
-        entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
-        nearest[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*nearest[outcome], entry])
 
 
 def _bins(counts: np.ndarray) -> tuple[tuple[float, float, int, int], ...]:

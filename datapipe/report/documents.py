@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from datapipe.metrics import Packing
 from datapipe.quantities import counted
 from datapipe.report.cells import Bytes, Cell, Dropped, Section, Share, Table, share_of
 from datapipe.report.drawing import Flow, FlowStep, cut
-from datapipe.report.report import Documents, Entry, PackedRows, Report
+from datapipe.report.report import Documents, Entry, Report
 
 
 def documents(report: Report) -> Section:
@@ -47,7 +48,7 @@ def note_of_removed(report: Report) -> Iterator[str]:
         yield f"{counted(number, 'document')} taken down: loaders pad those that rows have. The other numbers count them."
 
 
-def _packing_rows(length: int, columns: Sequence[PackedRows | None]) -> Iterator[list[Cell]]:
+def _packing_rows(length: int, columns: Sequence[Packing | None]) -> Iterator[list[Cell]]:
     """Rows about sequences of one length, but those of zeros. None: a source without sequences."""
     yield [f"rows of {length:,}", *(None if packing is None else packing.rows for packing in columns)]
     for name, key in (

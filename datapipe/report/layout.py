@@ -4,11 +4,12 @@ A path, a URL or a `command` is broken only where it is longer than a line, an a
 `print_lines` print text as it is where the output is no terminal, so that each line of a log can be searched.
 """
 
+import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -19,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.machine.terminal import harmless, unfiltered
+from datapipe.report.cells import Table as Cells
+from datapipe.report.cells import cell
 
 MOST_COLUMNS = 80
 """Of a line of prose. Tables and the texts of documents are as wide as the terminal."""
@@ -54,6 +57,13 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
+def wide_console(*, to_stderr: bool = False) -> Console:
+    """A console as wide as the terminal. Without a terminal, COLUMNS or 120, so that tables in a log are not cut."""
+    console, columns = Screen(stderr=to_stderr), os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else 120
+    return console if console.is_terminal else Screen(stderr=to_stderr, width=width)
+
+
 def harmless_text(text: str, style: str = "") -> Text:
     """A text of rich whose control characters are escaped before it is measured and folded."""
     return Text(harmless(text), style=style)
@@ -85,8 +95,8 @@ def print_verbatim(text: str, console: Console, style: str = "") -> None:
 
 def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int) -> None:
     """Prints a table of Markdown with aligned columns. On a terminal its cells take several lines where they must."""
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    rows = [row for row in rows if not all(cell and set(cell) <= set("-: ") for cell in row)]
+    rows = [[each.strip() for each in line.strip().strip("|").split("|")] for line in lines]
+    rows = [row for row in rows if not all(each and set(each) <= set("-: ") for each in row)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     for cells in zip_longest(*rows, fillvalue=""):
         table.add_column(Text(cells[0]), overflow="fold")
@@ -163,6 +173,17 @@ class NumberTable:
         self._sections: set[int] = set()
         for cells in rows:
             self.add_row(*cells)
+
+    @classmethod
+    def of(cls, table: Cells, *, continues: bool = False) -> Self:
+        """A table for a terminal. One by source has a line below each row that stands out."""
+        shown = cls(table.title, table.headings, caption=table.note, continues=continues)
+        for row in table.rows:
+            name = str(row[0])
+            shown.add_row(*map(cell, row), style="bold" if name in table.strong else "dim" if name in table.weak else "")
+            if table.by_source and name in table.strong:
+                shown.add_section()
+        return shown
 
     def add_row(self, *cells: str, style: str = "") -> None:
         """Adds a row; cells that are not given are empty."""

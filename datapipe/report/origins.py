@@ -1,12 +1,11 @@
 """Where the text of a report comes from, under which licences it is kept, and what it cost: `provenance` in report.json."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe.shards.source_entry import Provenance, SyntheticEntry
-from datapipe.stage.licenses import UNKNOWN
 
 
 class Collected(BaseModel, frozen=True):
@@ -58,18 +57,21 @@ class Kept(BaseModel, frozen=True):
         return cls(**{name: None if None in numbers else sum(numbers) for name, numbers in columns.items()})
 
 
+Rounded = Annotated[float, AfterValidator(lambda number: round(number, 6))]
+
+
 class Cost(BaseModel, frozen=True):
     """Core-hours of committed tasks, and money where the mixture has prices."""
 
-    core_hours: float
-    core_hours_by_step: dict[str, float]
-    core_hours_by_source: dict[str, float]
-    core_hours_shared: float
-    node_hours: float | None
-    sources_usd: float | None
-    compute_usd: float | None
-    cluster_usd: float | None
-    total_usd: float | None
+    core_hours: Rounded
+    core_hours_by_step: dict[str, Rounded]
+    core_hours_by_source: dict[str, Rounded]
+    core_hours_shared: Rounded
+    node_hours: Rounded | None
+    sources_usd: Rounded | None
+    compute_usd: Rounded | None
+    cluster_usd: Rounded | None
+    total_usd: Rounded | None
 
 
 class ReportProvenance(BaseModel, frozen=True):
@@ -77,9 +79,3 @@ class ReportProvenance(BaseModel, frozen=True):
     licenses: dict[str, Kept] = {}
     synthetic: dict[str, Kept] = {}
     cost: Cost | None = None
-
-    @classmethod
-    def of_source(cls, name: str, origin: Origin, kept: Kept) -> Self:
-        """The entry of one source; without licences if documents have their own."""
-        licenses = {} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept}
-        return cls(sources={name: origin}, licenses=licenses, synthetic={"synthetic": kept} if origin.synthetic else {})

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
-from datapipe.quantities import counted, size
+from datapipe.quantities import counted, rough_duration, size
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
@@ -41,16 +41,9 @@ def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
         return ""
     room = "" if free is None else f" ({size(free)} free)"
     basis = ", if it keeps all documents" if expected.is_all_kept else ""
-    took = f"about {_rough_time(expected.core_seconds / num_cores + expected.start_seconds)} on {counted(num_cores, 'core')}"
+    took = f"about {rough_duration(expected.core_seconds / num_cores + expected.start_seconds)} on {counted(num_cores, 'core')}"
     without = f", without the time of {', '.join(expected.unknown)}" if expected.unknown else ""
     return f"would write about {size(expected.bytes)}{room} and take {took}{basis}{without}"
-
-
-def _rough_time(seconds: float) -> str:
-    """A time with one unit: "20 seconds", "3 hours"."""
-    units = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
-    unit, length = next(((unit, length) for unit, length in units if seconds >= 1.5 * length), units[-1])
-    return counted(max(1, round(seconds / length)), unit)
 
 
 def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons, expected: Estimate) -> dict[str, Any]:
@@ -115,7 +108,9 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
-            branches[group] = tree.add(_group_label(request, step, group))
+            files = request.sources[step.source].files if step.source else {}
+            stored = f": {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}"
+            branches[group] = tree.add(Text.assemble(harmless_text(group, "bold"), stored if step.source else ""))
             for note in _source_notes(request, step.source) if step.source else _shared_notes(request, plan, group):
                 branches[group].add(harmless_text(note, "dim"))
         state = [] if group in waiting and step.tasks is None else [*_state(step), "  "]
@@ -163,14 +158,6 @@ def _shared_notes(request: Request, plan: Plan, group: str) -> Iterator[str]:
                 differing = ", ".join(name for name, value in options if own.get(name) != value)
                 sources = ", ".join(name for name, _ in other.sources)
                 yield f"not compared with {sources}, where {differing} differs ({other.id})"
-
-
-def _group_label(request: Request, step: Step, group: str) -> Text:
-    name = harmless_text(group, "bold")
-    if not step.source:
-        return name
-    files = request.sources[step.source].files
-    return Text.assemble(name, f": {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}")
 
 
 def _state(step: Step) -> list[str | tuple[str, str]]:

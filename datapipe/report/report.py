@@ -9,12 +9,12 @@ Shares and rates are computed from the sums beside them. Reading ignores keys th
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, computed_field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WrapSerializer
 
-from datapipe.quantities import rate_mb_per_s
+from datapipe.metrics import Packing, Work
 from datapipe.records.names import REPORT
 from datapipe.report.origins import ReportProvenance, TakenSource
 from datapipe.shards.manifest import Snapshot
@@ -49,36 +49,13 @@ class Documents(Record):
         return self.read - self.kept - self.quarantined - sum(self.dropped.values())
 
 
-class PackedRows(Record):
-    """How documents went into rows of one length; see `metrics.Packing`."""
-
-    rows: int
-    tokens: int
-    padding_tokens: int
-    documents: int
-    split_documents: int
-    pieces: int
-    dropped_tokens: int
-    dropped_documents: int
-    split_for_padding: int
-
-    @computed_field
-    @property
-    def padding_share(self) -> float:
-        whole = self.tokens + self.padding_tokens
-        return round(self.padding_tokens / whole, 9) if whole else 0.0
+def _with(name: str) -> WrapSerializer:
+    """Writes a property of a record behind its fields."""
+    return WrapSerializer(lambda record, fields: {**fields(record), name: getattr(record, name)})
 
 
-class StepWork(Record):
-    seconds: Annotated[float, AfterValidator(lambda seconds: round(seconds, 6))]
-    bytes: int
-    documents: int
-
-    @computed_field
-    @property
-    def mb_per_s(self) -> float | None:
-        rate = rate_mb_per_s(self.bytes, self.seconds)
-        return None if rate is None else round(rate, 3)
+PackedRows = Annotated[Packing, _with("padding_share")]
+StepWork = Annotated[Work, AfterValidator(lambda work: replace(work, seconds=round(work.seconds, 6))), _with("mb_per_s")]
 
 
 class Entry(Record):
@@ -317,11 +294,6 @@ class Report(Record):
             for name, rule in rules.items()
         ]
 
-    @classmethod
-    def parse(cls, content: bytes) -> Self:
-        """Raises ValueError for a file of another version, and for one that is no report."""
-        return cls.model_validate_json(content)
-
     def to_bytes(self) -> bytes:
         entries = (
             f"{json.dumps(name)}: {json.dumps(value, indent=None if name in _IN_ONE_LINE else 1, ensure_ascii=False)}"
@@ -335,5 +307,5 @@ def write_report(root: Root, report: Report) -> None:
 
 
 def read_report(root: Root) -> Report:
-    """report.json of an output. Raises FileNotFoundError, and ValueError as `Report.parse` does."""
-    return Report.parse(root.read_bytes(REPORT))
+    """report.json. Raises FileNotFoundError, and ValueError for one of another version."""
+    return Report.model_validate_json(root.read_bytes(REPORT))

@@ -8,7 +8,7 @@ shows what is committed and its warnings: its reason comes last.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
@@ -17,13 +17,22 @@ from rich.console import Console
 from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, size
-from datapipe.report.cells import short_share
+from datapipe.report.cells import Section, Table, short_share
 from datapipe.report.documents import dropped_by_stage, note_of_removed
-from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, fitting, print_lines, print_wrapped
+from datapipe.report.layout import (
+    MOST_COLUMNS,
+    NO_BREAK,
+    NumberTable,
+    fitting,
+    harmless_text,
+    print_lines,
+    print_text,
+    print_wrapped,
+)
 from datapipe.report.report import Report
-from datapipe.report.sections import heading, sections, sources
-from datapipe.report.terminal import print_sections
+from datapipe.report.sections import fertility_table, heading, sections, sources, tokenizer_notes
 from datapipe.steps.warnings import RunWarning
+from datapipe.tokens.training import Trained
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
@@ -52,6 +61,33 @@ def print_full(report: Report, console: Console) -> None:
     """Prints everything of a report: its sections, and all warnings."""
     print_sections(sections(report), console)
     print_warnings(report.warnings, console, "")
+
+
+def print_sections(sections: Iterable[Section], console: Console) -> None:
+    """Prints the tables of sections, with the notes below them."""
+    for section in sections:
+        print_tables(section.tables, section.notes, console)
+
+
+def print_tables(tables: Iterable[Table], notes: Iterable[str], console: Console) -> None:
+    for table in tables:
+        console.print(NumberTable.of(table, continues=True), crop=False)
+    for note in notes:
+        console.print(harmless_text(note), crop=False)
+
+
+def print_training(trained: Trained, console: Console) -> None:
+    read, used = (trained.read_bytes, trained.read_s), (trained.sample_bytes, trained.train_s)
+    for verb, (num_bytes, seconds) in (("read", read), ("trained on", used)):
+        console.print(f"{verb} {size(num_bytes)} of text in {seconds:,.1f} s: {num_bytes / 1e6 / max(seconds, 1e-9):,.1f} MB/s")
+    if trained.rejected:
+        console.print(f"{counted(trained.rejected, 'document')} could not be read and left out")
+    for file in trained.unreadable_files:
+        print_text(f"warning: {file.path} cannot be read from {file.position:,} on: {file.error}", console, "yellow")
+    if trained.tokenizer is None:
+        console.print("too few documents to hold some out, so bytes per token and tokens per word were not measured")
+    else:
+        print_tables([fertility_table(trained.tokenizer)], tokenizer_notes(trained.tokenizer), console)
 
 
 def print_warnings(warnings: Sequence[RunWarning], console: Console, look: str) -> None:

@@ -8,8 +8,7 @@ The run's record decides what became of the document; the notes name a stage tha
 deciding one gets the document. An error ends the replay; its note lacks the message, which may quote the text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -19,7 +18,6 @@ import pyarrow as pa
 from datapipe.columns import hex_keys
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
-from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
 from datapipe.explore.documents import Inspector, columns_of, finite, stage_alias
 from datapipe.explore.redaction import Redactor
@@ -29,8 +27,6 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.steps.decisions import KeyedRows, cluster_sizes, cuts_of
 from datapipe.steps.results import checked_filter, checked_map, tags_of
-
-MOST_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -61,7 +57,7 @@ class Replayer:
         that of `rows.Rows`, `batch` the document as read."""
         parts = [Part(text=batch.texts[0].as_py())] if batch.has_text else None
         replayed = Replayed(batch=batch, parts=parts)
-        with self._alone():
+        with self._lock:
             for use in self._output.mixture.stages_of(row["source"]):
                 decided = row["fate"] != "kept" and stage_alias(f"{row['stage']}:") == use.alias
                 if decided and row["fate"] == "quarantined":
@@ -76,22 +72,9 @@ class Replayer:
                     break
         return replayed
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One document at a time. Raises UserError where a stage does not come back from another one."""
-        if not self._lock.acquire(timeout=MOST_WAIT_S):
-            raise UserError(
-                f"The stages have been busy with another document for {MOST_WAIT_S:.0f} s. Ask again later; where a stage of "
-                f"yours never ends, start `datapipe browse` again."
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()
-
     def extracted(self, source: str, batch: DocumentBatch) -> str:
         """The text of a page that was dropped before its extraction; empty where the extraction finds none, or fails."""
-        with self._alone():
+        with self._lock:
             try:
                 for use in self._output.mixture.stages_of(source):
                     stage = self._stage(source, use)

@@ -16,7 +16,7 @@ from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
 from datapipe.explore.document.replay import Replayed, Replayer, entry, recorded
 from datapipe.explore.documents import OWN_VALUES, plain
-from datapipe.explore.redaction import MARGIN, RedactionError, shown
+from datapipe.explore.redaction import RedactionError
 from datapipe.explore.rows import Rows
 from datapipe.stage.decoding import EXCERPT_BYTES
 
@@ -43,19 +43,18 @@ class DocumentView:
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
         parts, more = self._parts(row, stored, replayed)
-        truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
         columns = self._columns(row, stored, replayed)
         parts, columns, notes = self._redacted(row["source"], parts, columns, [*notes, *more])
         return {
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
-            "parts": [asdict(part) for part in parts],
-            "truncated": truncated,
+            "parts": [asdict(part) for part in _beginning(parts)],
+            "truncated": len(display_of(parts)) > MOST_TEXT_CHARS,
             "note": " ".join(notes),
             "path": self._path(row, replayed),
             "cluster": self._cluster(facts),
-            "shards": self.shards(key) if row["fate"] == "kept" else [],
+            "shards": self._shards(key) if row["fate"] == "kept" else [],
         }
 
     def text(self, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -65,7 +64,7 @@ class DocumentView:
                 text, note = str(self.output.kept_row(facts)["text"]), ""
             else:
                 text, note = self.read_text(facts["source"], facts["key"])
-            return self.redactor.beginning(facts["source"], text, MOST_COMPARED_CHARS), note
+            return self.redactor.one(facts["source"], text)[:MOST_COMPARED_CHARS], note
         except DatapipeError as error:
             return "", str(error)
 
@@ -123,17 +122,15 @@ class DocumentView:
     ) -> tuple[list[Part], dict[str, Any], list[str]]:
         """Parts and columns after every redaction of the source; without what it fails on."""
         names = [name for name, value in columns.items() if isinstance(value, str)]
-        num_chars = sum(len(part.text) for part in parts)
-        parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
             # the text by itself, too: a cut in the middle of an address hides it in the display
             parts = after_stage(parts, self.redactor.one(source, text_of(parts)), "", redacts=True)
             display = self.redactor.one(source, display_of(parts))
-            values = {name: self.redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
+            texts = self.redactor.redacted(source, [columns[name] for name in names])
         except RedactionError as error:
             return [], {}, [*notes, str(error)]
-        after = joined(after_redaction(parts, display))
-        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, notes
+        values = {name: text[:MOST_COLUMN_CHARS] for name, text in zip(names, texts)}
+        return joined(after_redaction(parts, display)), {**columns, **values}, notes
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
         """What each step did, as far as the run has come."""
@@ -151,7 +148,7 @@ class DocumentView:
             steps.append(entry("write", "write documents", "kept", "written as text"))
         return steps
 
-    def shards(self, key: bytes) -> list[dict[str, Any]]:
+    def _shards(self, key: bytes) -> list[dict[str, Any]]:
         """The rows of published shards that hold the document, of both splits."""
         return self.output.database.rows(
             'select shards.path, parts."row", start, tokens from parts join shards on shards.written = parts.shard '
@@ -177,8 +174,8 @@ def _is_unread(row: Mapping[str, Any]) -> bool:
     return row["fate"] == "quarantined" and row["stage"] == "read"
 
 
-def _beginning(parts: Sequence[Part], most_chars: int) -> list[Part]:
-    left, out = most_chars, list[Part]()
+def _beginning(parts: Sequence[Part]) -> list[Part]:
+    left, out = MOST_TEXT_CHARS, list[Part]()
     for part in parts:
         out.append(replace(part, text=part.text[:left]))
         left -= len(part.text)

@@ -30,7 +30,8 @@ _MEDIA_TYPES = {
 
 def croissant(report: Report, manifest: Snapshot, data: DataFiles, front: Mapping[str, Any]) -> bytes:
     """The content of croissant.json, with languages and tags of the front matter."""
-    documents = report.total.documents
+    assert report.run is not None
+    documents, version = report.total.documents, plain(report.run.datapipe)
     described = {
         # the context that version 1.1 recommends, and PROV-O
         "@context": json.loads(files("datapipe.report.card").joinpath("croissant_context.json").read_bytes()),
@@ -44,7 +45,13 @@ def croissant(report: Report, manifest: Snapshot, data: DataFiles, front: Mappin
         "version": f"1.0.0+{manifest.fingerprint[:12]}",
         "isLiveDataset": False,
         "prov:wasDerivedFrom": [_entity(name, report) for name in (*report.sources, *report.taken)],
-        "prov:wasGeneratedBy": _activity(report, manifest),
+        "prov:wasGeneratedBy": {
+            "@type": "prov:Activity",
+            "@id": f"run/{manifest.fingerprint}",
+            "name": "datapipe run",
+            "prov:used": [{"@id": f"source/{name}"} for name in (*report.sources, *report.taken)],
+            "prov:wasAssociatedWith": {"@type": "prov:SoftwareAgent", "name": "datapipe", "version": version},
+        },
         "distribution": [_file_set(each, data) for each in data.configurations],
         "recordSet": [_record_set(each, data) for each in data.configurations if each.schema is not None],
     }
@@ -78,17 +85,6 @@ def _entity(name: str, report: Report) -> dict[str, Any]:
         agent = {"@type": "prov:SoftwareAgent", "name": "a model" if synthetic is True else plain(synthetic.model)}
         entity["prov:wasAttributedTo"] = agent
     return entity
-
-
-def _activity(report: Report, manifest: Snapshot) -> dict[str, Any]:
-    assert report.run is not None
-    return {
-        "@type": "prov:Activity",
-        "@id": f"run/{manifest.fingerprint}",
-        "name": "datapipe run",
-        "prov:used": [{"@id": f"source/{name}"} for name in (*report.sources, *report.taken)],
-        "prov:wasAssociatedWith": {"@type": "prov:SoftwareAgent", "name": "datapipe", "version": plain(report.run.datapipe)},
-    }
 
 
 def _file_set(configuration: Configuration, data: DataFiles) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from datapipe.report.card.data_files import Configuration, DataFiles
+from datapipe.report.card.data_files import Configuration, DataFiles, SplitFiles
 from datapipe.report.card.markdown import plain
 from datapipe.report.card.provenance import UNCOUNTED, VARIOUS
 from datapipe.report.report import Report
@@ -37,7 +37,10 @@ def front_matter(name: str, report: Report, files: DataFiles) -> dict[str, Any]:
         "size_categories": [size_category(files.rows)],
         "task_categories": ["text-generation"],
         "tags": ["datapipe", *(["tokenized"] if files.is_packed else [])],
-        "configs": [_configuration(each) for each in files.configurations],
+        "configs": [
+            {"config_name": each.name, "data_files": [{"split": split.split, "path": _pattern(split)} for split in each.splits]}
+            for each in files.configurations
+        ],
         **({"dataset_info": infos[0] if len(infos) == 1 else infos} if infos else {}),
     }
 
@@ -83,12 +86,8 @@ def _languages(report: Report) -> dict[str, Any]:
     return {"language": listed} if listed else {}
 
 
-def _configuration(configuration: Configuration) -> dict[str, Any]:
-    paths = [
-        {"split": split.split, "path": split.paths[0] if len(split.paths) == 1 else list(split.paths)}
-        for split in configuration.splits
-    ]
-    return {"config_name": configuration.name, "data_files": paths}
+def _pattern(split: SplitFiles) -> str | list[str]:
+    return split.paths[0] if len(split.paths) == 1 else list(split.paths)
 
 
 def _info(configuration: Configuration, files: DataFiles) -> dict[str, Any]:

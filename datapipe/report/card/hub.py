@@ -102,6 +102,7 @@ def upload(folder: Path, target: HubTarget, *, is_private: bool, emit: Callable[
 
 def _upload(folder: Path, target: HubTarget, is_private: bool, emit: Callable[[str], None]) -> Uploaded:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.hf_api import RepoFile
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()  # a line after each commit says how far it is
@@ -109,9 +110,10 @@ def _upload(folder: Path, target: HubTarget, is_private: bool, emit: Callable[[s
     created = api.create_repo(target.name, repo_type="dataset", private=is_private, exist_ok=True)
     if target.revision != "main":
         api.create_branch(target.name, branch=target.revision, repo_type="dataset", exist_ok=True)
-    there = _there(api, target)
+    listed = api.list_repo_tree(target.name, recursive=True, repo_type="dataset", revision=target.revision)
+    there = {file.path: file for file in listed if isinstance(file, RepoFile)}
     paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
-    missing = [path for path in paths if path not in there or not _is_same(folder / path, *there[path])]
+    missing = [path for path in paths if path not in there or not _is_same(folder / path, there[path])]
     stale = sorted(path for path in there.keys() - set(paths) if _DATA.fullmatch(path) or DATA_PATH.fullmatch(path))
     data = [path for path in missing if "/" in path]
     batches = [*_batches(folder, data), [path for path in missing if "/" not in path]]
@@ -149,17 +151,9 @@ def _batches(folder: Path, paths: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _there(api: Any, target: HubTarget) -> dict[str, tuple[str, str]]:
-    """By path, how a file on the hub is identified: by the SHA-256 of its content, or a small one by git."""
-    from huggingface_hub.hf_api import RepoFile
-
-    entries = api.list_repo_tree(target.name, recursive=True, repo_type="dataset", revision=target.revision)
-    files = [entry for entry in entries if isinstance(entry, RepoFile)]
-    return {file.path: ("sha256", file.lfs.sha256) if file.lfs is not None else ("git", file.blob_id) for file in files}
-
-
-def _is_same(path: Path, kind: str, identity: str) -> bool:
-    if kind == "git":
-        return hashlib.sha1(f"blob {path.stat().st_size}\0".encode() + path.read_bytes()).hexdigest() == identity
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == identity
+def _is_same(path: Path, file: Any) -> bool:
+    """Whether a `RepoFile` has this content: by SHA-256, a small file by the digest of git."""
+    if file.lfs is None:
+        return hashlib.sha1(f"blob {path.stat().st_size}\0".encode() + path.read_bytes()).hexdigest() == file.blob_id
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256

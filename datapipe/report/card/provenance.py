@@ -38,6 +38,8 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
     cluster; None for another engine."""
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report.sources[name]) for name, source in mixture.sources.items()}
+    own = {name: Provenance(**source.provenance()) for name, source in mixture.sources.items()}
+    origins = {name: Origin.of(source, cost_usd=costs[name]) for name, source in own.items()}
     taken = report.taken
     for name, source in taken.items():  # whose manifest does not have the bytes of their text
         numbers = {"documents": source.documents, "bytes": None, "tokens": source.tokens}
@@ -48,17 +50,11 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
         for kind, names in (("synthetic", written), ("natural", by_source.keys() - written))
     }
     return ReportProvenance(
-        sources={**_origins(mixture, costs), **{name: Origin.of(source) for name, source in taken.items()}},
+        sources=origins | {name: Origin.of(source) for name, source in taken.items()},
         licenses=_by_name(by_source.values()),
         synthetic=kept,
         cost=_cost(mixture, plan, costs, node_hours),
     )
-
-
-def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, Origin]:
-    return {
-        name: Origin.of(Provenance(**source.provenance()), cost_usd=costs.get(name)) for name, source in mixture.sources.items()
-    }
 
 
 def _drawn_of(report: Report, name: str) -> int | None:
@@ -139,36 +135,25 @@ def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], nod
     of_source = {name: sum(_core_s(step, is_cluster) for step in plan.steps if step.source == name) for name in mixture.sources}
     shared = sum(_core_s(step, is_cluster) for step in plan.steps if not step.source)
     core_hours = sum(by_step.values())
+    known = [usd for usd in sources.values() if usd is not None]
     compute = None if spec.cost_per_core_hour is None else core_hours * spec.cost_per_core_hour
     cluster = None if spec.cost_per_node_hour is None or node_hours is None else node_hours * spec.cost_per_node_hour
-    return Cost(
-        core_hours=round(core_hours, 6),
-        core_hours_by_step={name: round(hours, 6) for name, hours in by_step.items()},
-        core_hours_by_source={name: round(seconds / 3600, 6) for name, seconds in of_source.items()},
-        core_hours_shared=round(shared / 3600, 6),
-        node_hours=_rounded(node_hours),
-        **_money(sources, compute, cluster),
-    )
-
-
-def _money(sources: Mapping[str, float | None], compute: float | None, cluster: float | None) -> dict[str, float | None]:
-    """Prices of text and machines. A cluster's hours include those of its cores, so the total counts one of the two."""
-    known = [usd for usd in sources.values() if usd is not None]
-    machines = compute if cluster is None else cluster
+    machines = compute if cluster is None else cluster  # whose hours include those of its cores
     sums = [*known, *([] if machines is None else [machines])]
-    return {
-        "sources_usd": _rounded(sum(known)) if known else None,
-        "compute_usd": _rounded(compute),
-        "cluster_usd": _rounded(cluster),
-        "total_usd": _rounded(sum(sums)) if sums else None,
-    }
+    return Cost(
+        core_hours=core_hours,
+        core_hours_by_step=by_step,
+        core_hours_by_source={name: seconds / 3600 for name, seconds in of_source.items()},
+        core_hours_shared=shared / 3600,
+        node_hours=node_hours,
+        sources_usd=sum(known) if known else None,
+        compute_usd=compute,
+        cluster_usd=cluster,
+        total_usd=sum(sums) if sums else None,
+    )
 
 
 def _core_s(step: Step, is_cluster: bool) -> float:
     """Core-seconds of the committed tasks of a step: their seconds, on a cluster times the cores that they reserve."""
     cores = {task.fingerprint: dict(task.resources).get("num_cpus", 1.0) for task in step.tasks or ()} if is_cluster else {}
     return sum(record.metrics.seconds * cores.get(record.fingerprint, 1.0) for record in step.records)
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 6)

@@ -10,11 +10,9 @@ line of a card holds a digest of the lines above.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import xxhash
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.yaml import dump_yaml
@@ -25,13 +23,14 @@ from datapipe.report.card.croissant import croissant
 from datapipe.report.card.data_files import DataFiles, data_files
 from datapipe.report.card.front_matter import front_matter
 from datapipe.report.card.markdown import Markdown, code, columns_markdown, link, plain, section_markdown, shown
-from datapipe.report.cells import Bytes, share
+from datapipe.report.cells import Bytes, rendered, share
 from datapipe.report.html.page import write_page
 from datapipe.report.origins import Kept, Origin, ReportProvenance
 from datapipe.report.report import Report, Total, read_report
 from datapipe.report.sections import sections
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.snapshot_folder import snapshot_folder
+from datapipe.stage.licenses import UNKNOWN
 from datapipe.storage.root import Root, is_remote
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
@@ -120,7 +119,12 @@ def _of_source(report: Report, name: str) -> Report:
         measured={name: report.measured.get(name, {})},
         warnings=tuple(warning for warning in report.warnings if warning.source == name),
         tokenizer=tokenizer,
-        provenance=ReportProvenance.of_source(name, origin, kept),
+        provenance=ReportProvenance(
+            sources={name: origin},
+            # none where documents have their own
+            licenses={} if origin.license_field or not kept.documents else {origin.license or UNKNOWN: kept},
+            synthetic={"synthetic": kept} if origin.synthetic else {},
+        ),
     )
 
 
@@ -137,21 +141,23 @@ def card_files(
     sources = options.get("sources") or {}
     pages = {name: _pages(origin, sources.get(name, {})) for name, origin in report.provenance.sources.items()}
     schema = files.configurations[0].schema if files.configurations else None
-    text = _template().render(
-        front_matter=Markdown(dump_yaml(front)),
-        name=manifest.name,
-        report=report,
-        manifest=manifest,
-        snapshot=manifest if manifest.has_tokens else None,
-        num_rows=files.rows,
-        sections=[section_markdown(section) for section in sections(report) if section.tables and section.anchor != "speed"],
-        pages={name: links for name, links in pages.items() if links},
-        columns="" if schema is None else columns_markdown(schema.names, list(map(str, schema.types))),
-        is_output=place is None,
-        for_loader=files.is_packed and place is None,
-        path=Markdown(json.dumps(plain(place or str(options.get("output") or ".")), ensure_ascii=False)),
-        looks_for_secrets=any(name.partition(":")[0].startswith("redact.") for name in report.total.counts),
-    )
+    names = {
+        "front_matter": Markdown(dump_yaml(front)),
+        "name": manifest.name,
+        "report": report,
+        "manifest": manifest,
+        "snapshot": manifest if manifest.has_tokens else None,
+        "num_rows": files.rows,
+        "sections": [section_markdown(each) for each in sections(report) if each.tables and each.anchor != "speed"],
+        "pages": {name: links for name, links in pages.items() if links},
+        "columns": "" if schema is None else columns_markdown(schema.names, list(map(str, schema.types))),
+        "is_output": place is None,
+        "for_loader": files.is_packed and place is None,
+        "path": Markdown(json.dumps(plain(place or str(options.get("output") or ".")), ensure_ascii=False)),
+        "looks_for_secrets": any(name.partition(":")[0].startswith("redact.") for name in report.total.counts),
+    }
+    functions = {"markdown": Markdown, "code": code, "bytes": Bytes, "counted": counted, "share": share}
+    text = rendered("report/card/readme.md.jinja", names | functions, shown)
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
 
 
@@ -160,22 +166,6 @@ def _pages(origin: Origin, options: Mapping[str, Any]) -> Markdown:
     paths = options.get("path") or ()
     remote = [path for path in ([paths] if isinstance(paths, str) else paths) if is_remote(path.removeprefix("@"))]
     return Markdown(", ".join([*([link(origin.homepage)] if origin.homepage else []), *map(code, remote[:3])]))
-
-
-@lru_cache(maxsize=1)
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("datapipe.report.card", ""),
-        autoescape=False,  # `finalize` escapes for Markdown
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"markdown": Markdown, "code": code, "bytes": Bytes}
-    environment.globals |= {"counted": counted, "share": share}
-    return environment.get_template("readme.md.jinja")
 
 
 def complete_about(root: Root, snapshot: Snapshot) -> str | None:

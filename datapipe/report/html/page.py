@@ -8,11 +8,12 @@ the file would be larger, the sections show fewer of them and how many are only 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from datapipe.machine.terminal import HARMFUL
 from datapipe.quantities import counted, size
 from datapipe.records.names import REPORT_PAGE
-from datapipe.report.cells import Section, Table, cell
+from datapipe.report.cells import Section, Table, cell, rendered
 from datapipe.report.drawing import WIDTH, Bars, cut, short
 from datapipe.report.report import Report
 from datapipe.report.sections import sections
@@ -61,20 +62,17 @@ def _limited_rows(table: Table, most: int) -> Table:
 
 
 def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("datapipe.report.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters |= {"cell": cell, "cut": cut, "n": coordinate, "short": short, "size": size, "visible": visible}
-    environment.globals |= {"bar_unit": bar_unit}
-    template = environment.get_template("report.html")
-    return template.render(report=report, sections=shown, palette=_PALETTE).encode()
+    functions = {
+        "cell": cell,
+        "cut": cut,
+        "n": coordinate,
+        "short": short,
+        "size": size,
+        "visible": visible,
+        "bar_unit": bar_unit,
+    }
+    names = {"report": report, "sections": shown, "palette": _PALETTE}
+    return rendered("report/html/templates/report.html", names | functions, visible, is_html=True).encode()
 
 
 def bar_unit(table: Table) -> float:
@@ -89,6 +87,6 @@ def coordinate(number: float) -> str:
     return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
-def visible(text: str) -> str:
-    """A text with control characters shown as their code points."""
-    return HARMFUL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+def visible(value: Any) -> Any:
+    """A value; in a text, control characters are shown as their code points."""
+    return HARMFUL.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value) if type(value) is str else value

@@ -14,7 +14,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
 from datapipe.engine.train_tokenizer import train_tokenizer_from_files
 from datapipe.errors import UserError
-from datapipe.report.terminal import print_training
+from datapipe.report.screen import print_training
 from datapipe.storage.root import Root
 from datapipe.tokens import Encoder
 from datapipe.tokens.training import Trained

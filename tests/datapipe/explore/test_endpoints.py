@@ -17,7 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from datapipe.explore import redaction, search
+from datapipe.explore import search
+from datapipe.explore.document import view
 from datapipe.explore.documents import Inspector
 from datapipe.explore.server import RequestError
 from stages.redact.pii import Pii
@@ -150,14 +151,18 @@ def test_an_unexpected_error_tells_no_text_neither_to_the_page_nor_to_the_termin
 
 
 def test_what_lies_across_the_end_of_a_long_text_is_not_shown(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "MARGIN", 64)
-    redactor = finished.api.rows.redactor
+    monkeypatch.setattr(view, "MOST_COMPARED_CHARS", 100)
+    facts = {"fate": "dropped", "source": "web", "key": b""}
+
+    def shown(text: str) -> str:
+        monkeypatch.setattr(finished.api.view, "read_text", lambda source, key: (text, ""))
+        return finished.api.view.text(facts)[0]
+
     for filling in range(40, 120):
-        text = "a " * filling + EMAIL + " b" * 200
-        shown = redactor.beginning("web", text, 100)
-        assert len(shown) <= 100
-        assert not any(shown.endswith(EMAIL[:length]) for length in range(3, len(EMAIL) + 1)), shown
-    assert redactor.beginning("web", f"{EMAIL} is short", 100) == "<EMAIL> is short"
+        beginning = shown("a " * filling + EMAIL + " b" * 200)
+        assert len(beginning) <= 100
+        assert not any(beginning.endswith(EMAIL[:length]) for length in range(3, len(EMAIL) + 1)), beginning
+    assert shown(f"{EMAIL} is short") == "<EMAIL> is short"
 
 
 def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(

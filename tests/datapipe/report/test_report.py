@@ -22,14 +22,14 @@ from rich.console import Console
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.machine.terminal import harmless
+from datapipe.metrics import Packing
 from datapipe.report.documents import documents
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.origins import TakenSource
 from datapipe.report.plan_view import plan_view
-from datapipe.report.report import PackedRows, Report, Threshold
-from datapipe.report.screen import print_screen, print_warnings, snapshot_news
+from datapipe.report.report import Report, Threshold
+from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
-from datapipe.report.terminal import print_sections, print_training
 from datapipe.shards.snapshots import publications
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import BYTES_PER_TOKEN
@@ -85,7 +85,7 @@ def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
         "kept_bytes": 4000 * kept,
         "tokens": tokens,
         "sequences": 0,
-        "packing": {"512": dict.fromkeys(PackedRows.model_fields, 0)},
+        "packing": {"512": dict.fromkeys(Packing.__slots__, 0)},
         "counts": {},
         "steps": {"read": {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0}},
     }

@@ -136,7 +136,7 @@ def test_hostile_names_stay_text() -> None:
 def test_reports_of_runs_that_failed_are_drawn(missing: tuple[str, ...]) -> None:
     content = report(status="failed", problem="the disk is full", **dict.fromkeys(missing))
 
-    page = _page(Report.parse(content.to_bytes()))
+    page = _page(Report.model_validate_json(content.to_bytes()))
 
     assert "the disk is full" in page.text_content()
     assert list(_figures(page, "flow"))

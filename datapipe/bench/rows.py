@@ -6,15 +6,19 @@ records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ me
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pkgutil import iter_modules
 from statistics import median
 
 from datapipe.metrics import total_by_name
 from datapipe.quantities import rate_mb_per_s
 from datapipe.records.outputs import Record
+from datapipe.stage import segmentation
 from datapipe.steps.kind import Plan, Step
 
 OTHER = "other"
 """Time outside of any named work: opening and closing files, writing drops, joining batches."""
+
+_SEGMENTATIONS = frozenset(module.name for module in iter_modules(segmentation.__path__))
 
 _NAMED_KINDS = {
     "train tokenizer": "train",
@@ -83,8 +87,9 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
     if name in uses:
         return "emit" if name in emitting else "stage"
     kind = _NAMED_KINDS.get(name, name.rpartition(" ")[2])
-    known = kind in _BY_KIND or kind in ("read", "train", "load")
-    return kind if known else "reduce" if ": " in name else "segmentation"
+    if kind in _BY_KIND or kind in ("read", "train", "load"):
+        return kind
+    return "reduce" if ": " in name else "segmentation" if name in _SEGMENTATIONS else name
 
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
@@ -141,6 +146,7 @@ _BY_KIND = {
     "files": "Keep fewer columns; documents.format: parquet is written faster than jsonl.zst.",
     "other": "Many small tasks have a fixed cost: raise execution.split_bytes.",
 }
+_ANY_WORK = "It grows with the documents that reach it: drop documents earlier."
 _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, and no setting lowers them."
 
 
@@ -153,4 +159,5 @@ def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
         return next(text for name, text in _BY_COMPRESSION.items() if name in compressions)
     if ":" in row.uses and row.kind in ("stage", "emit"):
         return _OWN_STAGE
-    return _BY_STAGE.get(row.uses, _BY_KIND[row.kind]) if row.kind in ("stage", "emit") else _BY_KIND[row.kind]
+    of_kind = _BY_KIND.get(row.kind, _ANY_WORK)
+    return _BY_STAGE.get(row.uses, of_kind) if row.kind in ("stage", "emit") else of_kind

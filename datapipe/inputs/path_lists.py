@@ -32,14 +32,11 @@ from datapipe.stage.decoding import BOM, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.reader import InputFile
 from datapipe.storage.http import is_http
 from datapipe.storage.outages import input_error, outage_of
-from datapipe.storage.root import is_remote, open_input, split_query
+from datapipe.storage.root import STORE_SCHEMES, is_remote, open_input, split_query
 
 SIGN = "@"
 _MOST_BYTES = 512 << 20
 _MOST_LINE_BYTES = 16 << 10
-_STORES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
-"""Schemes that a list which is read from a store may name: others, as file:// and fsspec+local://, reach this machine."""
-
 _THREADS = 16
 _RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
 """Of requests to an object store. The clients of stores also retry (`storage/s3.py`)."""
@@ -143,7 +140,7 @@ def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
 def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) -> ListedPath:
     scheme = line.partition("://")[0].lower() if "://" in line else ""
     is_local = scheme in ("", "file")
-    is_elsewhere = scheme not in _STORES if scheme else line.startswith("/") or ".." in line.split("/")
+    is_elsewhere = scheme not in STORE_SCHEMES if scheme else line.startswith("/") or ".." in line.split("/")
     if is_of_store and is_elsewhere:
         raise UserError(
             f"{where}: found {line!r}. Expected a path below {masked(split_query(base)[0])}, or a URL: a list that is read "

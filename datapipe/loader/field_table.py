@@ -207,31 +207,46 @@ def _piece_offsets(chunk: Chunk) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """How a field is made."""
+    """How a field is made, and what its values are."""
 
     make: Callable[[Chunk], Sequence[Any]]  # a chunk -> the value of the field for each of its batches
     columns: frozenset[str] = frozenset()
     counts_targets: bool = False  # whether `make` needs `Chunk.global_targets`
+    per: Literal["token", "row", "piece", "batch"]  # what has a value; a batch has a number
+    dtype: str = ""  # of an array; empty for the dtype that is asked for, and for numbers
+    width: int = 1  # values in an entry
+
+
+def _per_token(make: Callable[[Chunk], Sequence[Any]], columns: frozenset[str]) -> Field:
+    return Field(make=make, columns=columns, per="token")
+
+
+def _per_piece(make: Callable[[Chunk], Sequence[Any]], dtype: str, columns: frozenset[str] = PIECES, width: int = 1) -> Field:
+    return Field(make=make, columns=columns, per="piece", dtype=dtype, width=width)
 
 
 FIELDS: Mapping[str, Field] = {
-    "input_ids": Field(make=_input_ids, columns=frozenset({TOKENS})),
-    "labels": Field(make=_labels, columns=PIECES | {TOKENS}),
-    "position_ids": Field(make=_position_ids, columns=PIECES),
-    "segment_ids": Field(make=_segment_ids, columns=PIECES),
-    "cu_seqlens": Field(make=lambda chunk: chunk.cu_seqlens, columns=PIECES),
-    "max_seqlen": Field(make=lambda chunk: chunk.max_seqlens, columns=PIECES),
-    "piece_offsets": Field(make=_piece_offsets, columns=frozenset({OFFSETS})),
-    "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=PIECES),
-    "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),
-    "document_keys": Field(make=lambda chunk: chunk.per_piece(chunk.read.keys), columns=frozenset({OFFSETS, KEYS})),
-    "sources": Field(make=lambda chunk: chunk.per_row(chunk.batch_order.layout.source_of(chunk.addresses).astype(np.int32))),
-    "step": Field(make=lambda chunk: chunk.steps),
-    "global_rows": Field(make=lambda chunk: [chunk.batch_order.num_rows(step) for step in chunk.steps]),
-    "global_target_tokens": Field(make=lambda chunk: chunk.global_targets, counts_targets=True),
+    "input_ids": _per_token(_input_ids, frozenset({TOKENS})),
+    "labels": _per_token(_labels, PIECES | {TOKENS}),
+    "position_ids": _per_token(_position_ids, PIECES),
+    "segment_ids": _per_token(_segment_ids, PIECES),
+    "cu_seqlens": _per_piece(lambda chunk: chunk.cu_seqlens, "int32"),
+    "max_seqlen": Field(make=lambda chunk: chunk.max_seqlens, columns=PIECES, per="batch"),
+    "piece_offsets": _per_piece(_piece_offsets, "int64", frozenset({OFFSETS})),
+    "piece_lengths": _per_piece(lambda chunk: chunk.per_piece(chunk.read.piece_lengths), "int32"),
+    "piece_starts": _per_piece(lambda chunk: chunk.per_piece(chunk.read.starts), "int64", frozenset({OFFSETS, STARTS})),
+    "document_keys": _per_piece(lambda chunk: chunk.per_piece(chunk.read.keys), "uint8", frozenset({OFFSETS, KEYS}), 16),
+    "sources": Field(
+        make=lambda chunk: chunk.per_row(chunk.batch_order.layout.source_of(chunk.addresses).astype(np.int32)),
+        per="row",
+        dtype="int32",
+    ),
+    "step": Field(make=lambda chunk: chunk.steps, per="batch"),
+    "global_rows": Field(make=lambda chunk: [chunk.batch_order.num_rows(step) for step in chunk.steps], per="batch"),
+    "global_target_tokens": Field(make=lambda chunk: chunk.global_targets, counts_targets=True, per="batch"),
 }
 
-PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
+PER_TOKEN = frozenset(name for name, field in FIELDS.items() if field.per == "token")
 """The fields of shape (B, S), in the requested dtype."""
 
 GLOBAL = frozenset({"global_rows", "global_target_tokens"})

@@ -135,6 +135,10 @@ class RemovedEntry(FileEntry):
     documents: Count  # in the list
     takedowns: tuple[ShortText, ...]  # a digest of the list after each takedown
 
+    @property
+    def digest(self) -> str:
+        return self.takedowns[-1]
+
 
 class Snapshot(_Record):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`."""

@@ -60,8 +60,7 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
     if not all(any(weights.values()) for weights in kept):
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 has a row for training (without: {', '.join(empty)}). Its "
-            f"documents were dropped, which `datapipe report --full` shows, or all of them are held out (`validation`), or "
-            f"shorter than pack.min_piece."
+            f"documents were dropped, held out (`validation`) or not packed: `datapipe report --full` has the counts."
         )
     return tuple(WeightPhase(until_tokens=phase.until_tokens, weights=weights) for phase, weights in zip(phases, kept))
 

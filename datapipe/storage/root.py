@@ -36,6 +36,8 @@ from datapipe.storage.local import FileState, local_files
 from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
 from datapipe.storage.written import OutputStream, chunks_checksum
 
+STORE_SCHEMES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
+"""Schemes of stores and servers. Others, as file:// and fsspec+local://, reach this machine."""
 _SECOND_NS = 1_000_000_000
 _REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20

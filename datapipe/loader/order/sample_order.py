@@ -47,7 +47,7 @@ class Inventory(OrderKey):
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
         self.layout: Layout = plan_layout(snapshot, split)
-        self.removed = "" if snapshot.removed is None else snapshot.removed.takedowns[-1]
+        self.removed = "" if snapshot.removed is None else snapshot.removed.digest
         self.digests = digest_sources(snapshot, self.layout)
         self.data = {name: digests[-1] for name, digests in self.digests.items()}
         counts = {name: len(digests) for name, digests in self.digests.items()}

@@ -19,20 +19,12 @@ from datapipe.columns import dtype_of
 from datapipe.errors import UserError
 from datapipe.loader.batches import Batch
 from datapipe.loader.buffers import aligned_empty
-from datapipe.loader.field_table import PER_TOKEN
+from datapipe.loader.field_table import FIELDS
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.share import Mesh
 
 STEP, REFUSAL = "_step", "_refusal"
 
-_LISTS = {
-    "cu_seqlens": pa.int32(),
-    "piece_offsets": pa.int64(),
-    "piece_lengths": pa.int32(),
-    "piece_starts": pa.int64(),
-    "document_keys": pa.uint8(),
-    "sources": pa.int32(),
-}
 _MOST_LIST = (1 << 31) - 1
 
 
@@ -40,10 +32,10 @@ def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_
     """The schema of a stream. The metadata of a list is the shape, with -1 for the length that varies."""
     columns = [pa.field(STEP, pa.int64()), pa.field(REFUSAL, pa.string())]
     for name in fields:
-        values = pa.from_numpy_dtype(np.dtype(dtype)) if name in PER_TOKEN else _LISTS.get(name)
-        if values is None:
+        if FIELDS[name].per == "batch":
             columns.append(pa.field(name, pa.int64()))
         else:
+            values = pa.from_numpy_dtype(np.dtype(FIELDS[name].dtype or dtype))
             shape = json.dumps(shape_of(name, mesh, sequence_length))
             columns.append(pa.field(name, pa.list_(pa.field("item", values, nullable=False)), metadata={"shape": shape}))
     return pa.schema(columns)
@@ -51,9 +43,9 @@ def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_
 
 def shape_of(field: str, mesh: Mesh, sequence_length: int) -> tuple[int, ...]:
     """The shape of a field that is an array, with -1 for the length that varies."""
-    if field in PER_TOKEN:
+    if FIELDS[field].per == "token":
         return (1, -1) if mesh.splits_documents else (-1, sequence_length // mesh.context_size)
-    return (-1, 16) if field == "document_keys" else (-1,)
+    return (-1, FIELDS[field].width) if FIELDS[field].width > 1 else (-1,)
 
 
 def record_batch(schema: pa.Schema, steps: Sequence[int], batches: Sequence[Batch]) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.field_table import GLOBAL, PER_TOKEN
+from datapipe.loader.field_table import FIELDS, GLOBAL
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.prefetch import SharedIterator
@@ -38,7 +38,7 @@ from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.loader.world import is_distributed, rank_and_world_size
 
-PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
+PER_ROW = tuple(name for name, field in FIELDS.items() if field.per in ("token", "row") or name in GLOBAL or name == "step")
 """The fields that can be cut into rows."""
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import GENERATION, published_tasks
+from datapipe.records.names import GENERATION, RUN, published_tasks
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshot_folder import has_snapshot, read_note, snapshot_folder
@@ -95,7 +95,12 @@ def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
     """The committed steps of a snapshot. Raises UserError where work/ has lost some of them."""
     root, listed = ledger.root, list[Mapping[str, Any]]()
     with suppress(FileNotFoundError, ValueError):
-        listed = [step for step in json.loads(root.read_bytes(published_tasks(snapshot.fingerprint))) if step["id"]]
+        content = root.read_bytes(published_tasks(snapshot.fingerprint)).decode()
+        if content.startswith("["):
+            listed = [step for step in json.loads(content) if step["id"]]
+        else:  # of an earlier version; the steps are those of the run that published it
+            steps, known = json.loads(root.read_bytes(RUN))["steps"], set(content.split())
+            listed = steps if known.issuperset(name for step in steps for name in step["tasks"]) else []
     steps = [_committed(ledger, step) for step in listed]
     num_lost = sum(len(step.tasks or ()) - len(step.records) for step in steps)
     if not steps or num_lost:

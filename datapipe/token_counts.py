@@ -86,9 +86,6 @@ class Fertility:
         self.unknown += other.unknown
 
 
-# ------------------------------------------------------------------------------------------------ in a report
-
-
 class LanguageFertility(BaseModel, frozen=True):
     """Token counts with their ratios."""
 

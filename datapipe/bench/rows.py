@@ -111,8 +111,6 @@ def medians(passes: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
     return tuple(replace(row, seconds=times[row.name]) for row in passes[0])
 
 
-# ------------------------------------------------------------------------------------------------ advice
-
 _OWN_STAGE = "In a stage of your own, work on whole columns (NumPy, Arrow, a kernel), not document by document."
 _ANY_STAGE = "Put cheaper filters that drop more before it, so that less text reaches it."
 

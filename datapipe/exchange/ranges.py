@@ -37,9 +37,6 @@ _SAMPLES_PER_SLICE = 32
 Parts = list[pa.RecordBatch]  # rows of one table, sorted in each batch
 
 
-# ---------------------------------------------------------------------------------------------------- reading
-
-
 def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
     """All rows in [start, stop), sorted, as one batch; None where there are none. Memory: the rows twice."""
     slices: list[pa.RecordBatch] = []
@@ -144,9 +141,6 @@ def before(parts: Parts, bound: Bound) -> Parts:
     """The rows before a bound. Parts that go beyond it are copied up to it; the others are the same."""
     ends = [position(part, bound) for part in parts]
     return [part if end == part.num_rows else take_rows(part, np.arange(end)) for part, end in zip(parts, ends) if end]
-
-
-# ---------------------------------------------------------------------------------------------------- bounds
 
 
 def position(rows: pa.RecordBatch, bound: Bound) -> int:

@@ -50,9 +50,6 @@ _PARQUET_ROWS = 1 << 14
 _HELD_BYTES = 256 << 20
 
 
-# ---------------------------------------------------------------------------------------------------- writing
-
-
 class TableWriter:
     """Writes record batches of one schema, that of the first batch, to one file, which is made for the first row."""
 
@@ -177,9 +174,6 @@ def packed_facts(rows: pa.RecordBatch, shards: Sequence[str], numbers_of_rows: n
             "tokens": lengths.flatten(),
         }
     )
-
-
-# ---------------------------------------------------------------------------------------------------- reading
 
 
 def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetrics) -> Iterator[DocumentBatch]:

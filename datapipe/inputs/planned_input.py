@@ -169,9 +169,6 @@ def damages(file: InputFile, rejected: Iterable[Rejected]) -> list[UnreadableFil
     ]
 
 
-# ---------------------------------------------------------------------------------------------------- in words
-
-
 def _difference(file: InputFile, state: FileState) -> str:
     """How a file differs from the planned one, in words; empty if it does not."""
     if state.num_bytes != file.num_bytes:

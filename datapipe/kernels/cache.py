@@ -48,9 +48,6 @@ class Entry:
             yield is_ours
 
 
-# ------------------------------------------------------------------------------------------------ unused files
-
-
 def remove_unused(now: float) -> None:
     """Deletes kernels that were not used for `UNUSED_S`, and left-over locks. `now`: seconds since the epoch."""
     for folder in kernels_folder().glob("*"):

@@ -104,8 +104,6 @@ def refresh() -> None:
         target.target_context.refresh()
 
 
-# ------------------------------------------------------------------------------------------------ signatures
-
 _NUMBERS: dict[Any, types.Type] = {
     int: types.int64,
     bool: types.boolean,

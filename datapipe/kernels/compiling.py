@@ -120,9 +120,6 @@ class Compilation:
                 self._progress(name, number, self.num_kernels)
 
 
-# ------------------------------------------------------------------------------------------------ inside the compilers
-
-
 def main() -> None:
     """A compiler of the kernels that the command line names. Reports each on standard output."""
     import signal

@@ -159,9 +159,6 @@ class Ledger:
         return left
 
 
-# ---------------------------------------------------------------------------------------------------- commit files
-
-
 def attempt_folder(path: str) -> str | None:
     """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
     found = _ATTEMPT.match(path)

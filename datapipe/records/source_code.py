@@ -80,9 +80,6 @@ def source_digest() -> str:
     return content.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------ which modules
-
-
 def _reader_of(module: str, file: Path) -> Callable[[str], _Module | None]:
     """Reads a user's module and those beside it. Of an installed module, only its own package is the user's."""
     depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
@@ -125,9 +122,6 @@ def _read_in(root: Path, name: str) -> _Module | None:
         if file.is_file():
             return _parsed(name if file.name == "__init__.py" else name.rpartition(".")[0], file.read_bytes())
     return None
-
-
-# ------------------------------------------------------------------------------------------------ what a module holds
 
 
 @dataclass(frozen=True, slots=True)

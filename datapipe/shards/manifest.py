@@ -59,6 +59,7 @@ from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 
 _SHOWN_CHARACTERS = 300
+_REMEDY = "Copy it back from snapshots/FINGERPRINT/, or run the mixture again to rewrite it."
 _NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
 """Fields that a shard of text lacks in manifests before version 3."""
 
@@ -349,13 +350,10 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
             message = f"a manifest of another version, expected {Snapshot.model_fields['version'].default},"
         raise SnapshotError(
             f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
-            f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. Run the mixture again to rewrite it."
+            f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. {_REMEDY}"
         ) from error
     if snapshot.fingerprint != digest:
-        raise SnapshotError(
-            f"{url}: the content does not match its fingerprint, so the file was edited or damaged. "
-            f"Run the mixture again to rewrite it."
-        )
+        raise SnapshotError(f"{url}: the content does not match its fingerprint, so the file was edited or damaged. {_REMEDY}")
     return _read.setdefault(key, _with_lists(root, snapshot))
 
 

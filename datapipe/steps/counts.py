@@ -119,9 +119,6 @@ def fields_without_value(step: Step) -> list[str]:
     return [name for name, count in values.items() if count == 0] if has_documents else []
 
 
-# ---------------------------------------------------------------------------------------------------- losses
-
-
 @dataclass(frozen=True, slots=True)
 class ExcessDrops:
     """A global stage that dropped a larger share of a source than its `max_dropped`."""
@@ -215,9 +212,6 @@ def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:
     if documents.quarantined:
         reasons.append(f"{documents.quarantined:,} are in quarantine ({quarantine_text(documents)})")
     return f"{read}, {', '.join(reasons)}"
-
-
-# ---------------------------------------------------------------------------------------------------- quarantine
 
 
 def quarantine_text(document_counts: DocumentCounts) -> str:

@@ -108,9 +108,6 @@ def check_scores(scores: np.ndarray) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------ finding the cut
-
-
 class Ranked:
     """Scores of some documents inside an interval. Documents above it are counted, not held."""
 

@@ -188,9 +188,6 @@ def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: n
     return texts_from(out_offsets, out)
 
 
-# ------------------------------------------------------------------------------------------------ looking decisions up
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cuts:
     """Spans to cut, by (document, start): (num_cuts,) int64 each; `rules` are numbers of `names`."""

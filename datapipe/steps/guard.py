@@ -222,9 +222,6 @@ def _may_pass(error: BaseException, stage: Stage) -> bool:
     return is_retryable(error) and not _is_about_content(error, stage)
 
 
-# ---------------------------------------------------------------------------------------------------- breaches
-
-
 def breach_of(error: BaseException, stage: Stage) -> str | None:
     """How an exception of a stage breaks the contract of stages, in a sentence without its end; None if it does not."""
     if isinstance(error, StageError):

@@ -177,8 +177,6 @@ def file_checksums(files: Iterable[OutputFile]) -> list[str]:
     return [file.checksum for file in files]
 
 
-# ------------------------------------------------------------------------------------------------------- the plan
-
 Fields = dict[str, Any]  # Fields of a task
 LookUp = Callable[[str], Record | None]  # the committed record of a fingerprint, or None
 ARROW = " → "  # Between the stages that a step runs one after the other, in its label

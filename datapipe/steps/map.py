@@ -230,9 +230,6 @@ class _Flow:
         return outputs
 
 
-# ---------------------------------------------------------------------------------------------------- planning
-
-
 def _segment(planning: Planning, name: str, number: int) -> Step:
     pipeline = planning.plan.pipeline
     step_id = pipeline.map_step(name, number)

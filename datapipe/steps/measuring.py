@@ -62,9 +62,6 @@ _SIDES = {"min": -1, "max": 1, "other": 0}
 _SEED = seed_for(0, "clusters")
 
 
-# ---------------------------------------------------------------------------------------------------- distributions
-
-
 class _Distribution:
     """The measured values of one rule."""
 
@@ -183,9 +180,6 @@ def rules_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Mapping[str, Any]]]
     return json.loads((schema.metadata or {}).get(RULES, b"{}"))
 
 
-# ---------------------------------------------------------------------------------------------------- findings
-
-
 def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
     """By stage and list, the number of entries, and of those that cannot be found."""
     lists = {bound.name: bound.stage.searched_lists() for bound in stages if isinstance(bound.stage, Filter)}
@@ -224,9 +218,6 @@ class FindingsWriter:
 
     def finish(self) -> Outputs:
         return {"findings": self._writer.finish()}
-
-
-# ---------------------------------------------------------------------------------------------------- clusters
 
 
 class ClusterSample:

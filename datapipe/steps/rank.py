@@ -88,9 +88,6 @@ def scores_of(stage: str) -> str:
     return f"scores.{stage}"
 
 
-# ---------------------------------------------------------------------------------------------------- planning
-
-
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
     """The filter with the cut of its share, or None while that is not committed. A later generation
     has the cut that an earlier one found."""
@@ -146,9 +143,6 @@ def _found_cut(steps: Iterable[Step], source: str, name: str) -> Cut | None:
 
 def _filter_of(step: Step) -> str:
     return step.id.partition("/")[2].partition("-")[2].rpartition("-")[0]
-
-
-# ---------------------------------------------------------------------------------------------------- in map tasks
 
 
 class ScoreWriter:

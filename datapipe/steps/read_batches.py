@@ -120,9 +120,6 @@ class InputSource:
             self.own.wider_types[name] = (found if held is None else FoundType.from_json(held).with_more(found)).to_json()
 
 
-# ---------------------------------------------------------------------------------------------------- batches
-
-
 def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     """The first `left` records of a batch, and how many are left. Rejected records count too: a
     limited run with a wrong field name would otherwise read everything."""

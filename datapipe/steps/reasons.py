@@ -151,9 +151,6 @@ def _options_changed(changes: Sequence[str]) -> list[str]:
     return [f"options changed: {', '.join([*changes[:_SHOWN_OPTIONS], *more])}"] if changes else []
 
 
-# ------------------------------------------------------------------------------------------------ two mixtures
-
-
 def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: Sequence[str]) -> list[str]:
     """["pack.sequence_length 2048 → 1024"], of the keys that are equal to a prefix or below one."""
     starts = tuple(f"{prefix}." for prefix in prefixes)

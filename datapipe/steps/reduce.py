@@ -185,9 +185,6 @@ def table_schemas(stage: Global) -> dict[str, pa.Schema]:
     return {name: known.get(name, schema) for name, schema in schemas.items()}
 
 
-# ---------------------------------------------------------------------------------------------------- planning
-
-
 def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[Step]) -> Decisions | None:
     """The decisions of a global stage, or None while they are not committed.
 
@@ -283,9 +280,6 @@ def _merged(planning: Planning, before: str, global_step: GlobalStep, tables: Ta
 
 def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
-
-
-# ---------------------------------------------------------------------------------------------------- ranges
 
 
 def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:

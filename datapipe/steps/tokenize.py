@@ -193,9 +193,6 @@ def training_parts(bounds: Sequence[float] | None) -> dict[int | None, str]:
     return {None: "train"} if bounds is None else {number: f"train-stratum-{number:02d}" for number in range(len(bounds) + 1)}
 
 
-# ---------------------------------------------------------------------------------------------------- encoding
-
-
 def choice_of(file: TokenizerFile) -> Choice:
     from datapipe.tokens.proof import Choice
 

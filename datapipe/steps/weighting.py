@@ -145,9 +145,6 @@ def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> dict[str, 
     return messages
 
 
-# ------------------------------------------------------------------------------------------------ the tokenizer's sample
-
-
 def sample_fractions(
     kept_bytes: Mapping[str, int], shares: Mapping[str, Fraction], sample_bytes: int, validation: float
 ) -> dict[str, float]:

@@ -126,9 +126,6 @@ def _by_text(encoded: Encoded) -> list[np.ndarray]:
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 
-# ------------------------------------------------------------------------------------------------ the battery
-
-
 def battery(settings: dict[str, Any]) -> Iterator[str]:
     """The texts of the proof of a parsed tokenizer.json: a function of its vocabulary and its added tokens."""
     added = [token["content"] for token in settings.get("added_tokens") or ()]

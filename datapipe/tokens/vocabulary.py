@@ -122,9 +122,6 @@ def _about(missing: Iterable[int]) -> str:
     return f"{counted(len(found), 'byte')} {'has' if len(found) == 1 else 'have'} no token: {', '.join(shown)}{more}"
 
 
-# ------------------------------------------------------------------------------------------------ control tokens
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedAround:
     """The tokens that the post-processor of a tokenizer puts before and behind a text."""

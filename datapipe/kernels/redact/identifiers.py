@@ -84,9 +84,6 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
     return scanned(limit, lambda out: find_identifiers(offsets, data, wanted, out))
 
 
-# ---------------------------------------------------------------------------------------------------- cards
-
-
 @inline
 def _is_card(data, begin, start, stop, is_told):
     """Whether the digits of a span have Luhn's check digit and an issuer; some issuers count behind a word, or if `is_told`."""
@@ -145,9 +142,6 @@ def _card_stop(data, begin, floor, start, end):
     return _long_card_stop(data, begin, third, end, sign, start) if lengths == 44 else start
 
 
-# ---------------------------------------------------------------------------------------------------- IBANs
-
-
 @inline
 def _remainder(rest, byte):
     """The remainder by 97 after one more digit or letter (A is 10); -1 where the byte is neither."""
@@ -182,9 +176,6 @@ def _iban_stop(data, floor, start, end):
     for k in range(4):
         rest = _remainder(rest, data[start + k])
     return j if rest == 1 and is_clear_after(data, j, end) else start
-
-
-# ---------------------------------------------------------------------------------------------------- social security
 
 
 @inline
@@ -246,9 +237,6 @@ def _is_ssn(data, begin, start, stop, end):
     for j in range(4):
         serial_sum += np.int64(data[stop - 1 - j]) - 0x30
     return area_sum > 0 and serial_sum > 0 and not (data[group] == _ZERO and data[group + 1] == _ZERO)
-
-
-# ---------------------------------------------------------------------------------------------------- all kinds
 
 
 @inline

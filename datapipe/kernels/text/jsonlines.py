@@ -53,9 +53,6 @@ def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts, stops, kinds
 
 
-# ------------------------------------------------------------------------------------------------ walking one line
-
-
 @inline
 def _skip_space(data, offset, stop):
     while offset < stop and (data[offset] == 32 or data[offset] == 9 or data[offset] == 13 or data[offset] == 10):
@@ -169,9 +166,6 @@ def _find_member(data, offset, stop, names, first, last, scratch):
             return value, offset
         offset = _skip_space(data, _skip_space(data, offset, stop) + 1, stop)
     return -1, -1
-
-
-# ------------------------------------------------------------------------------------------------ values of fields
 
 
 @kernel

@@ -78,10 +78,14 @@ class ActivityBlock:
             return None
         work, place, key, num_docs, num_bytes, is_waiting = marshal.loads(content[_HEAD.size :])
         of_documents = {"key": key, "num_docs": num_docs, "num_bytes": num_bytes}
-        return count, Activity(work=work, place=place, is_waiting=is_waiting, **of_documents)
+        return count, Activity(work=_printable(work), place=_printable(place), is_waiting=is_waiting, **of_documents)
 
     def close(self) -> None:
         self._memory.close()
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def shared_file(num_bytes: int = 0) -> int:

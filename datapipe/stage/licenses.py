@@ -141,9 +141,12 @@ def _lacking(text: str, error: _UnknownIdentifierError) -> str:
     what = "no exception of SPDX" if error.is_exception else "no licence of SPDX"
     plain = {_without_signs(name): name for name in sorted(_identifiers(error.is_exception).values(), reverse=True)}
     near = [f" Did you mean '{plain[key]}'?" for key in get_close_matches(_without_signs(error.word), plain, n=1)]
+    return f"'{error.word[:_OWN_CHARS]}' is {what}.{''.join(near)}{'' if error.is_exception else _own_name(text)}"
+
+
+def _own_name(text: str) -> str:
     own = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:_OWN_CHARS]
-    remedy = "" if error.is_exception else f" For a licence that SPDX does not list, write LicenseRef-{own or 'NAME'}"
-    return f"'{error.word[:_OWN_CHARS]}' is {what}.{''.join(near)}{remedy}"
+    return f" For a licence that SPDX does not list, write LicenseRef-{own or 'NAME'}"
 
 
 def _without_signs(name: str) -> str:
@@ -162,7 +165,9 @@ def _parsed(text: str) -> Any:
     try:
         parsed = Licensing().parse(text, simple=True)
     except Exception:  # the library also raises IndexError and TypeError for text that is no expression
-        raise ValueError(f"{_EXPECTED}; AND, OR and WITH stand between two names") from None
+        if text.count("(") > text.count(")"):
+            raise ValueError(f"{_EXPECTED}; a parenthesis is not closed") from None
+        raise ValueError(f"{_EXPECTED}; AND, OR and WITH stand between two names.{_own_name(text)}") from None
     if parsed is None:
         raise ValueError(_EXPECTED)
     return parsed

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
-from datapipe.kernels.text.words import word_counts
+from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage.documents import DocumentBatch
 from datapipe.token_counts import Fertility, TokenCounts, TokenExample, UnusedTokens
 

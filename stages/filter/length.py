@@ -10,7 +10,7 @@ from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.kernels.text.words import word_counts
+from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 

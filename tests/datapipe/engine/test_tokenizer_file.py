@@ -146,7 +146,6 @@ def test_train_tokenizer_from_files_names_damaged_ones_and_reads_what_there_is(t
 @pytest.mark.parametrize(
     ("name", "options", "fact"),
     [
-        ("mixture.yaml", {}, "datapipe run"),
         ("nothing-*.jsonl", {}, "nothing-"),
         ("web/a.jsonl.gz", {"text_field": "content"}, "--text"),
         ("web/a.jsonl.gz", {"pattern": "gpt3"}, "Did you mean 'gpt2'"),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +254,9 @@ def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_
 
 @pytest.fixture
 def impatient(query: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnreliableStore]:
-    monkeypatch.setattr(conditional, "_REQUEST_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(conditional, "_POLICY", replace(conditional._POLICY, first_s=0.01, longest_s=0.02))
+    backoff = {"init_backoff": timedelta(seconds=0.01), "max_backoff": timedelta(seconds=0.02), "base": 2}
+    monkeypatch.setattr(conditional, "_CLIENT", conditional._CLIENT | {"timeout": "0.3s"})
+    monkeypatch.setattr(conditional, "_RETRY", conditional._RETRY | {"backoff": backoff})
     with unreliable(query) as proxy:
         yield proxy
 

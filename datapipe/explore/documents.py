@@ -31,6 +31,7 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
+from datapipe.snapshots.generations import check_no_old_folders
 from datapipe.steps.kind import Step
 from datapipe.storage.root import Root
 
@@ -87,8 +88,10 @@ class Inspector:
 
     @cached_property
     def facts(self) -> FactFiles:
-        """The facts of the run. Raises UserError where a task has lost one of its
-        files: without its documents, every count is wrong."""
+        """The facts of the run. Raises UserError where they lack documents: those of a task that has
+        lost a file, or those that an earlier version added."""
+        if self.snapshot is not None:
+            check_no_old_folders(self.root, self.snapshot)
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
         lost = [path for step in steps for path in self.lost.get(step.id, ())]
         if lost:

@@ -20,6 +20,7 @@ from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
 from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
@@ -317,6 +318,8 @@ def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corp
         corpus.follow()
     with pytest.raises(UserError, match="--rebuild"):
         make_index([corpus.root.url], str(corpus.folder / "index"))
+    with pytest.raises(UserError, match="--rebuild"):
+        _ = Inspector.open(corpus.root.url).facts
     assert not verify_snapshot(corpus.root, corpus.snapshot)
     assert corpus.whole_run(rebuilds=True) is None
     assert _parts(corpus.snapshot) == {0}

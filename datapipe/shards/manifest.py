@@ -342,15 +342,16 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
             snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
             del data  # before Python looks for garbage in it
     except ValueError as error:
-        message, place = str(error), ""
+        message, place, remedy = str(error), "", _REMEDY
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             message, place = first["msg"], ".".join(map(str, first["loc"]))
         if place == "version":
             message = f"a manifest of another version, expected {Snapshot.model_fields['version'].default},"
+            remedy = "Run the mixture again to rewrite it."
         raise SnapshotError(
             f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
-            f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. {_REMEDY}"
+            f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. {remedy}"
         ) from error
     if snapshot.fingerprint != digest:
         raise SnapshotError(f"{url}: the content does not match its fingerprint, so the file was edited or damaged. {_REMEDY}")

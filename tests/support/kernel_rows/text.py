@@ -21,6 +21,7 @@ from datapipe.kernels.text import (
     replace,
     sentences,
     unicode_words,
+    word_counts,
     words,
 )
 from datapipe.kernels.text.english_signs import sign_table
@@ -53,7 +54,7 @@ def split(case: Case, find: Callable[[bytes], list[texts_oracle.Span]], *newline
     yield len(spans[1]), spans
 
 
-@row(words.count_words)
+@row(word_counts.count_words)
 def count_words(case: Case) -> Steps:
     yield [case.offsets, case.data, class_table()], room(len(case.texts), np.int64)
     yield None, [[len(texts_oracle.words(text)) for text in case.texts]]

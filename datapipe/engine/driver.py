@@ -97,7 +97,7 @@ class Driver:
             return self._run(engine)
         finally:
             self.emit(Progress(is_last=True))
-            with suppress(OSError):  # of a run that ends for another reason; nobody waits for a disk then
+            with suppress(OSError):  # of a run that ends for another reason, and so waits for no disk
                 self.ledger.commit(self._pending.records)
 
     def _run(self, engine: Engine) -> Plan:

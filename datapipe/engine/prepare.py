@@ -114,7 +114,7 @@ def _own_sources(
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
         files = {name: probe_large_files(of, size, where[name], partial(listing.probe, name)) for name, of in files.items()}
-    # of a later generation, the types are those of all files that there are, so that it has the columns of those before
+    # of a later generation, the types are those of all files, so that it has the columns of those before
     looked_at = every_file if is_later else files
     looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
     warnings += [warning for of_source, _ in looked.values() for warning in of_source]

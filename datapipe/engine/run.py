@@ -20,7 +20,7 @@ from datapipe.engine.local import LocalEngine, usable_cores
 from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
@@ -28,8 +28,8 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE, SNAPSHOT
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import data_folders, newest_manifest
-from datapipe.snapshots.generations import check_same_steps, is_base, read_steps
+from datapipe.shards.snapshots import newest_manifest
+from datapipe.snapshots.generations import check_same_steps, has_later_shards, is_base, read_steps
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
@@ -127,7 +127,7 @@ class Run:
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
-            if self.generation is None:
+            if self.generation is None and not self.options.rebuilds and self.root.exists(SNAPSHOT):
                 self._check_readable()
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
@@ -172,9 +172,11 @@ class Run:
     def _check_readable(self) -> None:
         """Raises SnapshotError where files were added to the output and its newest manifest is damaged: a
         run of all files would take their place."""
-        folders = (name for folder in data_folders(self.root) for name in self.root.within(folder).folders())
-        if not self.options.rebuilds and self.root.exists(SNAPSHOT) and any("+" in name for name in folders):
+        try:
             read_snapshot(self.root)
+        except SnapshotError:
+            if has_later_shards(self.root):
+                raise
 
     def _check_before(self, request: Request, before: Snapshot) -> None:
         """Raises UserError for an output that holds the snapshot of another mixture, of a whole run, which that of a limited

@@ -54,7 +54,7 @@ INLINE_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, 
 """Numba's options for the functions that kernels call."""
 
 FORMAT = 2
-"""Raise it when `compiled.py` makes different code of the same function: all kernels then compile anew."""
+"""Raise it when `compiled.py` makes different code of the same function: all kernels then compile again."""
 
 
 @lru_cache(maxsize=1)

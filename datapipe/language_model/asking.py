@@ -58,7 +58,7 @@ class Asking:
     limiter: RateLimiter
     spending: Spending
     # gets every request with its answer, which is in the cache. What it raises ends the command.
-    settled: Callable[[Request, Answer | LeftOut], None]
+    on_answer: Callable[[Request, Answer | LeftOut], None]
     concurrency: int
     skip_failed: bool = False  # leave out requests that the server refuses or fails on, instead of ending
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Asking:
 
     async def _work(self, requests: Iterator[Request]) -> None:
         for request in requests:
-            self.settled(request, await self._answer(request))
+            self.on_answer(request, await self._answer(request))
 
     async def _answer(self, request: Request) -> Answer | LeftOut:
         """Asks until the answer is in the cache, or the request is left out."""

@@ -36,7 +36,7 @@ def has_snapshot(root: Root, fingerprint: str) -> bool:
 
 
 def find_snapshot(root: Root, name: str) -> str:
-    """The fingerprint that `name` begins. Raises SnapshotError, with those that there are, for none and for several."""
+    """The fingerprint that `name` begins. Raises SnapshotError, which lists the snapshots, for none and for several."""
     known = fingerprints(root)
     fitting = [fingerprint for fingerprint in known if name and fingerprint.startswith(name)]
     if len(fitting) == 1:

@@ -61,7 +61,7 @@ class Cleaning:
     tasks: tuple[str, ...]  # fingerprints of the tasks whose records are deleted
     # path and bytes of the files of these tasks, and of those that no record names
     work_files: tuple[tuple[str, int], ...]
-    keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has told none
+    keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has listed none
 
     @property
     def num_bytes(self) -> int:

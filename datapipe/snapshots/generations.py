@@ -24,6 +24,7 @@ from datapipe.records.names import GENERATION, RUN, published_tasks
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshot_folder import has_snapshot, read_note, snapshot_folder
+from datapipe.shards.snapshots import data_folders
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.kinds import kind_named
 from datapipe.steps.request import Generation
@@ -58,6 +59,16 @@ def begin_generation(root: Root, newest: Snapshot, files: Mapping[str, tuple[str
     content = {"base": newest.fingerprint, "files": {name: list(paths) for name, paths in sorted(files.items())}}
     root.write_atomic(GENERATION, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return Generation(number=next_generation(newest), base=newest.fingerprint, files=files)
+
+
+def shard_folder(source: str, generation: int | None) -> str:
+    """The name of the folder of a source's shards: "web", and "web+1" for those of generation 1."""
+    return f"{source}+{generation}" if generation else source
+
+
+def has_later_shards(root: Root) -> bool:
+    """Whether an output has shards of a later generation, of any snapshot."""
+    return any("+" in name for folder in data_folders(root) for name in root.within(folder).folders())
 
 
 def is_base(root: Root, base: str, newest: str) -> bool:

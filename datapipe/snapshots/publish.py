@@ -29,7 +29,7 @@ from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
-from datapipe.snapshots.generations import write_steps
+from datapipe.snapshots.generations import shard_folder, write_steps
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, index_of_snapshot, joined_index, write_index
 from datapipe.snapshots.snapshot_sources import TakenShard, copy_shards, taken_files, taken_shards
@@ -269,7 +269,7 @@ def _shards(plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[Sh
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                own = step.source if number is None else f"{step.source}+{number}"
+                own = shard_folder(step.source, number)
                 entry = ShardEntry.of(
                     output,
                     path=with_digest(f"{folder}shards/{own}/{output.path.rpartition('/')[2]}", output.checksum),

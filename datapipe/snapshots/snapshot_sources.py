@@ -32,6 +32,7 @@ from datapipe.records.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
 from datapipe.shards.shard_table import ShardEntry, ShardTable
+from datapipe.snapshots.generations import shard_folder
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -219,7 +220,7 @@ def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder:
         snapshot = source.snapshot.of_length(sequence_length)
         for shard in snapshot.shards:
             if shard.source == source.source:
-                own = f"{name}+{shard.part}" if shard.part else name
+                own = shard_folder(name, shard.part)
                 changes = {"path": f"{folder}shards/{own}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
                 hashes = shard.hashes if snapshot.seed == seed else None
                 entry = shard.model_copy(update={**changes, "hashes": hashes})

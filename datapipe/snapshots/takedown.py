@@ -89,7 +89,7 @@ def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
 
 
 def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
-    """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
+    """The other files of a snapshot's folder, for one with the same shards. The caller writes the card again."""
     within = target.within(snapshot_folder(old.fingerprint))
     names = {path for path, _ in within.list_files("", recursive=False)} - {SNAPSHOT, PUBLICATION, PIN, CARD, CROISSANT}
     about = {name: within.read_bytes(name) for name in names}

@@ -154,7 +154,7 @@ class Request:
 
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
-    generation: Generation | None = None  # of the input files; None where they are all that there are
+    generation: Generation | None = None  # of the input files; None where they are all files
     # the user's tokenizer.json, or that of the generations before; empty when the run trains a tokenizer
     tokenizer_content: bytes = b""
     tokenizer_notes: tuple[str, ...] = ()  # lines about its special tokens

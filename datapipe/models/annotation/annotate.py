@@ -31,7 +31,7 @@ from datapipe.language_model.cache import Answer, AnswerCache, open_cache
 from datapipe.language_model.endpoint import Endpoint, connected
 from datapipe.language_model.rate_limiter import Clock, RateLimiter
 from datapipe.language_model.spending import Prices, Spending, Tokens
-from datapipe.models.annotation.outcomes import LABELLED, UNPARSED, Counts, Questions, Settled, write_files
+from datapipe.models.annotation.outcomes import LABELLED, UNPARSED, Counts, DocumentOutcome, Questions, write_files
 from datapipe.models.annotation.sample import Sample, draw_sample, find_sample
 from datapipe.models.documents import DocumentInput, documents_of
 from datapipe.quantities import counted, duration
@@ -76,8 +76,8 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
             _say(line, console)
         if job.is_dry_run:
             return None
-        left_out: dict[str, Settled] = {}
-        if counts.num_settled < sample.num_sampled:
+        left_out: dict[str, DocumentOutcome] = {}
+        if counts.num_done < sample.num_sampled:
             left_out = asyncio.run(_ask(job, sample, cache, counts, spending, console))
         counts.check(is_all=True)
         write_files(job.output, sample.documents(), job.questions, cache, left_out)
@@ -130,8 +130,8 @@ def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> I
         yield f"warning: {counted(cache.num_damaged, 'answer')} in {cache.path} damaged; asked for again where needed"
     if sample.num_sampled < job.num_documents:
         yield f"there are {sample.num_sampled:,} different texts, fewer than --sample {job.num_documents:,}: all are annotated"
-    in_sample, missing = counted(sample.num_sampled, "document"), sample.num_sampled - counts.num_settled
-    yield f"{in_sample} in the sample, {counts.num_settled:,} answered already, {missing:,} to ask"
+    in_sample, missing = counted(sample.num_sampled, "document"), sample.num_sampled - counts.num_done
+    yield f"{in_sample} in the sample, {counts.num_done:,} answered already, {missing:,} to ask"
     if missing:
         cost = f": cost {job.prices.cost(expected):,.2f} at most" if job.prices else ""
         yield f"about {expected.prompt:,} tokens to read, and {expected.completion:,} to write at most{cost}"
@@ -139,15 +139,15 @@ def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> I
 
 async def _ask(
     job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, console: Console
-) -> dict[str, Settled]:
+) -> dict[str, DocumentOutcome]:
     """Asks for the missing answers. Returns the documents that are left out."""
-    left_out: dict[str, Settled] = {}
+    left_out: dict[str, DocumentOutcome] = {}
 
-    def settle(request: Request, answer: Answer | LeftOut) -> None:
-        settled = job.questions.settled(request, answer)
+    def on_answer(request: Request, answer: Answer | LeftOut) -> None:
+        outcome = job.questions.outcome_of(request, answer)
         if isinstance(answer, LeftOut):
-            left_out[request.name] = settled
-        counts.add(settled)
+            left_out[request.name] = outcome
+        counts.add(outcome)
         counts.check()
 
     limiter = RateLimiter(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _say(line, console))
@@ -158,7 +158,7 @@ async def _ask(
             cache=cache,
             limiter=limiter,
             spending=spending,
-            settled=settle,
+            on_answer=on_answer,
             concurrency=job.concurrency,
             skip_failed=job.skip_failed,
         )
@@ -203,7 +203,7 @@ def _summary(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
 class Progress:
     def __init__(self, limiter: RateLimiter, num_documents: int, counts: Counts, spending: Spending) -> None:
         self._limiter, self._num_documents, self._counts, self._spending = limiter, num_documents, counts, spending
-        self._began, self._settled_before = limiter.clock.now(), counts.num_settled
+        self._began, self._done_before = limiter.clock.now(), counts.num_done
 
     async def show_often(self, console: Console) -> None:
         """Shows the work until it is cancelled: a line every ten seconds, or a live one on a terminal."""
@@ -217,8 +217,8 @@ class Progress:
 
     def line(self) -> str:
         counts, spent = self._counts, self._spending.spent
-        done = counts.num_settled
-        elapsed_s, num_new = self._limiter.clock.now() - self._began, done - self._settled_before
+        done = counts.num_done
+        elapsed_s, num_new = self._limiter.clock.now() - self._began, done - self._done_before
         rate = num_new / elapsed_s if elapsed_s > 0 else 0.0
         left = f"{duration((self._num_documents - done) / rate)} left" if rate > 0 else "time left unknown"
         without = f", {counts.unparsed.total():,} without a score" if counts.unparsed else ""
@@ -232,4 +232,4 @@ class Progress:
         if not prices or not num_new:
             return ""
         cost = prices.cost(self._spending.spent)
-        return f"cost {cost:,.2f} of about {cost / num_new * (self._num_documents - self._settled_before):,.2f}"
+        return f"cost {cost:,.2f} of about {cost / num_new * (self._num_documents - self._done_before):,.2f}"

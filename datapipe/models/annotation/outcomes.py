@@ -1,10 +1,10 @@
 """The outcome of each document of a sample: a score, why there is none, or the request that comes next.
 
-    text ─▶ request ─▶ cached? ─▶ settled, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
+    text ─▶ request ─▶ cached? ─▶ outcome, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
                      └▶ not cached: to be asked
 
 Outcomes follow from the cache, whenever and in whatever order the answers came. A document that the
-server refused or failed on is settled for one command alone.
+server refused or failed on has its outcome for one command alone.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settled:
+class DocumentOutcome:
     """A document that is not asked about any more: its score, or why there is none; the answer, and
     its tokens."""
 
@@ -45,21 +45,21 @@ class Questions:
     rubric: Rubric
     model: str
 
-    def state_of(self, document: str, text: str, cache: AnswerCache) -> Settled | Request:
+    def state_of(self, document: str, text: str, cache: AnswerCache) -> DocumentOutcome | Request:
         """A document's request, or its outcome where the cache has the answer."""
         request = request_of(document, self.rubric.request(self.model, text))
         answer = cache.get(request.key)
-        return request if answer is None else self.settled(request, answer)
+        return request if answer is None else self.outcome_of(request, answer)
 
-    def settled(self, request: Request, answer: Answer | LeftOut) -> Settled:
+    def outcome_of(self, request: Request, answer: Answer | LeftOut) -> DocumentOutcome:
         if isinstance(answer, LeftOut):
-            return Settled(outcome=answer.reason, answer=answer.message)
+            return DocumentOutcome(outcome=answer.reason, answer=answer.message)
         outcome: Score | str
         if answer.finish_reason == "length":
             outcome = CUT_OFF
         else:
             outcome = self.rubric.parse(answer.content) if answer.content.strip() else EMPTY
-        return Settled(outcome=outcome, answer=answer.content, tokens=tokens_of(answer, request.expected))
+        return DocumentOutcome(outcome=outcome, answer=answer.content, tokens=tokens_of(answer, request.expected))
 
 
 @dataclass(kw_only=True)
@@ -71,10 +71,10 @@ class Counts:
     last_unparsed: str = ""  # of the last answer without a score, its end
 
     @property
-    def num_settled(self) -> int:
+    def num_done(self) -> int:
         return self.scores.total() + self.unparsed.total()
 
-    def add(self, document: Settled) -> None:
+    def add(self, document: DocumentOutcome) -> None:
         self.tokens += document.tokens
         if isinstance(document.outcome, Score):
             self.scores[document.outcome.value] += 1
@@ -85,10 +85,10 @@ class Counts:
     def check(self, is_all: bool = False) -> None:
         """Raises DatapipeError where too many documents have no score; few documents are not checked unless they are all."""
         num_unparsed = self.unparsed.total()
-        if num_unparsed <= self.max_unparsed * self.num_settled or (self.num_settled < _LEAST_CHECKED and not is_all):
+        if num_unparsed <= self.max_unparsed * self.num_done or (self.num_done < _LEAST_CHECKED and not is_all):
             return
         raise DatapipeError(
-            f"{num_unparsed:,} of {self.num_settled:,} documents have no score ({self.reasons()}), more than --max-unparsed "
+            f"{num_unparsed:,} of {self.num_done:,} documents have no score ({self.reasons()}), more than --max-unparsed "
             f"{float(self.max_unparsed):.0%} allows. The last answer without one ends with: {self.last_unparsed!r}. Correct "
             "`answer` or `scale` in the rubric, for which nothing is asked again, or its template"
         )
@@ -102,7 +102,7 @@ def write_files(
     documents: Iterable[tuple[str, str]],
     questions: Questions,
     cache: AnswerCache,
-    left_out: Mapping[str, Settled],
+    left_out: Mapping[str, DocumentOutcome],
 ) -> None:
     """Writes the labelled documents (id, text) and those without a score; `left_out`, by id:
     refused or failed."""

@@ -20,7 +20,7 @@ def dataset_card(
 
     Args:
         patterns: the files of each split.
-        written: the splits that there are.
+        written: the splits of the export.
         schema: of JSON lines, whose types `load_dataset` guesses from its first lines otherwise; a column that is null there
             could have no value later.
     """

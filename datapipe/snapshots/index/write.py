@@ -119,7 +119,7 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
 
 def index_of_snapshot(root: Root, snapshot: Snapshot) -> Index:
     """The index of an output with the rows of its newest snapshot alone: a run that was killed may have left others.
-    Raises UserError where there is no index, and where rows of other files cannot be told apart."""
+    Raises UserError where there is no index, and where rows of other files cannot be distinguished."""
     index, known = open_index(root.url), {number for number, _, _ in files_with_hashes(root, snapshot)}
     others = {file.group: file for file in index.files if file.hash not in known}
     mixed = next((file for file in index.files if file.group in others and file.hash in known), None)

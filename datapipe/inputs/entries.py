@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.fs as pafs
-
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
 from datapipe.storage.http import is_http, state_of
@@ -58,10 +56,8 @@ class Entry:
         return cls(path, FileState.local(status))
 
     @classmethod
-    def remote(cls, path: str, info: pafs.FileInfo) -> Entry:
-        if info.type == pafs.FileType.Directory:
-            return cls(path, instead=FOLDER)
-        return cls(path, FileState(num_bytes=info.size, mtime_ns=info.mtime_ns))
+    def remote(cls, path: str, state: FileState | None) -> Entry:
+        return cls(path, instead=FOLDER) if state is None else cls(path, state)
 
     def file(self, prefix: str, query: str) -> InputFile:
         """The file as planning sees it, its path relative to `prefix`."""
@@ -91,21 +87,15 @@ def status_of(path: str) -> os.stat_result | None:
         raise
 
 
-def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
-    """The entry at an absolute path or URL, which may have a `query`; None for nothing. Raises OSError. `folder` is a URL of a
-    folder above, with a slash at its end, whose client asks an object store: a client for each file takes 3.5 ms."""
-    if is_http(path):
-        try:
-            return Entry(path, state_of(path + query))
-        except FileNotFoundError:
-            return None
+def entry_at(path: str, query: str) -> Entry | None:
+    """The entry at an absolute path or URL, which may have a `query`; None for nothing. Raises OSError."""
     if not is_remote(path):
         return Entry.local(path, status_of(path)) if os.path.lexists(path) else None
-    is_below = bool(folder) and "%" not in path  # pyarrow decodes URLs
-    filesystem, inside = resolve((folder if is_below else path) + query)
-    inside = f"{inside.rstrip('/')}/{path.removeprefix(folder)}" if is_below else inside
-    info = filesystem.get_file_info(inside)
-    return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)
+    store, key = (None, "") if is_http(path) else resolve(path + query)
+    try:
+        return Entry(path, state_of(path + query) if store is None else store.state(key))
+    except FileNotFoundError:
+        return Entry(path, instead=FOLDER) if store is not None and store.is_folder(key) else None
 
 
 Reading = tuple[str, InputFile]  # Name of a source, and a file that it reads

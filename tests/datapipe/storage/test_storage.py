@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.local import local_files
-from datapipe.storage.outages import outage_of
-from datapipe.storage.root import Root, current_state, open_input, resolve
+from datapipe.storage.outages import StoreSilentError, outage_of
+from datapipe.storage.root import Root, current_state, open_input
 from stages.read.text import Text
 from tests.support.cli_processes import run as run_process
 from tests.support.fake_hub import FakeHub, fake_hub
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, put_public
 from tests.support.unreliable_store import UnreliableStore, unreliable
 
 
@@ -94,10 +92,10 @@ def test_uploaded_object_whose_end_is_lost_and_not_found_again_is_looked_up(stor
     store.fail("lost", method="POST", path="uploadId")
     refused = store.fail("status", method="POST", path="uploadId", status=404, code="NoSuchUpload", times=None)
     with root.open_output("object") as stream:
-        for _ in range(12):
+        for _ in range(20):
             stream.write(bytes(1 << 20))
     assert refused.hits > 0
-    assert root.checksum("object") == (stream.checksum, 12 << 20)
+    assert root.checksum("object") == (stream.checksum, 20 << 20)
 
 
 @of_object_store
@@ -105,7 +103,7 @@ def test_write_that_did_not_reach_the_store_is_an_error(store: UnreliableStore) 
     root = Root(f"s3://outputs/none{store.query}&max_attempts=2")
     root.write_atomic("object", b"content before")
     store.fail("status", method="PUT", path="object", times=None)
-    with pytest.raises(OSError, match="PutObject"):
+    with pytest.raises(StoreSilentError, match="PUT"):
         root.write_atomic("object", b"content later.")
     assert root.read_bytes("object") == b"content before"
 
@@ -114,10 +112,8 @@ def test_write_that_did_not_reach_the_store_is_an_error(store: UnreliableStore) 
 def bucket() -> Iterator[str]:
     """The query of a store with public/a.txt and public/b.txt."""
     with object_store("public") as query:
-        store = pafs.FileSystem.from_uri(f"s3://public{query}")[0]
         for name in ("a.txt", "b.txt"):
-            with store.open_output_stream(f"public/{name}") as stream:
-                stream.write(name.encode() * 1000)
+            put_public(query, f"public/{name}", name.encode() * 1000)
         yield query
 
 
@@ -153,15 +149,6 @@ def test_s3_requests_with_credentials_are_signed(public: UnreliableStore) -> Non
     assert None not in public.authorizations
 
 
-@pytest.mark.medium
-def test_s3_anonymous_has_the_limits_of_the_url() -> None:
-    filesystem, path = resolve("s3://anonymous@public/a?region=us-east-1&request_timeout=7")
-    (options,) = filesystem.__reduce__()[1]
-    assert (path, options["anonymous"], options["request_timeout"], options["access_key"]) == ("public/a", True, 7, None)
-    with pytest.raises(UserError, match="exclude anonymous access"):
-        resolve("s3://anonymous@public/a?region=us-east-1&tls_verify_certificates=0")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_s3_store_that_asks_to_slow_down_is_asked_again(public: UnreliableStore, method: str) -> None:
@@ -176,7 +163,7 @@ def test_s3_store_that_asks_to_slow_down_is_asked_again(public: UnreliableStore,
 def test_s3_store_that_stays_busy_is_an_outage_and_not_a_missing_file(public: UnreliableStore, method: str) -> None:
     public.fail("status", status=503, times=None, method=method)
     url = f"s3://anonymous@public/a.txt{public.query}&max_attempts=2"
-    with pytest.raises(OSError, match="AWS Error") as raised, open_input(url) as stream:
+    with pytest.raises(StoreSilentError, match="503") as raised, open_input(url) as stream:
         stream.read()
     assert outage_of(raised.value, url) is not None
 

@@ -200,6 +200,8 @@ class _Reading:
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
+        if origin + position != self._position:  # a caller that found damage asks the store again
+            self.close()
         self._position = origin + position
         return self._position
 

@@ -208,7 +208,7 @@ class Root:
         """The same folder of a store with one attempt for each read, for a caller that retries itself."""
         base, _, query = self.url.partition("?")
         given = dict(parse_qsl(query, keep_blank_values=True))
-        return self if self.local else type(self)(f"{base}?{urlencode(given | {'max_attempts': 1})}")
+        return self if not is_remote(self.url) else type(self)(f"{base}?{urlencode(given | {'max_attempts': 1})}")
 
     def open_input(self, relative: str, num_bytes: int | None = None) -> pa.NativeFile:
         """Random access; memory-mapped where local. An object of a known size is opened without a request."""

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.local import local_files
-from datapipe.storage.outages import StoreSilentError, outage_of
+from datapipe.storage.outages import StoreRefusedError, StoreSilentError, outage_of, refusal_of
 from datapipe.storage.root import Root, current_state, open_input
 from stages.read.text import Text
 from tests.support.cli_processes import run as run_process
@@ -179,6 +180,77 @@ def test_object_is_read_by_few_large_requests(public: UnreliableStore, num_bytes
     public.gets.clear()
     assert file_checksum(root, f"of-{num_bytes}") == (bytes_checksum(content), num_bytes)
     assert len(public.gets) <= num_requests + 1
+
+
+_ODD = ("a b", "a%41", "a+b", "a#b", "a?b=c", "100%", "ü/ä", "a*b")
+
+
+@pytest.mark.medium
+def test_keys_with_any_signs_are_listed_and_read(public: UnreliableStore) -> None:
+    root = Root(f"s3://public/odd{public.query}")
+    for name in _ODD:
+        root.write_atomic(name, name.encode())
+    assert [path for path, _ in root.list_files("")] == sorted(_ODD)
+    found = discover([f"s3://public/odd/**{public.query}"], lambda path: Text(), "stat", "here")
+    contents = []
+    for file, _ in found:
+        with open_input(file.url) as stream:
+            contents.append(stream.read().decode())
+    assert sorted(contents) == sorted(_ODD)
+    root.delete_folder("")
+    assert root.list_files("") == root.list_files("none") == []
+
+
+@pytest.mark.medium
+def test_empty_object_that_stands_for_a_folder_is_no_file(public: UnreliableStore) -> None:
+    for key in ("marked/", "marked/below/", "marked/empty", "marked/below/a"):
+        put_public(public.query, f"public/{key}", b"a" if key.endswith("a") else b"")
+    root = Root(f"s3://public/marked{public.query}")
+    assert root.list_files("") == [("below/a", 1), ("empty", 0)]
+    assert root.list_files("", recursive=False) == [("empty", 0)]
+    assert root.folders() == ["below"]
+
+
+@pytest.mark.medium
+def test_object_of_a_known_size_is_read_without_a_head(public: UnreliableStore) -> None:
+    public.fail("status", status=500, times=None, method="HEAD")
+    with open_input(f"s3://public/a.txt{public.query}", 5000) as stream:
+        assert stream.read_at(5, 10) == b"a.txt"
+        assert stream.size() == 5000
+    assert len(public.gets) == 1
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "AccessDenied", "AccessDenied: so it is"),
+        (400, "ExpiredToken", "ExpiredToken"),
+        (400, "", "Renew the credentials"),
+        (404, "NoSuchBucket", "NoSuchBucket"),
+    ],
+)
+def test_refusal_of_a_store_is_told_with_its_code(public: UnreliableStore, status: int, code: str, said: str) -> None:
+    public.fail("status", status=status, code=code, times=None)
+    url = f"s3://public{public.query}"
+    with pytest.raises(StoreRefusedError, match=said) as raised:
+        Root(url).read_bytes("a.txt")
+    assert outage_of(raised.value, url) is None
+    assert "s3://public/a.txt" in str(refusal_of(raised.value))
+
+
+@pytest.mark.medium
+def test_process_that_was_forked_after_a_store_was_used_is_refused(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}")
+    assert root.read_bytes("a.txt")
+    child = os.fork()
+    if child == 0:
+        try:
+            root.read_bytes("a.txt")
+        except UserError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 _TOKEN = "hf_" + "Secret" * 5

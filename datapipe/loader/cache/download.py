@@ -3,7 +3,7 @@
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
                retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
-Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended.
+Each read is one request without retries by the client: `_retry_io` ends as soon as the download is not needed.
 Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 

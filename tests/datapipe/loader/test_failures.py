@@ -39,7 +39,7 @@ PASSING = {
     "503": {"kind": "status", "status": 503},
     "stall": {"kind": "stall", "after": 200},
 }
-"""Temporary faults. A stall takes about 7 s to detect: libcurl averages the speed over several seconds."""
+"""Temporary faults. A stall takes `request_timeout` to detect."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
-from datapipe.inputs.entries import FOLDER, Entry, Notes, entry_at
+from datapipe.inputs.entries import FOLDER, NO_FILE, Entry, Notes, entry_at
 from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.quantities import counted
@@ -294,7 +294,7 @@ def _listed_remotely(glob: _Glob, query: str) -> Iterator[Entry]:
         below = key[start:]
         if glob.matches(glob.prefix + below):
             escaped = below if is_hub(glob.prefix) else below.replace("%", "%25").replace("?", "%3F")
-            yield Entry.remote(glob.prefix + escaped, state)
+            yield Entry(glob.prefix + escaped, state or NO_FILE, FOLDER if state is None else "")
 
 
 def _expression(pattern: str, num_fixed: int, where: str) -> re.Pattern[str]:

@@ -19,7 +19,7 @@ from datapipe.storage.root import is_remote, resolve, split_query
 
 FOLDER = "a folder"
 ETAG = "etag:"  # what the stamp of a file begins with whose store gives an ETag and no time
-_NO_FILE = FileState(num_bytes=0)
+NO_FILE = FileState(num_bytes=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Entry:
     broken link", "neither file nor folder"."""
 
     path: str
-    state: FileState = _NO_FILE
+    state: FileState = NO_FILE
     instead: str = ""
 
     @classmethod
@@ -54,10 +54,6 @@ class Entry:
         if not stat.S_ISREG(status.st_mode):
             return cls(path, instead=FOLDER if stat.S_ISDIR(status.st_mode) else "neither file nor folder")
         return cls(path, FileState.local(status))
-
-    @classmethod
-    def remote(cls, path: str, state: FileState | None) -> Entry:
-        return cls(path, instead=FOLDER) if state is None else cls(path, state)
 
     def file(self, prefix: str, query: str) -> InputFile:
         """The file as planning sees it, its path relative to `prefix`."""

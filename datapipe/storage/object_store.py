@@ -57,6 +57,9 @@ class Bucket:
 
     url: str
 
+    def __reduce__(self) -> tuple[type[Bucket], tuple[str]]:
+        return type(self), (self.url,)  # its clients stay in this process
+
     @property
     def name(self) -> str:
         return options_of(self.url).bucket
@@ -278,7 +281,7 @@ def _in_words(error: Exception, url: str) -> OSError:
     if isinstance(error, FileNotFoundError) and not (code and code[1] == "NoSuchBucket"):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     status = answer[1][:3] if answer else ""
-    cause = answer[1] if answer else f"{text.partition(chr(10))[0].rpartition(' - ')[2]} ({kind[1] if kind else 'no answer'})"
+    cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
     parts = (request and request[1], cause, code and code[1], code and code[2])
     message = masked(": ".join(part.strip() for part in parts if part))
     is_refused = status in ("401", "403", "404") or (status == "400" and code and _REFUSED_CODES.search(code[1]))

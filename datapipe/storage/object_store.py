@@ -188,16 +188,17 @@ class _Reading:
         self._position = self._end_of_last = self._held_start = 0
         self._held = memoryview(b"")
 
-    def read(self, num_bytes: int = -1) -> memoryview:
+    def read(self, num_bytes: int = -1) -> bytes:
+        """The next bytes, in memory that Arrow may map numbers to; the client's own is not aligned."""
         start, size = self._position, self.state.num_bytes
         stop = size if num_bytes < 0 else min(start + num_bytes, size)
         if start >= stop:
-            return memoryview(b"")
+            return b""
         if start < self._held_start or stop > self._held_start + len(self._held):
             ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
             self._held = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
             self._held_start = start
-        found = self._held[start - self._held_start : stop - self._held_start]
+        found = bytes(self._held[start - self._held_start : stop - self._held_start])
         self._position = self._end_of_last = start + len(found)
         return found
 

@@ -221,6 +221,12 @@ def test_object_of_a_known_size_is_read_without_a_head(public: UnreliableStore) 
 
 
 @pytest.mark.medium
+def test_bytes_of_an_object_are_aligned_for_columns(public: UnreliableStore) -> None:
+    with open_input(f"s3://public/a.txt{public.query}") as stream:
+        assert {stream.read_buffer(num_bytes).address % 8 for num_bytes in (1, 3, 100, 1000)} == {0}
+
+
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [

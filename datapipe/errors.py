@@ -19,7 +19,7 @@ from datapipe.credentials import masked
 
 
 class DatapipeError(Exception):
-    """An error for the user. Its text says what was found, what was expected, and what to do next; it holds no credentials."""
+    """An error for the user. Its text has what was found, what was expected, and what to do next; it holds no credentials."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(masked(message))
@@ -34,7 +34,7 @@ class EndlessError(UserError, TypeError):
 
 
 class DamagedInputError(UserError):
-    """An input file is damaged, cut off or of another format than its name tells, so that nothing of it can be read."""
+    """An input file is damaged, cut off or of another format than its name has, so that nothing of it can be read."""
 
 
 class UnsplittableInputError(DatapipeError):

@@ -25,7 +25,7 @@ from datapipe.cli.options import (
     end_by_signals,
     ignore_signals,
     print_json,
-    say,
+    print_line,
     size_of,
 )
 from datapipe.credentials import masked
@@ -50,7 +50,7 @@ def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    say(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
+    print_line(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
 
 
 def run(
@@ -69,7 +69,7 @@ def run(
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="Go on: look for new files so often, and add them as `publish` of the mixture says.",
+            help="Go on: list the sources so often, and add new files by `publish` of the mixture.",
         ),
     ] = None,
     rebuild: Annotated[
@@ -115,7 +115,7 @@ def run(
 
                 about = {"mixture": mixture.name, "output": masked(Root(mixture.output).url), "engine": engine}
                 server = stack.enter_context(serve_runs(state, {**about, "version": version("datapipe")}, metrics_port))
-                say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+                print_line(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())
@@ -125,7 +125,7 @@ def run(
                 Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow()
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
+        print_line(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
@@ -192,7 +192,7 @@ def plan(
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line says about how much would be written, and in which time, without
+    Nothing runs. The last line estimates how much would be written, and in which time, without
     that of compiling the kernels, once on a machine. The document of --json has `steps`, `sources`,
     `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
     """
@@ -206,11 +206,11 @@ def plan(
     from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: say(line, to_stderr=True))
+    request, plan = planned(mixture, limit, lambda line: print_line(line, to_stderr=True))
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if root.local is not None and not may_write(str(root.local)):
-        say(
+        print_line(
             f"warning: output: {root.url}: this user cannot write there, or its disk has no room, so a run would fail. Give "
             f"this user access, or another --output",
             "yellow",
@@ -219,7 +219,7 @@ def plan(
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:
-            say(f"warning: {warning}", "yellow", to_stderr=True)
+            print_line(f"warning: {warning}", "yellow", to_stderr=True)
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
@@ -255,7 +255,7 @@ def bench(
     end_by_signals()
     console = wide_console()
     with console.status("") as status:
-        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update)
+        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, emit_line=status.update)
     print_bench(figures, console)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

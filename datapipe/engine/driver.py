@@ -16,7 +16,7 @@ from shlex import quote
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, Pending, largest_first
-from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, Said
+from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, UserMessage
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
@@ -138,14 +138,14 @@ class Driver:
             return
         self._next_update = now + _UPDATE_EVERY_S
         messages = engine.messages()
-        for line in engine.take_notices():
-            self.emit(Said(line))
+        for line in engine.take_lines():
+            self.emit(UserMessage(line))
         queued = max(0, num_ready + len(attempts) - len(messages))
         self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
         self._reported_s = {each.attempt: self._report_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.update(messages)
         if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
-            self.emit(Said(line))
+            self.emit(UserMessage(line))
 
     def _report_silent(self, message: Message) -> float:
         """Reports a silent attempt whenever its silence has doubled; the seconds reported last."""
@@ -153,7 +153,7 @@ class Driver:
         if message.silent_s < 2 * reported_s:
             return reported_s
         computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        self.emit(Said(f"no report for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
+        self.emit(UserMessage(f"no report for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
         return message.silent_s
 
     def _commit(self, missing: Counter[str]) -> None:
@@ -205,7 +205,7 @@ class Driver:
         if outage is None:
             raise error
         if line := self._wait(outage):
-            self.emit(Said(line))
+            self.emit(UserMessage(line))
         return max(0.0, self._outage_wait.resumes_at - time.monotonic())
 
     def _wait(self, outage: Outage) -> str:

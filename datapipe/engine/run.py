@@ -13,7 +13,7 @@ from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
-from datapipe.engine.events import Observer, Said
+from datapipe.engine.events import Observer, UserMessage
 from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
@@ -104,7 +104,7 @@ class Run:
         return self.snapshot is not None and self.snapshot.fingerprint != before
 
     def say(self, line: str) -> None:
-        self.emit(Said(line))
+        self.emit(UserMessage(line))
 
     @no_exit()
     def execute(self) -> Snapshot:

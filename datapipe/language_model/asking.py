@@ -43,7 +43,7 @@ def request_of(name: str, body: dict[str, Any]) -> Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """Why a request that the server refuses or fails on is left out, with what it says."""
+    """Why a request that the server refuses or fails on is left out, with its message."""
 
     reason: Literal["refused", "failed"]
     message: str

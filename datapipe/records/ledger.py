@@ -161,8 +161,8 @@ class Ledger:
 
 def attempt_folder(path: str) -> str | None:
     """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
-    found = _ATTEMPT.match(path)
-    return found[0] if found else None
+    match = _ATTEMPT.match(path)
+    return match[0] if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +236,9 @@ class CommitFiles:
         """All lines, file after file."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
         self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
-        found = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
-        paths = [path for path, _ in found]
-        self._next = max((number for _, number in found), default=-1) + 1
+        numbered = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
+        paths = [path for path, _ in numbered]
+        self._next = max((number for _, number in numbered), default=-1) + 1
         for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
             self.sizes[path] = len(lines)
             self.num_refused += num_refused
@@ -257,7 +257,7 @@ class CommitFiles:
                 content = self.root.read_bytes(path)
             except FileNotFoundError:  # merged meanwhile by the run that holds the output
                 break
-            most = max(lines_of(content), most, key=lambda found: len(found[0]))
+            most = max(lines_of(content), most, key=lambda line: len(line[0]))
             if len(most[0]) == content.count(b"\n"):
                 break
         return most

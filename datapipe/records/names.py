@@ -10,7 +10,7 @@ length-N/shards/SOURCE/           those of a further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
 README.md   croissant.json        the card of the newest snapshot: for people and the hub, and for programs
-work/                             what runs need to resume, and `inspect` to look at documents
+work/                             what runs need to resume, and `inspect` to show documents
   ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that have lost documents

@@ -340,7 +340,7 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
         with without_collection():
             data = from_json(content, allow_inf_nan=False, cache_strings="keys")
             snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
-            del data  # before Python looks for garbage in it
+            del data  # before Python searches garbage in it
     except ValueError as error:
         message, place, remedy = str(error), "", _REMEDY
         if isinstance(error, ValidationError):

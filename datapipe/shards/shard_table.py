@@ -70,7 +70,7 @@ def _source_name(name: str) -> str:
 
 
 def absent() -> Any:
-    """A field that a record lacks where nothing is said."""
+    """A field that a record lacks where there is no value."""
     return Field(default=None, exclude_if=lambda value: value is None)
 
 
@@ -288,12 +288,12 @@ class ShardTable(Sequence[ShardEntry]):
         wanted = pa.array(list(paths), pa.string())
         own = self.column("path")
         names = (own, compute.replace_substring_regex(own, _LENGTH_FOLDER, ""), self.numbered_paths) if paths else ()
-        found = (
+        positions = (
             (number, column[number].as_py())
             for column in names
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(positions))
 
 
 def list_files(shards: ShardTable) -> dict[str, bytes]:

@@ -285,7 +285,7 @@ def stage_error(
     contract = next(kind.__module__ for kind in type(stage).__mro__ if kind.__module__.startswith("datapipe."))
     return StageError(
         f"stage {name} breaks its contract: {what}. The code is {code_line(stage, method, error)}.{found_with} Correct the "
-        f"stage; `{contract.replace('.', '/')}.py` says what it gets and must return."
+        f"stage; `{contract.replace('.', '/')}.py` documents what it gets and must return."
     )
 
 

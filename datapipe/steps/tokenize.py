@@ -95,7 +95,7 @@ class TokenizeTask(Task):
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
     validation: float
-    # column and bounds by which training documents go to files of their own
+    # column and bounds by which training documents go to separate files
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
-from datapipe.engine.events import Adding, Looked, Observer, Published, Said, Waiting
+from datapipe.engine.events import Adding, Observer, Published, SourcesListed, UserMessage, Waiting
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Notes
@@ -124,7 +124,7 @@ class Follower:
     _waits_for: str = ""
 
     def say(self, line: str) -> None:
-        self.emit(Said(line))
+        self.emit(UserMessage(line))
 
     def follow(self, num_looks: int | None = None) -> None:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks.
@@ -148,7 +148,7 @@ class Follower:
                     continue
                 generation = self._begun(root, snapshot)
                 news = watch.look(snapshot) if generation is None else None
-                self.emit(Looked())
+                self.emit(SourcesListed())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 generation, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")

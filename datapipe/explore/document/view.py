@@ -3,7 +3,7 @@
     facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
                                        └─▶ path ─▶ tokenized, packed ─▶ shards
 
-Everything that is sent has passed the redactions of the source. The note says why a text cannot be read again or redacted; then
+Everything that is sent has passed the redactions of the source. The note has the reason why a text cannot be read again or redacted; then
 the text that the run stored of a kept document is shown instead, or none.
 """
 
@@ -97,7 +97,7 @@ class DocumentView:
 
     def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
         """What the quarantine holds of input that cannot be read. A cut one is not shown
-        where it should be redacted: half of what a redaction looks for may be cut off."""
+        where it should be redacted: half of what a redaction searches for may be cut off."""
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []
@@ -161,12 +161,12 @@ class DocumentView:
         survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
         if survivor is None:
             return None
-        found = self.output.database.rows(
+        rows = self.output.database.rows(
             "select stage, count(*) as dropped from facts where survivor = $survivor and $stage in ('', stage) "
             "group by stage order by dropped desc, stage limit 1",
             {"survivor": survivor, "stage": facts["stage"] or ""},
         )
-        return {"stage": found[0]["stage"], "survivor": survivor.hex(), "size": found[0]["dropped"] + 1} if found else None
+        return {"stage": rows[0]["stage"], "survivor": survivor.hex(), "size": rows[0]["dropped"] + 1} if rows else None
 
 
 def _is_unread(row: Mapping[str, Any]) -> bool:

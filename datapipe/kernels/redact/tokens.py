@@ -51,7 +51,7 @@ class Form:
     evidence: float  # least evidence, in bits
     is_open: bool  # whether anything may follow
     unless: str  # a sign that may not be before the token; "" for none
-    is_mixed: bool  # whether what looks random has digits, capitals and small letters
+    is_mixed: bool  # whether random characters include digits, capitals and small letters
 
 
 class Forms(NamedTuple):

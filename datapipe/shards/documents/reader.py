@@ -40,8 +40,8 @@ def json_schema(root: Root, path: str) -> pa.Schema:
     schema = pa.schema([])
     for lines in _whole_lines(root, path):
         fields = ((field.name, _without_times(field.type)) for field in _parsed(lines, None).schema)
-        found = pa.schema([(name, pa.large_string() if name in ("id", "text") else kind) for name, kind in fields])
-        schema = pa.unify_schemas([schema, found], promote_options="permissive")
+        schema = pa.schema([(name, pa.large_string() if name in ("id", "text") else kind) for name, kind in fields])
+        schema = pa.unify_schemas([schema, schema], promote_options="permissive")
     return schema
 
 

@@ -330,3 +330,12 @@ def test_cli_without_memory_says_so_and_calls_it_no_defect(plain, monkeypatch, e
     monkeypatch.setattr("datapipe.engine.watching.status.read_status", fails)
     ended = datapipe(["status", str(plain / "out")])
     assert ended.returncode == 1 and "Memory does not suffice" in ended.stderr
+
+
+def test_cli_command_that_is_interrupted_ends_with_one_line(plain, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("datapipe.bench.bench.bench", interrupted)
+    ended = datapipe(["bench", str(next(plain.glob("*.yaml")))])
+    assert (ended.returncode, ended.stderr) == (130, "datapipe: stopped\n")

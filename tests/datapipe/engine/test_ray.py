@@ -185,7 +185,7 @@ def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_end
 
     def is_told(node_id: str) -> bool:
         engines[0].messages()
-        news.extend(engines[0].take_notices())
+        news.extend(engines[0].take_lines())
         return any(node_id[:12] in line for line in news)
 
     def change_nodes(record) -> None:

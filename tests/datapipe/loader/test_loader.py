@@ -377,6 +377,6 @@ def test_state_of_an_earlier_snapshot_is_refused_with_the_call_that_opens_it(gro
 def test_error_of_a_service_has_the_call_that_opens_the_snapshot_of_the_state(
     growing: tuple[Path, str], tmp_path: Path
 ) -> None:
-    server = Running([f"web={growing[0]}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    server = Running([f"web={growing[0]}"], ServeOptions(port=0, shares_files=False, cache_folder=str(tmp_path)))
     check_that_the_error_names_the_snapshot(f"{server.location}/web", growing[1])
     server.close()

@@ -220,7 +220,7 @@ def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path)
 
 
 def test_next_of_a_service_from_several_threads_gives_each_batch_once(output: Path, tmp_path: Path) -> None:
-    server = Running([f"web={output}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    server = Running([f"web={output}"], ServeOptions(port=0, shares_files=False, cache_folder=str(tmp_path)))
     for depth in (0, 8):
         loader = Loader(f"{server.location}/web", prefetch=depth, **OPTIONS)
         found = taken(lambda _, take=loader.__next__: islice(iter(take, None), NUM_STEPS // NUM_THREADS))

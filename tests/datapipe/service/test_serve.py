@@ -204,7 +204,7 @@ def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: 
 
 def test_on_the_same_machine_the_files_are_read_by_a_loader_and_its_copies(output: Path, tmp_path: Path) -> None:
     here = Loader(output, global_batch_size=7)
-    with running(tmp_path, str(output), tells_files=True) as server, trained(f"{server.location}/runs") as there:
+    with running(tmp_path, str(output), shares_files=True) as server, trained(f"{server.location}/runs") as there:
         assert_same(next(here), next(there))
         assert server.figures.get_sample_value("datapipe_service_streams_total") == 0
     assert_same(next(here), next(pickle.loads(pickle.dumps(there))))  # without the server

@@ -57,7 +57,7 @@ def bench(
     """Measures a mixture, or one `source`. Returns the figures that README.md describes. Raises UserError, as a run does.
 
     Args: sample_bytes: text to read of each source. seconds: repeat the passes over the samples for
-        about so long, at least once and at most `MAX_PASSES` times. emit_line: shows a line of progress.
+        about so long, at least once and at most `MAX_PASSES` times. emit_line: shows progress.
     """
     if source and source not in mixture.sources:
         known = ", ".join(mixture.sources)

@@ -27,7 +27,7 @@ from typer.core import TyperCommand
 from datapipe.cli.explore import browse, inspect, sql
 from datapipe.cli.index import index, takedown
 from datapipe.cli.loader import loader_bench, serve, trace
-from datapipe.cli.options import print_line
+from datapipe.cli.options import show
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _fail(message: str, status: int, style: str = "red") -> NoReturn:
-    print_line(f"datapipe: {masked(message)}", style, to_stderr=True)
+    show(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)
 
 

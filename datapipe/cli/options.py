@@ -110,7 +110,7 @@ def share_of(option: str, value: str) -> Fraction:
         raise UserError(f"{option} {value}: {error}") from None
 
 
-def print_line(text: str, style: str = "", *, to_stderr: bool = False) -> None:
+def show(text: str, style: str = "", *, to_stderr: bool = False) -> None:
     """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
     from datapipe.report.layout import Screen, print_text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, print_line, size_of
+from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, show, size_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -98,7 +98,7 @@ def _write_page(output: str, file: Path) -> None:
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
     content = report_html(_of_report(output))
     file.write_bytes(content)
-    print_line(f"{file}: {size(len(content))}; open it in a browser")
+    show(f"{file}: {size(len(content))}; open it in a browser")
 
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
@@ -136,12 +136,13 @@ def verify(
         damaged = verify_snapshot(root, manifest)
         if not damaged:
             files = counted(
-                len(manifest.shards) + sum(len(rows.shards) for rows in manifest.further), "shard" if manifest.has_tokens else "file"
+                len(manifest.shards) + sum(len(rows.shards) for rows in manifest.further),
+                "shard" if manifest.has_tokens else "file",
             )
-            print_line(f"{masked(root.url)}: {files}, {amount(manifest)}: every byte equals what was committed")
+            show(f"{masked(root.url)}: {files}, {amount(manifest)}: every byte equals what was committed")
         problems += damaged
     for problem in problems:
-        print_line(masked(problem), "red", to_stderr=True)
+        show(masked(problem), "red", to_stderr=True)
     if problems:
         raise typer.Exit(1)
 
@@ -215,7 +216,7 @@ def export(
     manifest = read_snapshot(root, snapshot)
     if format is None and to is None and card:
         warning = write_card(root, manifest, report_of(root, manifest))
-        print_line(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
+        show(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
         return
     if format is None or to is None:
         raise UserError("export: give --format and --to, or --card alone, which writes the card into OUTPUT")
@@ -253,11 +254,11 @@ def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint, "length": manifest.sequence_length}
     with staged(root, target, request, lambda folder: _export(root, manifest, folder, wanted, target.name)) as folder:
-        done = upload(folder, target, is_private=is_private, emit=print_line)
+        done = upload(folder, target, is_private=is_private, emit=show)
     there = f", {counted(done.there, 'file')} there already" if done.there else ""
     gone = f", {counted(done.deleted, 'file')} of an earlier export deleted" if done.deleted else ""
-    print_line(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")
-    print_line(f'datasets.load_dataset("{target.name}", split="train")')
+    show(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")
+    show(f'datasets.load_dataset("{target.name}", split="train")')
 
 
 def _export(root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
@@ -301,13 +302,13 @@ def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSp
 
     for part in exported:
         files = f", {counted(len(part.files), 'file')}: {', '.join(part.files[:2])}" if part.files else ""
-        print_line(f"{part.source} {part.split}: {amount(part.rows, part.tokens)}{files}{' …' if len(part.files) > 2 else ''}")
+        show(f"{part.source} {part.split}: {amount(part.rows, part.tokens)}{files}{' …' if len(part.files) > 2 else ''}")
     sizes = [num_bytes for path, num_bytes in target.list_files("") if path != RECORD]
     whole = amount(sum(part.rows for part in exported), sum(part.tokens for part in exported))
     stays = ". It was whole already: nothing was written" if was_whole else ""
-    print_line(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
+    show(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
     if wanted.is_snapshot:
         split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
-        print_line(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
+        show(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
     elif wanted.format != "megatron":
-        print_line(loading_line(url, target.local is None, wanted, exported[0].split))
+        show(loading_line(url, target.local is None, wanted, exported[0].split))

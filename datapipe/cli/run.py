@@ -25,7 +25,7 @@ from datapipe.cli.options import (
     end_by_signals,
     ignore_signals,
     print_json,
-    print_line,
+    show,
     size_of,
 )
 from datapipe.credentials import masked
@@ -50,7 +50,7 @@ def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    print_line(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
+    show(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
 
 
 def run(
@@ -115,7 +115,7 @@ def run(
 
                 about = {"mixture": mixture.name, "output": masked(Root(mixture.output).url), "engine": engine}
                 server = stack.enter_context(serve_runs(state, {**about, "version": version("datapipe")}, metrics_port))
-                print_line(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+                show(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())
@@ -125,7 +125,7 @@ def run(
                 Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow()
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        print_line(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
+        show(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
@@ -206,11 +206,11 @@ def plan(
     from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: print_line(line, to_stderr=True))
+    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True))
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if root.local is not None and not may_write(str(root.local)):
-        print_line(
+        show(
             f"warning: output: {root.url}: this user cannot write there, or its disk has no room, so a run would fail. Give "
             f"this user access, or another --output",
             "yellow",
@@ -219,7 +219,7 @@ def plan(
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:
-            print_line(f"warning: {warning}", "yellow", to_stderr=True)
+            show(f"warning: {warning}", "yellow", to_stderr=True)
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json, print_line
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json, show
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -49,7 +49,7 @@ def status(
         print_json(state)
     else:
         for line in status_lines(state, masked(output)):
-            print_line(masked(line))
+            show(masked(line))
     if state["state"] not in ("running", "finished"):
         raise typer.Exit(3)
 
@@ -114,23 +114,21 @@ def clean(
     end_by_signals()
     planned = plan_cleaning(root, keep)
     if planned.keeps_tasks:
-        print_line(
-            f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here"
-        )
+        show(f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here")
     kept = counted(len(planned.kept), "snapshot")
     for each in planned.pins:
-        print_line(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
+        show(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
     if planned.is_empty:
-        print_line(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
+        show(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return
     if not dry_run:
-        with exclusive(root):  # else it would list what it deletes, and then fail because a run goes on
+        with exclusive(root):  # else it would list what it deletes, and then fail beside a run
             pass
-    print_line(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
+    show(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
     for line in cleaning_lines(planned):
-        print_line(f"  {line}")
+        show(f"  {line}")
     if dry_run:
-        print_line(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
+        show(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
         return
     deleted = clean(root, keep)
-    print_line(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")
+    show(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")

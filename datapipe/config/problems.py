@@ -94,7 +94,7 @@ def _problems_of(details: ErrorDetails, model: type[BaseModel], data: Any) -> li
         known = known_keys(model, path[:-1], parent.keys() - {path[-1]} if isinstance(parent, dict) else ())
         return [(path, f"unknown key.{suggest(str(path[-1]), known)} Expected one of: {', '.join(known)}")]
     if kind == "too_short" and len(value) >= context["min_length"]:
-        return []  # pydantic counts the right items of a tuple alone; each wrong item has its own line
+        return []  # pydantic counts the right items of a tuple alone; each wrong one has its line
     cause = context.get("error")
     if isinstance(cause, ProblemsError):
         return [((*path, *below), text) for below, text in cause.problems]

@@ -93,7 +93,9 @@ def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Compari
         outputs=(masked(outputs[0]), masked(outputs[1])),
         runs=tuple(OutputStatus(status=each.status, problem=masked(each.problem or "") or None) for each in reports),
         options=tuple(option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second)))),
-        sources={name: _counts(before.sources.get(name), after.sources.get(name)) for name in {**before.sources, **after.sources}},
+        sources={
+            name: _counts(before.sources.get(name), after.sources.get(name)) for name in {**before.sources, **after.sources}
+        },
         total=_counts(before.total, after.total),
         documents=membership(first, second),
         rules=tuple(rule_changes(before, after)),

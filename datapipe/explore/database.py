@@ -75,7 +75,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactFiles:
-    """The facts of one output: files by kind, in the order of sources and tasks, and the path of each input file by its hash."""
+    """The facts of one output: files by kind, in the order of sources and tasks, and the paths of input files by hash."""
 
     root: Root
     files: Mapping[str, Sequence[TableFile]]
@@ -84,7 +84,7 @@ class FactFiles:
 
 
 class Database:
-    """Queries of one output, or of several whose views are in separate schemas. Safe for several threads."""
+    """Queries of one output, or of several, each in its own schema. Safe for several threads."""
 
     def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = Limits()) -> None:
         try:

@@ -51,8 +51,6 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A comparison of two texts."""
-
     is_equal: bool  # letter by letter
     # words, only: words of each text, and of these words that the other lacks, each as often as it occurs
     words: tuple[int, int]

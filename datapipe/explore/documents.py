@@ -1,4 +1,4 @@
-"""An output to explore: what its run left, the facts of its documents, and documents with their texts.
+"""An output: what its run left, the facts of its documents, and documents with their texts.
 
     run.json, records  ─▶  steps, input files, facts by kind  ─▶  database.py  ─▶  keyed sample  ─▶  texts, read again from the
     mixture.yaml       ─▶  the stages of each source                                source or from the files of kept documents
@@ -151,7 +151,6 @@ class Inspector:
         }
 
     def use_of(self, source: str, stage: str) -> StageUse | None:
-        """The use of a stage by its name in the run."""
         return next((use for use in self.mixture.stages_of(source) if use.alias == stage.partition("@")[0]), None)
 
     def tokens_of(self, source: str) -> int | None:

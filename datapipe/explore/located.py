@@ -38,8 +38,6 @@ _DIGEST = "xxh3_128:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocatedDocument:
-    """A document and the file that holds it."""
-
     # source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file
     source: str
     path: str
@@ -147,7 +145,7 @@ class DocumentLocator:
             replaces_surrogates=spec.replaces_surrogates,
             keep=tuple(spec.keep.values()),
             columns=spec.keep,
-            types={field: column_type.kind for field, column_type in self._types.get(source, {}).items()},
+            types={field: seen.kind for field, seen in self._types.get(source, {}).items()},
             declared={field: spec.types[column] for column, field in spec.keep.items() if column in spec.types},
         )
 

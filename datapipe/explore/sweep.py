@@ -57,7 +57,6 @@ class RuleOf:
 
     @property
     def tagging(self) -> tuple[str, ...]:
-        """The sources whose filter has `mode: tag`."""
         return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
 
 
@@ -181,7 +180,9 @@ def _column(stage: str, rule: str) -> str:
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
     """A rule of one source, or of all for "", by the name of its stage in the run or in the
     mixture. Raises UserError where none has measured it."""
-    matching = [each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])]
+    matching = [
+        each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])
+    ]
     if not matching:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
     first = matching[0].rule

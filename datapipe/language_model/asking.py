@@ -28,8 +28,6 @@ _FAILING_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A request to a model."""
-
     name: str  # of what it asks about, such as the id of a document, for messages
     body: dict[str, Any]  # as it is sent
     key: str  # in the cache
@@ -51,8 +49,6 @@ class LeftOut:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One command's requests."""
-
     client: Client
     cache: AnswerCache
     limiter: RateLimiter

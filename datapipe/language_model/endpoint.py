@@ -160,7 +160,7 @@ class Client:
         try:
             completion = parse_completion(text)
         except ValueError as error:
-            raise AttemptError("failed", self.endpoint.message(f"{error}: {_error_text(text)}")) from None
+            raise AttemptError("failed", self.endpoint.message(f"{error}: {_detail(text)}")) from None
         return replace(completion, content=self.endpoint.without_secrets(completion.content))
 
     async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
@@ -178,7 +178,7 @@ class Client:
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
         """What an answer with another status than 200 is raised as."""
-        message = self.endpoint.message(f"HTTP {status}: {_error_text(text)}").removesuffix(":")
+        message = self.endpoint.message(f"HTTP {status}: {_detail(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
@@ -251,7 +251,7 @@ def _count(usage: Any, name: str) -> int | None:
     return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
 
 
-def _error_text(text: str) -> str:
+def _detail(text: str) -> str:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

@@ -81,7 +81,12 @@ def _ranking_cells(ranking: Ranking) -> list[str]:
 
 
 def _threshold_cells(measures: AtThreshold) -> list[str]:
-    return [*_estimate(measures.accuracy), *_estimate(measures.f1), _number(measures.precision.value), _number(measures.recall.value)]
+    return [
+        *_estimate(measures.accuracy),
+        *_estimate(measures.f1),
+        _number(measures.precision.value),
+        _number(measures.recall.value),
+    ]
 
 
 def _confusion_tables(name: str, confusion: Confusion) -> Iterator[NumberTable]:

@@ -41,8 +41,6 @@ class SequenceRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One record batch in memory."""
-
     # (BLOCK_WIDTH,) int64, for kernels: the addresses of the columns, the number of pieces, and the address
     # of the last byte of the mapped file, or 0 for other memory
     entry: np.ndarray

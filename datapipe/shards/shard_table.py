@@ -184,7 +184,6 @@ class ShardTable(Sequence[ShardEntry]):
 
     @classmethod
     def of(cls, entries: Sequence[ShardEntry]) -> ShardTable:
-        """The table of some shards."""
         if isinstance(entries, ShardTable):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
@@ -239,7 +238,6 @@ class ShardTable(Sequence[ShardEntry]):
             raise ValueError("a shard is listed twice")
 
     def column(self, name: str) -> pa.Array:
-        """One field of all shards."""
         return columns.contiguous(self._table.column(name))
 
     @property
@@ -259,7 +257,6 @@ class ShardTable(Sequence[ShardEntry]):
 
     @cached_property
     def numbered_paths(self) -> pa.Array:
-        """`numbered_path` of all shards."""
         return compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
 
     def in_order(self, split: str) -> ShardTable:

@@ -153,7 +153,7 @@ def unpin_snapshot(root: Root, name: str) -> str:
 
 
 def _pin_paths(root: Root, fingerprint: str) -> list[str]:
-    """Its pin; and those of its further lengths, which the version before published in separate folders."""
+    """Its pin; and those of its further lengths, which the version before published in folders."""
     lengths = noted_lengths(root, fingerprint).items()
     folders = [snapshot_folder(fingerprint), *(f"{folder}/{snapshot_folder(name)}" for folder, name in lengths)]
     return [f"{folder}/{PIN}" for folder in folders]

@@ -104,8 +104,8 @@ def joined(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return first
     if pa.types.is_null(first):
         return second
-    candidates = (rule(left, right) for rule in _RULES for left, right in ((first, second), (second, first)))
-    return next((kind for kind in candidates if kind is not None), None)
+    joint = (rule(left, right) for rule in _RULES for left, right in ((first, second), (second, first)))
+    return next((kind for kind in joint if kind is not None), None)
 
 
 def json_joined(first: pa.DataType, second: pa.DataType, level: int = 0) -> pa.DataType:

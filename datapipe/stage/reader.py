@@ -95,7 +95,6 @@ class FieldNames:
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> list[Any]:
-        """The identity of the names, as JSON."""
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 

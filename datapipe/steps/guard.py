@@ -85,8 +85,6 @@ NO_HINTS = RetryHints()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """A stage whose calls are guarded."""
-
     name: str  # of the stage in the run
     stage: Stage
     method: Callable[..., Any]  # of the stage, which the engine calls for a batch

@@ -150,8 +150,6 @@ class MapTask(Task):
 
 
 class _Flow:
-    """One map task that runs: its source, its stages and its sinks."""
-
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root, self.own = task, root, MapMetrics()
         self.metrics = TaskMetrics(own=self.own)
@@ -263,9 +261,9 @@ def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])
         step = planning.add(MapTask, step_id, label, _of_inputs(now, limit), fields=fields, limit=limit, **common)
-        metrics = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
-        unsplittable = {path: fingerprint for fingerprint, own in metrics.items() for path in own.unsplittable_files}
-        wider = {fingerprint: own.wider_types for fingerprint, own in metrics.items() if own.wider_types}
+        tasks = {record.fingerprint: record.tasks.of(MapMetrics) for record in step.records}
+        unsplittable = {path: fingerprint for fingerprint, own in tasks.items() for path in own.unsplittable_files}
+        wider = {fingerprint: own.wider_types for fingerprint, own in tasks.items() if own.wider_types}
         if not unsplittable.keys() - whole.keys() and not wider:
             plan.inputs[name], plan.read_whole[name], plan.widened[name] = now, whole, (planned, found_by)
             return step

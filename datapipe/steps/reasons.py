@@ -39,8 +39,6 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastRun:
-    """The last run of an output."""
-
     tasks: Mapping[str, Sequence[str]]  # fingerprints by step
     limit: int | None  # `--limit`
     inputs: Mapping[str, Mapping[str, tuple[int, str]]]  # by source, size and stamp by path

@@ -71,8 +71,6 @@ def _encoding(file: TokenizerFile) -> list[str | None]:
 
 @dataclass(slots=True)
 class TokenizeMetrics:
-    """The numbers of a tokenize task."""
-
     tokens: int = 0  # that it wrote
     empty: int = 0  # documents without text, or of white space alone
     fertility: Fertility = field(default_factory=Fertility)  # tokens by language

@@ -166,14 +166,14 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     planned, _ = plan.widened[source]
-    for name, field_type in planned.types.items():
-        if field_type.mixed_in:
+    for name, seen in planned.types.items():
+        if seen.mixed_in:
             text = (
-                f"{request.mixture.where('sources', source, 'keep')}: the field '{name}' has no one type: {field_type.mixed_in}. "
+                f"{request.mixture.where('sources', source, 'keep')}: the field '{name}' has no one type: {seen.mixed_in}. "
                 f"Its values are kept as text, numbers and lists as JSON writes them. Declare the type of the column in the "
                 f"source: types: {{{name}: string}} keeps it like this, another type quarantines what does not fit."
             )
-            yield RunWarning(kind="mixed_types", source=source, text=text, details={"field": name, "types": field_type.mixed_in})
+            yield RunWarning(kind="mixed_types", source=source, text=text, details={"field": name, "types": seen.mixed_in})
 
 
 def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> Iterator[RunWarning]:

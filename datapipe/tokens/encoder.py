@@ -26,7 +26,7 @@ from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
-from datapipe.tokens.vocabulary import added_around, is_in_brackets, missing_tokens, unknown_id, unspellable
+from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, untokenized
 
 TOKENIZER = "tokenizer.json"
 
@@ -120,7 +120,7 @@ class Encoder:
     def _unknown_id(self, name: str, settings: dict[str, Any], tokenizer: Tokenizer) -> int | None:
         unknown = unknown_id(settings["model"])
         with _refusing(name):
-            lacks = missing_tokens(settings, tokenizer)
+            lacks = untokenized(settings, tokenizer)
         if not lacks:
             return None
         if unknown is None:

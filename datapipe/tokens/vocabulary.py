@@ -78,7 +78,7 @@ def steps_of(setting: Mapping[str, Any] | None, members: str) -> set[str]:
     return {setting["type"]}
 
 
-def missing_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; ""
     if all text has tokens."""
     model = settings["model"]
@@ -151,7 +151,7 @@ def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collectio
     added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
     control = {content for content, is_special in added.items() if is_special} | {*named}
     hidden = _spelled(settings, tokenizer, control)
-    hidden |= {token for token in named if added.get(token) is False}  # `tokenizers` would search it in text
+    hidden |= {token for token in named if added.get(token) is False}  # `tokenizers` would split text at it
     changed = _renamed(settings, {token: token + secrets.token_hex(16) for token in hidden}) if hidden else settings
     byte_tokens = filter(_BYTE_TOKEN.fullmatch, pieces_of(settings["model"])) if settings["model"].get("byte_fallback") else ()
     if not _spelled(settings, tokenizer, {*byte_tokens}):

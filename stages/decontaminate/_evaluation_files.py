@@ -170,28 +170,28 @@ def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[
             raise _refusal(
                 f"{benchmark.name}: no record has the field '{field}' that is named under `{role}`. Found: {', '.join(known)}"
             )
-    recognised = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
-    if not recognised.keys() & {"question", "answer", "context", "choices"}:
+    named_here = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
+    if not named_here.keys() & {"question", "answer", "context", "choices"}:
         raise _refusal(
             f"{benchmark.name}: no field is recognised as the question. Found: {', '.join(known)}. Name it: "
             "{path: …, question: FIELD, answer: FIELD}"
         )
-    return recognised
+    return named_here
 
 
 def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    roles_found: dict[str, str] = {}
+    by_role: dict[str, str] = {}
     for role, names in _FIELDS.items():
-        field = next((name for name in names if name in known and name not in roles_found.values()), "")
+        field = next((name for name in names if name in known and name not in by_role.values()), "")
         if field:
-            roles_found[role] = field
+            by_role[role] = field
     numbered = sorted(field for field in known if _NUMBERED.fullmatch(field))
-    if "choices" not in roles_found and numbered:
-        roles_found["choices"] = ", ".join(numbered)
-    answers = [record.get(roles_found.get("answer", "")) for record in records[:_PROBED_RECORDS]]
-    if "choices" in roles_found and "gold" not in roles_found and answers and all(_is_choice(answer) for answer in answers):
-        roles_found["gold"] = roles_found.pop("answer")
-    return roles_found if "question" in roles_found else {}
+    if "choices" not in by_role and numbered:
+        by_role["choices"] = ", ".join(numbered)
+    answers = [record.get(by_role.get("answer", "")) for record in records[:_PROBED_RECORDS]]
+    if "choices" in by_role and "gold" not in by_role and answers and all(_is_choice(answer) for answer in answers):
+        by_role["gold"] = by_role.pop("answer")
+    return by_role if "question" in by_role else {}
 
 
 def _is_choice(answer: Any) -> bool:

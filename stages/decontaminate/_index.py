@@ -85,7 +85,6 @@ class Index:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the tables."""
         arrays = [*self.table, *(value for value in self.postings if isinstance(value, np.ndarray)), self.item_of]
         return sum(array.nbytes for array in arrays)
 
@@ -100,7 +99,6 @@ class Rules:
 
 
 def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
-    """The index of the benchmarks."""
     set_of = np.repeat(np.arange(len(sets)), [len(evaluation.items) for evaluation in sets])
     spelled = _Spelled.of(sets)
     groups = _groups(set_of, spelled)

@@ -112,6 +112,8 @@ def _covered(matches: search.Matches, wholes: Findings, index: Index) -> tuple[H
     shares = passages.sums / np.maximum(index.totals[passages.items], 1)
     covered = Findings(passages.documents, index.item_of[passages.items], passages.starts, passages.stops, np.round(shares, 6))
     findings = Findings(*map(np.concatenate, zip(covered, wholes)))
-    findings = _taken(findings, np.lexsort((findings.stops, findings.starts, -findings.values, findings.items, findings.documents)))
+    findings = _taken(
+        findings, np.lexsort((findings.stops, findings.starts, -findings.values, findings.items, findings.documents))
+    )
     best = _taken(findings, is_first(findings.documents, findings.items))
     return Hits(best.documents, best.starts, best.stops), best

@@ -88,11 +88,9 @@ class Ngram(Filter):
 
     @property
     def num_words(self) -> int:
-        """Words of an n-gram."""
         return self.n or (5 if self.profile == "coverage" else 13)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """The evaluation sets, each with its name."""
         entries = [Benchmark(path=entry) if isinstance(entry, str) else entry for entry in self.against]
         return tuple(benchmark for entry in entries for benchmark in entry.sets())
 

@@ -87,8 +87,6 @@ def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
 
 
 class PageReader:
-    """Reads one page after the other within limits."""
-
     def __init__(self, options: PageOptions, engine: Engine) -> None:
         from resiliparse.parse.html import HTMLTree
 

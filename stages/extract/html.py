@@ -17,7 +17,7 @@
 The four limits bound the time of a page without a clock, so the result does not depend on the machine. `beyond: plain_text`
 reads pages beyond them without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page declares nothing: those of `Marks`. The column `charset`, where
+Columns that come out, null where a page has nothing: those of `Marks`. The column `charset`, where
 the source keeps it, is the one of the HTTP header.
 """
 

@@ -7,7 +7,7 @@
 
 With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `either` what fails one.
 
-**A list alone is weak evidence**, so it only tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
+**A list alone proves little**, so it tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
 Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
 people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
 
@@ -35,7 +35,7 @@ TOXIC = ("1", "true", "toxic", "hateful", "offensive", "abusive", "hate")
 """Labels that mean toxic, of two, as public models name it."""
 
 _ALONE = (
-    "a list alone is weak evidence: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
+    "a list alone proves little: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
     "the cases that are not hateful, and 7.8 % of the hateful. Set `model`, or `mode: tag` to inspect its hits, or "
     "`drop_by_list: true` to drop by it all the same"
 )
@@ -67,7 +67,7 @@ class Toxicity(Filter):
         default="both", description="With lists and a model: drop documents that fail both, or one of them."
     )
     drop_by_list: bool = Field(
-        default=False, description="With lists alone: drop by them, although a list alone is weak evidence."
+        default=False, description="With lists alone: drop by them, although a list alone proves little."
     )
     write: bool = Field(
         default=False, description="Write the columns `listed_words`, `listed_density` and, with a model, `toxicity_score`."

@@ -156,7 +156,9 @@ class _File:
                 raise self._error(place, f'condition: found "{condition}", expected "OR" or "AND".')
             if target not in ("secret", "match", "line", ""):
                 raise self._error(place, f'regexTarget: found "{target}", expected "secret", "match" or "line".')
-            patterns = tuple(self._pattern(pattern, f"{place}: allowlist", "regexes") for pattern in allowlist.get("regexes", ()))
+            patterns = tuple(
+                self._pattern(pattern, f"{place}: allowlist", "regexes") for pattern in allowlist.get("regexes", ())
+            )
             words = tuple(word.lower().encode() for word in allowlist.get("stopwords", ()))
             needs_all = condition.upper() in ("AND", "&&")
             exception = Allowance(patterns=patterns, stop_words=words, target=target or "secret", needs_all=needs_all)

@@ -13,7 +13,7 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 | `jwt` | JSON web tokens, also without signature or in base64 once more |
 | `assignment` | values behind names such as password, secret, token, api_key and acme_key, in headers and in URLs |
 | `custom` | what the file of `rules` finds |
-| `other` | tokens of issuers without a separate kind; the other kinds are the tokens of one issuer each |
+| `other` | tokens of other issuers; the other kinds are the tokens of one issuer each |
 
 A value behind a name is found in quotes, to the end of its line (`.env`, YAML, INI), in XML, JSON, URLs, tables of Markdown,
 netrc and behind "is", up to 4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must

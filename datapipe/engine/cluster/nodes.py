@@ -22,8 +22,6 @@ _MOST_NAMED = 5
 
 @dataclass(slots=True)
 class Node:
-    """A node that is alive."""
-
     node_id: str
     address: str
     resources: Mapping[str, float]  # of the idle node, by Ray's names
@@ -47,7 +45,7 @@ class Nodes:
     _lines: list[str] = field(default_factory=list)
 
     def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
-        """Takes the live nodes, and those that are being drained; returns the ids of those to ask."""
+        """Takes the live nodes, and those that leave. Returns the ids of those to ask."""
         now, before = self.clock(), self._nodes
         self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
         gone = sorted(before.keys() - self._nodes.keys())

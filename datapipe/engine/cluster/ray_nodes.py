@@ -44,7 +44,7 @@ class RayNodes:
         node_seconds: the time that nodes were alive, summed over them.
     """
 
-    def __init__(self, root: Root, request: Request, max_wait_s: float) -> None:
+    def __init__(self, root: Root, request: Request, wait_s: float) -> None:
         self.root, self.known, self.node_seconds = root, Nodes(), 0.0
         self.expectation = Expectation(
             versions=versions_here(),
@@ -53,7 +53,7 @@ class RayNodes:
             inputs=tuple(source.groups[0][0].file.url for source in request.sources.values() if source.groups),
         )
         self._kernels = kernels_of_run(request.mixture)
-        self._max_wait_s = max_wait_s
+        self._wait_s = wait_s
         self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
         self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
         self._asked: dict[Any, str] = {}
@@ -118,7 +118,7 @@ class RayNodes:
     def _check_fit(self, now: float) -> None:
         if self.known.fit:
             self._fit_at = now
-        elif now - self._fit_at >= max(self._max_wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+        elif now - self._fit_at >= max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
             why = self.known.why_none() or "No node with cores is alive"
             raise DatapipeError(
                 f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Repair or start "
@@ -166,7 +166,6 @@ def question_that_travels() -> Callable[..., Any]:
 
 
 def _compile_here(names: list[str]) -> None:
-    """Runs on a node."""
     from datapipe.engine.local import usable_cores
     from datapipe.kernels.compiling import compile_kernels
 

@@ -22,8 +22,6 @@ _SLOWEST, _FASTEST = 3.0, 1 / 3
 
 @dataclass(kw_only=True, slots=True)
 class StepState:
-    """What is known of one step."""
-
     step: Step
     planned: int | None  # tasks; None while the step waits for others
     committed: int = 0

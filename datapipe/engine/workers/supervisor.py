@@ -30,8 +30,6 @@ _REPORT_EVERY_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A message, and the supervisor that sent it."""
-
     number: int  # of the report: a new one shows that the supervisor lives
     message: Message
     process_id: int

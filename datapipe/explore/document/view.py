@@ -3,7 +3,7 @@
     facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
                                        └─▶ path ─▶ tokenized, packed ─▶ shards
 
-Everything that is sent has passed the redactions of the source. The note has the reason why a text cannot be read again or redacted; then
+Everything that is sent has passed the redactions of the source. A note has the reason where there is no text; then
 the text that the run stored of a kept document is shown instead, or none.
 """
 

@@ -92,6 +92,5 @@ FONT = np.uint64(packed("font"))
 
 @inline
 def kind_of(name):
-    """The flags of an element by its packed name."""
     place = (name * _MULTIPLIER) >> _SHIFT
     return np.int64(_KINDS[place]) if _NAMES[place] == name else np.int64(0)

@@ -20,8 +20,8 @@ from datapipe.kernels.redact.spans import SpansOut
 from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
-    is_probable_secret,
     line_stop,
+    may_be_secret,
     num_base64,
     opening,
     quoted_stop,
@@ -262,9 +262,7 @@ def _begins_line(data, begin, start) -> Any:
 @inline
 def _secret_stop(data, start, stop, evidence, rule, millibits, names, counts) -> Any:
     """The stop of the value [start, stop) if it looks like a secret, else its start."""
-    is_secret = is_probable_secret(
-        data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts
-    )
+    is_secret = may_be_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
     return stop if is_secret else start
 
 

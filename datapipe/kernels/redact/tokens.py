@@ -39,8 +39,6 @@ PEM = "pem"  # the form of a whole PEM block
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How the tokens of a rule are written."""
-
     kind: int
     keyword: str
     number: int  # of the keyword in the table of keywords

@@ -15,7 +15,6 @@ _LINES_BYTES = 8 << 20
 
 
 def parquet_schema(root: Root, path: str) -> pa.Schema:
-    """The columns of a Parquet file."""
     with root.filesystem.open_input_file(root.path(path)) as stream, closing(pq.ParquetFile(stream)) as file:
         return file.schema_arrow.remove_metadata()
 

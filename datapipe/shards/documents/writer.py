@@ -122,7 +122,6 @@ class DocumentWriter:
             self._text_bytes += int(text_lengths(rows.column("text")).sum())
 
     def finish(self) -> DocumentsFile:
-        """The closed file."""
         if self._held:
             self._flush()
         self._handles.close()

@@ -1,6 +1,6 @@
 """The members of a file, from one to the next: gzip members, Zstandard and LZ4 frames, bzip2 and xz streams.
 
-The decompressor of a member finds where it ends and the next one begins. A search for magic bytes would find those of an archive
+The decompressor of a member finds its end and the next one. A search for magic bytes would find those of an archive
 inside an archive, so only damage is followed by one: it finds magic bytes behind which the member can be decompressed and
 begins as the reader expects (`Beginning`). All content before damage is there, down to the stored byte.
 

@@ -27,8 +27,6 @@ _SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message of a file: where it is, with its body at its end."""
-
     kind: int
     offset: int
     num_bytes: int

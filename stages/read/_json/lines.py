@@ -270,8 +270,6 @@ def _in_words(error: str) -> str:
 
 
 class NamedField:
-    """A field, by its name."""
-
     def __init__(self, name: str) -> None:
         self._path = FieldPath(name.split("."))
         self._key = FieldPath([name]) if "." in name else None

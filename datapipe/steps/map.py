@@ -261,7 +261,7 @@ def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])
         step = planning.add(MapTask, step_id, label, _of_inputs(now, limit), fields=fields, limit=limit, **common)
-        tasks = {record.fingerprint: record.tasks.of(MapMetrics) for record in step.records}
+        tasks = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
         unsplittable = {path: fingerprint for fingerprint, own in tasks.items() for path in own.unsplittable_files}
         wider = {fingerprint: own.wider_types for fingerprint, own in tasks.items() if own.wider_types}
         if not unsplittable.keys() - whole.keys() and not wider:

@@ -375,7 +375,7 @@ def test_wrong_value_is_refused_in_one_line_with_file_line_path_found_and_expect
 
 
 @pytest.mark.parametrize(("model", "key"), FIELDS)
-def test_mistyped_key_is_told_with_the_one_that_was_meant_and_a_needed_one_with_what_it_is(
+def test_mistyped_key_is_reported_with_the_one_that_was_meant_and_a_needed_one_with_what_it_is(
     tmp_path: Path, model: str, key: str
 ) -> None:
     section = SECTIONS[model]

@@ -320,7 +320,7 @@ def _requests(output: Path) -> list[Callable[[Any, Any], object]]:
 @pytest.mark.parametrize(
     "over", [pytest.param("files", marks=pytest.mark.storm), pytest.param("service", marks=pytest.mark.slow)]
 )
-def test_training_across_published_snapshots_kills_and_worlds_is_what_its_state_tells(tmp_path: Path, over: str) -> None:
+def test_training_across_published_snapshots_kills_and_worlds_is_what_its_state_reports(tmp_path: Path, over: str) -> None:
     """Three snapshots that `run --follow` publishes while it trains; killed twice; on two, three and one rank."""
     corpus = tmp_path / "corpus"
     path, output = growing.write_mixture(corpus), str(corpus / "out")

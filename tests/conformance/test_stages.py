@@ -261,7 +261,7 @@ def test_filter_measures_each_document_by_each_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GLOBALS)
-def test_global_stage_tables_are_declared_before_they_meet(name: str) -> None:
+def test_global_stage_tables_are_declared_before_they_are_compared(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
     known = dict(stage.emits())

@@ -115,7 +115,7 @@ def test_steps_of_every_kind_are_in_the_runs(ran: tuple[Path, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Path, Any], root: Root, kind: str) -> None:
+def test_step_again_pickled_makes_the_same_in_a_separate_folder(ran: tuple[Path, Any], root: Root, kind: str) -> None:
     task, record = ran[1][kind]
     copy = pickle.loads(pickle.dumps(task))
     assert copy == task

@@ -67,7 +67,7 @@ def test_promtool_accepts_the_file_by_the_command_in_its_first_line(file: str) -
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
+def test_every_alert_fires_for_what_it_reports_and_for_nothing_else() -> None:
     file = Path(__file__).with_name("alerts.test.yml")
     checked = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -59,7 +59,7 @@ def test_mixture_loads_and_plans(name: str, corpora: Path) -> None:
     assert set(request.mixture.sources) == set(mixture.sources)
 
 
-def test_mixture_of_a_model_that_is_not_trained_says_how_to_train_one(tmp_path: Path) -> None:
+def test_mixture_of_a_model_that_is_not_trained_explains_how_to_train_one(tmp_path: Path) -> None:
     mixture = load_mixture(MIXTURES / "educational.yaml", (), str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"educational\.model: .*Expected a file of `datapipe classifier train`"):
         planned(mixture, None)

@@ -207,7 +207,7 @@ def test_generation_has_the_types_of_all_files_that_there_are(tmp_path: Path) ->
         prepare(mixture, generation=later)
 
 
-def test_values_that_a_filter_cannot_compare_are_told_with_their_number(tmp_path: Path) -> None:
+def test_values_that_a_filter_cannot_compare_are_reported_with_their_number(tmp_path: Path) -> None:
     _write_lines(tmp_path / "in/a.jsonl", ["NaN", "null", '"3"', '"x"', "true", "5", "1", "[5]", '"3,5"'])
     run = _run(tmp_path, "keep: [v]", ["filter.field: {field: v, min_value: 3}"])
     assert _values(tmp_path) == ("string", ["3", "5"])

@@ -77,7 +77,7 @@ def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster
     assert node_hours(Root(str(tmp_path / "ray"))) > 0 == node_hours(Root(str(tmp_path / "local")))
 
 
-def test_ray_names_tasks_by_source_and_step_and_tells_the_node_of_each_attempt(tmp_path, cluster, mixture):
+def test_ray_names_tasks_by_source_and_step_and_reports_the_node_of_each_attempt(tmp_path, cluster, mixture):
     """Ray's timeline has the names that its dashboard and `ray summary tasks` show."""
     import ray
 
@@ -270,7 +270,7 @@ def test_ray_input_that_changes_during_the_run_is_named_and_nothing_of_it_is_com
     assert of_last.isdisjoint(stored_records(tmp_path / "out"))
 
 
-def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):
+def test_ray_task_that_no_node_can_run_is_reported_and_ends_the_run(tmp_path, cluster, monkeypatch):
     monkeypatch.setattr("datapipe.engine.driver.SILENCE_S", 0.5)
     mixture = _web(tmp_path)
     watcher = runs.Watcher()
@@ -280,7 +280,7 @@ def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluste
     assert any(line.startswith("no report for") and "waiting for a node with" in line for line in watcher.lines)
 
 
-def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, mixture, cluster):
+def test_ray_run_that_is_terminated_explains_how_to_go_on(tmp_path, mixture, cluster):
     driver = start(["run", str(mixture), "--engine", "ray", "--address", cluster.address])
     wait_until(lambda: any(tmp_path.glob("out/work/ledger/*")) or driver.poll() is not None, "a commit")
     driver.terminate()
@@ -289,7 +289,7 @@ def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, mixture, cluster
     assert "Resume with the same command" in errors
 
 
-def test_ray_address_that_nobody_answers_is_the_users_error(mixture):
+def test_ray_address_that_no_one_answers_is_the_users_error(mixture):
     """In a process of its own: Ray may end the process that finds no cluster."""
     done = run(["run", str(mixture), "--engine", "ray", "--address", "127.0.0.1:1"])
     assert done.returncode == 2

@@ -184,7 +184,7 @@ def assert_whole(stored: StoredSnapshot, cache: ShardCache) -> None:
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
+def test_cache_failure_that_lasts_is_reported_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
     shard = stored.shards[1]
     stored.store.fail(path=shard.path, times=None, **PASSING[fault])
     with cache_of(stored, tmp_path, most_s=0.5) as cache:

@@ -285,7 +285,7 @@ def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2)
     return clock.stats(rank=1, split="train", depth=depth, num_threads=1)
 
 
-def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> None:
+def test_clock_separates_waiting_from_computing_and_the_first_wait_from_both() -> None:
     stats = clocked([(5.0, 1.0), (0.5, 1.0), (0.0, 2.0), (0.25, 9.0)], build_s=0.125)
     assert (stats.steps, stats.num_waits, stats.tokens, stats.bytes) == (4, 3, 4 * 2 * S, 4 * 2 * S * 8)
     assert (stats.first_wait_s, stats.wait_s, stats.longest_wait_s, stats.compute_s) == (5.0, 0.75, 0.5, 4.0)
@@ -319,7 +319,9 @@ def test_diagnosis_and_its_reason(
 
 
 @pytest.mark.parametrize(("wait_s", "is_advised"), [(1.0, True), (0.001, False)])
-def test_reason_where_workers_build_advises_more_of_them_and_tells_no_speed_of_theirs(wait_s: float, is_advised: bool) -> None:
+def test_reason_where_workers_build_advises_more_of_them_and_reports_no_speed_of_theirs(
+    wait_s: float, is_advised: bool
+) -> None:
     stats = replace(clocked([(wait_s, 1.0)] * 9, build_s=0.0), num_workers=3, built=0, num_threads=0)
     assert ("Raise num_workers" in stats.reason) is is_advised
     assert "0.0 batches/s" not in stats.reason

@@ -174,7 +174,7 @@ def test_screen_names_the_stages_that_dropped_most_and_counts_the_others(num_sta
     assert f"dropped: stage-0 10, stage-1 9, stage-2 8{'' if num_stages == 3 else f', {last}'} " in screen
 
 
-def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
+def test_screen_reports_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
     entry, cut = _entry(10, 5, 7), dict.fromkeys(Threshold.model_fields, None)
     cut |= {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
     thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
@@ -278,7 +278,7 @@ def _trained(tokenizer: dict[str, Any] | None) -> str:
     return stream.getvalue()
 
 
-def test_training_tells_its_rates_and_what_tokens_are_of_the_languages_with_most_text() -> None:
+def test_training_reports_its_rates_and_what_tokens_are_of_the_languages_with_most_text() -> None:
     assert all(
         told in _trained(None) for told in ("1.5 MB/s", "0.2 MB/s", "2 documents could not be read", "too few documents")
     )

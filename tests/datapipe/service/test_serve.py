@@ -159,7 +159,7 @@ def test_seek_next_and_a_depth_of_none_move_one_position(output: Path, server: S
         ("{}", {}, "no name of an output"),
     ],
 )
-def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(
+def test_mistakes_are_reported_as_by_a_local_loader_and_without_paths(
     server: Server, url: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as told:
@@ -251,7 +251,7 @@ def test_tls_with_tokens_that_change_while_a_trainer_reads(output: Path, tmp_pat
         ([], {"status_port": "taken"}, "status-port"),
     ],
 )
-def test_a_server_that_could_not_serve_says_so(
+def test_a_server_that_could_not_serve_reports_it(
     output: Path, server: Server, tmp_path: Path, more: list[str], options: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "tokens.yaml").write_text("tokens: []")
@@ -261,7 +261,7 @@ def test_a_server_that_could_not_serve_says_so(
         Running(outputs, ServeOptions(**{"port": 0, **given}))
 
 
-def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server) -> None:
+def test_a_client_with_tls_of_a_server_without_it_is_reported_at_once(server: Server) -> None:
     for nowhere in ("grpc://a..b:8815/runs?wait_s=0", "grpc://127.0.0.1:9/runs?wait_s=0.2"):  # the first is no host's name
         with pytest.raises(DatapipeError, match="no server of"):
             Loader(nowhere, global_batch_size=7)
@@ -340,7 +340,7 @@ def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parent", "said"), [("fresh", "(8, 16)"), ("reading", "which do not survive a fork")])
-def test_forked_workers_read_or_say_why_not(server: Server, parent: str, said: str) -> None:
+def test_forked_workers_read_or_explain_why_not(server: Server, parent: str, said: str) -> None:
     """gRPC would stand still in a child of a process that has connections."""
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "tests.support.forked_loaders", f"{server.location}/a/b", parent]

@@ -66,7 +66,7 @@ def test_decoded_members_in_a_row_are_one_stream(tmp_path: Path, compression: st
         *((_PACKED[compression](b"content")[:7], compression, "cut off") for compression in _PACKED),
     ],
 )
-def test_decoded_file_of_another_format_than_its_name_tells_is_told_as_what_it_is(
+def test_decoded_file_of_another_format_than_its_name_reports_is_reported_as_what_it_is(
     tmp_path: Path, stored: bytes, compression: str | None, said: str
 ) -> None:
     (tmp_path / "a").write_bytes(stored)

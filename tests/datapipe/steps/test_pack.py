@@ -300,7 +300,7 @@ def warnings_of(finished: runs.Finished) -> list[tuple[str, str, int, int | None
     return [(each["kind"], each["source"], each["sequence_length"], each.get("split")) for each in told]
 
 
-def test_run_keeps_the_limit_of_padding_and_tells_how_many_documents_it_splits(crowded, tmp_path):
+def test_run_keeps_the_limit_of_padding_and_reports_how_many_documents_it_splits(crowded, tmp_path):
     whole = run(crowded, WHOLE)
     assert padding_of(whole) > 0.45
     assert warnings_of(whole) == []

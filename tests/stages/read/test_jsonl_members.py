@@ -79,7 +79,7 @@ def test_damaged_member_costs_its_lines_and_the_one_that_goes_on_behind(tmp_path
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "lz4"])
-def test_bytes_behind_the_last_member_are_told_once(tmp_path: Path, packing: str) -> None:
+def test_bytes_behind_the_last_member_are_reported_once(tmp_path: Path, packing: str) -> None:
     whole = write(tmp_path, packing, _pieces(CONTENT, 100))
     stored = Path(whole.url).read_bytes()
     padded = input_file(Path(whole.url), stored + bytes(700))

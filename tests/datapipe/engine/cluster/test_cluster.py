@@ -87,7 +87,7 @@ def _raising(error):
         (on_node.tempfile, "gettempdir", _raising(FileNotFoundError(2, "none")), "no folder for temporary files"),
     ],
 )
-def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, owner, name, value, told):
+def test_node_on_which_nothing_can_be_written_reports_it(expected, monkeypatch, owner, name, value, told):
     monkeypatch.setattr(owner, name, value)
     [lack] = lacks_here(expected, NODE)
     assert told in lack
@@ -128,7 +128,7 @@ def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lac
     assert [expected.output in told for told in lacks] == [True] * is_gone
 
 
-def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(monkeypatch):
+def test_shipped_modules_come_from_a_folder_that_no_one_else_can_write(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shipped_alone", raising=False)
     shipped = {"shipped_alone.py": b"VALUE = 41\n"}
@@ -198,7 +198,7 @@ def test_node_that_joins_later_gets_no_tasks_before_its_answer(nodes):
     assert (nodes.fitting, nodes.take_lines()) == ("ab", [])
 
 
-def test_node_that_lacked_something_is_asked_again_after_a_pause_and_told_once(nodes):
+def test_node_that_lacked_something_is_asked_again_after_a_pause_and_reported_once(nodes):
     for _ in range(3):
         assert [nodes.shows("a"), nodes.shows("a")] == ["a", ""]
         nodes.answers("a", "its disk is full: /tmp")
@@ -208,7 +208,7 @@ def test_node_that_lacked_something_is_asked_again_after_a_pause_and_told_once(n
     assert (nodes.fitting, len(nodes.take_lines()), nodes.shows("a")) == ("a", 1, "")
 
 
-def test_node_that_does_not_answer_is_told_and_gets_tasks_when_it_does(nodes):
+def test_node_that_does_not_answer_is_reported_and_gets_tasks_when_it_does(nodes):
     nodes.shows("a")
     nodes.now += SLOW_S
     nodes.shows("a")
@@ -218,7 +218,7 @@ def test_node_that_does_not_answer_is_told_and_gets_tasks_when_it_does(nodes):
     assert nodes.fitting == "a"
 
 
-def test_node_that_was_told_to_end_gets_no_tasks_for_a_while_unless_there_is_no_other(nodes):
+def test_node_that_got_a_signal_to_end_gets_no_tasks_for_a_while_unless_there_is_no_other(nodes):
     nodes.shows("ab")
     nodes.answers("ab")
     nodes.mark_leaving("b" * 56)
@@ -268,7 +268,7 @@ def test_lack_is_what_no_single_node_has(reserved, expected):
     assert "none of the cluster is alive" in lack_of(reserved, [])
 
 
-def test_nodes_that_get_no_tasks_are_told_each_with_its_reason(nodes):
+def test_nodes_that_get_no_tasks_are_reported_each_with_its_reason(nodes):
     assert nodes.why_none() == ""
     nodes.shows("abc")
     nodes.answers("a", "its disk is full: /tmp", "it does not see /out")

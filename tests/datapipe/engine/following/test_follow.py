@@ -183,7 +183,7 @@ def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
     assert corpus.follow().shards == before
 
 
-def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
+def test_a_file_is_left_alone_until_two_listings_find_it_the_same(corpus):
     first = corpus.snapshot
     corpus.add(2)
     assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
@@ -197,7 +197,7 @@ def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
     assert corpus.follow().fingerprint != first.fingerprint
 
 
-def test_a_file_that_changes_or_goes_after_it_was_read_is_told_once(corpus):
+def test_a_file_that_changes_or_goes_after_it_was_read_is_reported_once(corpus):
     first = corpus.snapshot
     os.remove(corpus.folder / "in/00.jsonl")
     with open(corpus.folder / "in/01.jsonl", "ab") as stream:
@@ -480,7 +480,7 @@ def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_ag
 
 
 @pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
-def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_told_once(corpus, monkeypatch, error):
+def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_once(corpus, monkeypatch, error):
     corpus.add(2)
     look, left = Watch.look, [2]
 
@@ -519,7 +519,7 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expec
 
 
 @pytest.mark.slow
-def test_command_tells_people_and_programs_of_generations_and_ends_at_once_when_it_is_interrupted(tmp_path):
+def test_command_reports_people_and_programs_of_generations_and_ends_at_once_when_it_is_interrupted(tmp_path):
     corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
     corpus.add(0)
     process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
@@ -578,7 +578,7 @@ def test_documents_that_the_mixture_names_are_taken_down_between_generations(cor
 
 
 @pytest.mark.slow
-def test_a_second_follower_of_an_output_is_refused_and_status_tells_of_the_first(corpus):
+def test_a_second_follower_of_an_output_is_refused_and_status_reports_of_the_first(corpus):
     corpus.add(2)
     first, told = corpus.follower(), []
 

@@ -124,7 +124,7 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     assert state.time_left() == TimeLeft(seconds=0.0)
 
 
-def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_taken_port_and_a_log_that_cannot_be_written_are_reported_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
         serve_runs(RunState(), {}, taken.getsockname()[1])
     with pytest.raises(UserError, match="--log-json"):

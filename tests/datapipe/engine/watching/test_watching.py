@@ -343,7 +343,7 @@ def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are
     assert worker_lines([resting]) == worker_lines([]) == []
 
 
-def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
+def test_progress_of_training_reports_what_it_is_at_and_the_time_left() -> None:
     task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
     step = Step(id="tokenizer/train", work=TrainTask, label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")

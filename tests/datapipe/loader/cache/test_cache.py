@@ -109,7 +109,7 @@ def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypa
     assert sum(len(store.contents[shard]) for shard in store.held()) <= budget
 
 
-def test_shard_larger_than_the_budget_is_told_once_and_others_go_on(tmp_path: Path) -> None:
+def test_shard_larger_than_the_budget_is_reported_once_and_others_go_on(tmp_path: Path) -> None:
     store = Store(tmp_path, [10_000, 100, 0])
     with store.cache(5000) as cache:
         cache.expect([0, 1, 2])

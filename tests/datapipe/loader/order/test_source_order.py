@@ -57,7 +57,7 @@ SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
 
 
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 7, 8, 100])
-def test_every_epoch_has_every_row_once_in_an_order_of_its_own(window: int) -> None:
+def test_every_epoch_has_every_row_once_in_a_separate_order(window: int) -> None:
     order = make_order(SIZES, window)
     assert order.size == sum(SIZES)
     epochs = rows_of(order, np.arange(4 * order.size)).reshape(4, -1)

@@ -1,5 +1,5 @@
 """What every reader must do with any file: found whole, cut anywhere, ended anywhere, with a flipped byte, empty, or too large,
-the documents are those of one plain reading, and what is lost is told."""
+the documents are those of one plain reading, and what is lost is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sampled(places: range, most: int) -> list[int]:
 
 
 def _is_told(found: ReadResult, whole: ReadResult) -> bool:
-    """Whether something that is no document is said that is not said of the whole file."""
+    """Whether something that is no document is reported that is not reported of the whole file."""
     return bool(found.rejected) or found.passed_over != whole.passed_over
 
 

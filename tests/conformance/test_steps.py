@@ -218,7 +218,7 @@ def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_sam
 
 
 class InFreshProcesses(runs.InProcess):
-    """Runs each task in a process of its own, and keeps the greatest peak of each kind."""
+    """Runs each task in its own process, and keeps the greatest peak of each kind."""
 
     def __init__(self, root: Root, request: Any, processes: FreshTasks, peaks: dict[str, int]) -> None:
         super().__init__(root, request)

@@ -174,7 +174,7 @@ def test_code_of_real_functions_keeps_more_than_half(tmp_path: Path, real_data: 
 def test_dedup_of_real_documents_drops_by_every_step_and_draws_what_was_found_often_more_often(
     tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run from the root of the checkout, as `dedup.yaml` says."""
+    """Run from the root of the checkout, as in `dedup.yaml`."""
     monkeypatch.chdir(MIXTURES.parent)
     assert Path("../shared/data").resolve() == real_data.resolve()
     report = report_of("dedup", tmp_path)

@@ -131,7 +131,7 @@ class Finished:
 
 
 def write_mixture(folder: Path, sources: str, stages: str = STAGES, tail: str = TAIL, name: str = "mixture.yaml") -> Path:
-    """A mixture file in `folder`, whose output is `folder/out` unless a run is told otherwise."""
+    """A mixture file in `folder`, whose output is `folder/out` unless a run asks for another."""
     path = folder / name
     path.write_text(f"name: test\nseed: 3\noutput: {folder}/out\nsources:\n{sources}\n{stages}\n{tail}", encoding="utf-8")
     return path

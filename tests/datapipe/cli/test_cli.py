@@ -234,7 +234,7 @@ def test_annotate_reports_what_is_wrong_before_anything_runs(tmp_path, server, o
 
 
 NOBODY = "http://127.0.0.1:1"
-"""An address where nobody listens."""
+"""An address where no one listens."""
 
 _ENVIRONMENT = {
     "HF_ENDPOINT": NOBODY,

@@ -1,4 +1,4 @@
-"""Fields that the mixture names and the input lacks, and documents that are pages before their extraction: told before
+"""Fields that the mixture names and the input lacks, and documents that are pages before their extraction: reported before
 anything runs."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _rows(count: int, **more: Any) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """JSON lines, or a table of Parquet, as the ending says."""
+    """JSON lines, or a table of Parquet, by its ending."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -233,7 +233,7 @@ def test_fields_with_dots_in_their_keys_are_found(tmp_path: Path, ending: str) -
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path: Path, ending: str) -> None:
-    """16 places are looked at; of 40 files, one between them has the field."""
+    """16 places are probed; of 40 files, one between them has the field."""
     for number in range(40):
         _write(tmp_path / f"in/{number:02}.{ending}", _rows(3, **({"doi": str(number)} if number == 1 else {})))
     message = _refused(tmp_path, "keep: [doi]", _BY_DOI)

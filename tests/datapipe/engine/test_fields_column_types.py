@@ -26,7 +26,7 @@ _TEXT = "tokenizer: none\nmax_quarantined: 60%\n"
 
 
 def _write_table(path: Path, **columns: Any) -> None:
-    """A table of Parquet or Arrow, as the ending says."""
+    """A table of Parquet or Arrow, by its ending."""
     path.parent.mkdir(exist_ok=True)
     num_rows = len(next(iter(columns.values())))
     table = pa.table({"text": [f"text {row} of {path.name}" for row in range(num_rows)], **columns})

@@ -1,4 +1,4 @@
-"""A run on a disk that is full: it says so, gives back what failed attempts wrote, and goes on where room is made."""
+"""A run on a disk that is full: it reports that, gives back what failed attempts wrote, and goes on where room is made."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _web(folder: Path, num_files: int = 1, tail: str = runs.TAIL) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch) -> Callable[[dict[int, str]], Path]:
-    """Writes a mixture with a stage that does what the words of documents say."""
+    """Writes a mixture with a stage that does what the words of documents ask."""
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda marks: hostile_stages.write_mixture(tmp_path, marks)
@@ -290,7 +290,7 @@ def test_ray_run_that_is_terminated_explains_how_to_go_on(tmp_path, mixture, clu
 
 
 def test_ray_address_that_no_one_answers_is_the_users_error(mixture):
-    """In a process of its own: Ray may end the process that finds no cluster."""
+    """In its own process: Ray may end the process that finds no cluster."""
     done = run(["run", str(mixture), "--engine", "ray", "--address", "127.0.0.1:1"])
     assert done.returncode == 2
     assert "127.0.0.1:1" in done.stderr

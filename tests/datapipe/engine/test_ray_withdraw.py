@@ -1,4 +1,4 @@
-"""Attempts of the Ray engine that nobody wants any more are withdrawn, and a node that has no datapipe says so."""
+"""Attempts of the Ray engine that no one wants any more are withdrawn, and a node that has no datapipe reports it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def _connected():
-    """This process has a cluster of its own, which an engine neither starts nor ends."""
+    """This process has its own cluster, which an engine neither starts nor ends."""
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)

@@ -1,4 +1,4 @@
-"""The user's tokenizer, what is refused of it and told of its special tokens; and training of one from files."""
+"""The user's tokenizer, what is refused of it and printed of its special tokens; and training of one from files."""
 
 from __future__ import annotations
 

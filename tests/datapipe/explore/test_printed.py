@@ -1,4 +1,4 @@
-"""Clusters on a terminal and in a log: what differs is marked, what is missing is said, and long texts are cut."""
+"""Clusters on a terminal and in a log: what differs is marked, what is missing is reported, and long texts are cut."""
 
 from __future__ import annotations
 

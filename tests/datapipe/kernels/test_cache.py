@@ -1,6 +1,6 @@
-"""Compiled kernels are kept by the code that they reach, whole, and compiled once. The cache's files tell what was compiled.
+"""Compiled kernels are kept by the code that they reach, whole, and compiled once. The cache's files show what was compiled.
 
-Each test makes a package of its own with small kernels, and runs it in other processes with a cache of its own:
+Each test makes its own package with small kernels, and runs it in other processes with its own cache:
 
     shop/helpers.py    @inline doubled
     shop/kernels.py    @kernel double (calls doubled), @kernel negate (calls nothing)

@@ -1,6 +1,6 @@
 """What a store or a network may do to a shard, and how each of it ends: with the right batch, or with an error that names it.
 
-A real S3 server on loopback, behind a proxy that fails as it is told. Every failure is met in two ways: by a Loader that reads
+A real S3 server on loopback, behind a proxy that fails on request. Every failure is tried in two ways: by a Loader that reads
 blocks from the store, and by a ShardCache that fetches whole shards.
 """
 

@@ -270,7 +270,7 @@ BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
 
 
 def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2) -> LoaderStats:
-    """Stats of a trainer that waits and computes as `steps` say, with a builder that takes `build_s` for each batch."""
+    """Stats of a trainer that waits and computes by `steps`, with a builder that takes `build_s` for each batch."""
     now = [100.0]
     clock = StepClock("input_ids", lambda: now[0])
     counts = clock.counts

@@ -234,7 +234,7 @@ _WORDS = {
 
 
 def _linear_examples(number: int, labels: tuple[str, ...], seed: int = 1) -> Examples:
-    """Texts of words that all labels share, with some of their own."""
+    """Texts of words that all labels share, with some words each."""
     rng, shared = random.Random(seed), ["the", "of", "a", "and", "to", "in", "it"]
     targets = [rng.randrange(len(labels)) for _ in range(number)]
     own = [rng.choices(_WORDS[labels[target]], k=rng.randint(0, 2)) for target in targets]

@@ -1,4 +1,4 @@
-"""Every publication is a snapshot of its own: it loads, verifies and resumes while others are published and cleaned."""
+"""Every publication is its own snapshot: it loads, verifies and resumes while others are published and cleaned."""
 
 from __future__ import annotations
 

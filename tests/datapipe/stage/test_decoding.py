@@ -1,4 +1,4 @@
-"""Decompression, which gives all there is before it tells damage; windows of more than 128 MiB."""
+"""Decompression, which gives all there is before it reports damage; windows of more than 128 MiB."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _READERS: list[tuple[Callable[..., Reader], str, bytes]] = [
 
 
 def _frame(content: bytes, window_log: int = 28) -> bytes:
-    """A frame that does not tell its size, so that its window is the one that is asked for."""
+    """A frame that does not give its size, so that its window is the one that is asked for."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=window_log,
         enable_ldm=window_log > 27,

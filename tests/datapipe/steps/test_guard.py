@@ -27,7 +27,7 @@ TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)
 
 
 class Lengths(Map):
-    """Is a stage to blame; the tests pass functions of their own."""
+    """Is a stage to blame; the tests pass their own functions."""
 
     def process(self, batch):
         return {}

@@ -1,4 +1,4 @@
-"""Runs with stages that break their contract: told once, with the line of the stage's code and the document, never retried."""
+"""Runs with stages that break their contract: reported once, with the line of code and the document, never retried."""
 
 from __future__ import annotations
 

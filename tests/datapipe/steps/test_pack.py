@@ -295,7 +295,7 @@ def megatron_documents(output: str | Path, to: Path) -> set[tuple[int, ...]]:
 
 
 def warnings_of(finished: runs.Finished) -> list[tuple[str, str, int, int | None]]:
-    """Kind, source, length and split documents of what is told about padding."""
+    """Kind, source, length and split documents of what is reported about padding."""
     told = [warning for warning in finished.report["warnings"] if warning["kind"] in ("padding", "split_for_padding")]
     return [(each["kind"], each["source"], each["sequence_length"], each.get("split")) for each in told]
 

@@ -1,4 +1,4 @@
-"""What `plan` says of a run: why a step would run, after each kind of change, and what the run would write."""
+"""What `plan` prints of a run: why a step would run, after each kind of change, and what the run would write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources in strata, from a column of their documents to shards of their own; and whatever reads those."""
+"""Sources in strata, from a column of their documents to their own shards; and whatever reads those."""
 
 from __future__ import annotations
 

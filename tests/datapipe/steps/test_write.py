@@ -128,7 +128,7 @@ def test_commands_about_an_output_read_documents_or_refuse_them(written):
 
 
 def _texts(folder: Path) -> str:
-    """A source of pages that break rules of their own."""
+    """A source of pages that break their own rules."""
     words = (
         "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
     )

@@ -186,7 +186,7 @@ def test_minhash_unverified_drops_carry_no_measure() -> None:
 
 
 def _families(seed: int, num_families: int, num_members: int, shared: int, drift: float = 0.0) -> list[str]:
-    """Texts of 300 words, the first `shared` the same in all, of which each has a few of its own; shuffled.
+    """Texts of 300 words, the first `shared` the same in all, of which each has a few others; shuffled.
 
     Args:
         drift: how often a member takes its own words on to the next.

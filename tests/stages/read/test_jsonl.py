@@ -92,7 +92,7 @@ BAD_LINES = [
     (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
     (b'{"text": "a" /* why */}', "not valid JSON"),
 ]
-"""Lines that are no documents, and what is said of each."""
+"""Lines that are no documents, and what is reported of each."""
 
 
 @pytest.mark.parametrize(("line", "error"), BAD_LINES)

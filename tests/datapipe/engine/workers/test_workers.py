@@ -210,7 +210,7 @@ def test_supervisor_that_gets_sigterm_gives_its_task_back_and_stays_for_the_next
 
 
 def _in_process(script: str, shell: str = "exec {command}", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs a script in a prepared process of its own, started by `shell`."""
+    """Runs a script in its own prepared process, started by `shell`."""
     script = f"from datapipe.machine.terminal import prepare_process; prepare_process()\n{script}"
     arguments = ["sh", "-c", shell.format(command='"$0" -c "$1"'), sys.executable, script]
     return subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""The view of one document: its text in parts, its path, and what is said where the text cannot be shown."""
+"""The view of one document: its text in parts, its path, and what is reported where the text cannot be shown."""
 
 from __future__ import annotations
 

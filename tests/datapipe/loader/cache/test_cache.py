@@ -333,7 +333,7 @@ cache = ShardCache(RemoteRoot(str(folder)), entries, cached, 1 << 30)
 
 
 def start_program(store: Store, *lines: str) -> subprocess.Popen[str]:
-    """Starts a process that makes a cache of the store's shards and then does what `lines` say."""
+    """Starts a process that makes a cache of the store's shards and then runs `lines`."""
     program = PROGRAM + "\n".join(lines)
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(store.folder), str(store.cached)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -14,6 +14,7 @@ from typing import Any
 from datapipe.errors import SnapshotError
 from datapipe.records.ledger import Ledger, attempt_folder
 from datapipe.records.names import (
+    ADDITIONS,
     ATTEMPTS,
     BEGUN,
     FILES,
@@ -38,7 +39,7 @@ from datapipe.shards.snapshots import (
     pins,
     publications,
 )
-from datapipe.snapshots.generations import tasks_of
+from datapipe.snapshots.committed_steps import tasks_of
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
@@ -89,6 +90,8 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     files = [file for folder in folders for file in root.list_files(folder)]
     needed = files_needed(publication.snapshot for publication in kept)
     shards = [file for file in data_files(root) if file[0] not in needed and DATA_PATH.fullmatch(file[0])]
+    additions = {_addition(path) for path in needed}
+    shards += [file for file in root.list_files(ADDITIONS) if _addition(file[0]) not in additions]
     if any(publication.published_at is None for publication in kept):  # a copy without notes: which lengths it has is unknown
         shards = [file for file in shards if not file[0].startswith("length-")]
     elif not any(noted_lengths(root, name) for name in wanted):
@@ -107,6 +110,11 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     )
 
 
+def _addition(path: str) -> str:
+    """The first two names of a path: additions/00001."""
+    return "/".join(path.split("/")[:2])
+
+
 def clean(root: Root, keep: int) -> Cleaning:
     """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. Raises
     SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
@@ -123,7 +131,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in (SNAPSHOTS, *data_folders(root)):
+        for folder in {SNAPSHOTS, ADDITIONS, *(folder.partition("/")[0] for folder in data_folders(root))}:
             root.delete_empty_folders(folder)
     return cleaning
 

@@ -56,10 +56,9 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     source_shards = np.searchsorted(shards.sources_among(sources), np.arange(len(sources) + 1))
     shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(shards.sequences)])
     parts = shards.parts
-    last_of = [int(parts[stop - 1]) if start < stop else 0 for start, stop in pairwise(source_shards.tolist())]
     borders = [
-        (*(start + np.searchsorted(parts[start:stop], np.arange(last + 1))).tolist(), stop)
-        for (start, stop), last in zip(pairwise(source_shards.tolist()), last_of)
+        (*(start + np.searchsorted(parts[start:stop], np.arange(1 + parts[start:stop].max(initial=0)))).tolist(), stop)
+        for start, stop in pairwise(source_shards.tolist())
     ]
     return Layout(
         sources=sources,

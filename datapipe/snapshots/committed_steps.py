@@ -6,7 +6,7 @@ Earlier versions added files by steps of other ledgers, each of an output in a f
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +51,11 @@ def read_step(ledger: Ledger, entry: Mapping[str, Any]) -> Step:
 def tasks_of(root: Root, fingerprint: str) -> list[str]:
     """The tasks of a snapshot by their fingerprints, in the order of its steps. Raises
     FileNotFoundError for a copy of an output without work/."""
-    return [name for entry in _entries(root, fingerprint) for name in entry["tasks"]]
+    return tasks_in(_entries(root, fingerprint))
+
+
+def tasks_in(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [name for entry in entries for name in entry["tasks"]]
 
 
 def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
@@ -62,7 +66,7 @@ def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
         listed = [entry for entry in entries if entry["id"]]
         if not listed:  # of an earlier version; the steps are those of the run that published it
             last, known = json.loads(root.read_bytes(RUN))["steps"], set(entries[0]["tasks"])
-            listed = last if known.issuperset(name for entry in last for name in entry["tasks"]) else []
+            listed = last if known.issuperset(tasks_in(last)) else []
     steps = [read_step(ledger, entry) for entry in listed]
     num_lost = sum(len(step.tasks or ()) - len(step.records) for step in steps)
     if not steps or num_lost:

@@ -4,8 +4,8 @@
     look ─▶ enough that is new? ─ no ─▶ wait, and report what for
               └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ look
 
-A run that is stopped anywhere continues with the generation that it had begun. What is published
-depends on the files of each generation alone, not on when it was built or how often it was stopped.
+What is published depends on the files of each generation alone, not on when it was built or how
+often it was stopped.
 
     listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
@@ -177,8 +177,8 @@ class Follower:
         begun = begun_generation(root, snapshot)
         if begun is None:
             return None
-        notes = Notes(may_grow=True)
-        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture, notes).items()}
+        listed = listed_files(self.mixture, Notes(may_grow=True))
+        there = {name: {file.path for file in files} for name, files in listed.items()}
         gone = [f"{name}/{path}" for name, paths in begun.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
             self.say(f"{gone[0]} is gone, or excluded now, so new files are chosen again")

@@ -36,9 +36,6 @@ class Layout:
     def num_sequences(self) -> int:
         return int(self.shard_starts[-1])
 
-    def size(self, source: int) -> int:
-        return int(self.source_starts[source + 1] - self.source_starts[source])
-
     def find(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Shard number and row of each address: (n,) int64 each."""
         # side="right" skips empty shards, which share their start with the next

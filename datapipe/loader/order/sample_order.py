@@ -258,12 +258,13 @@ class SampleOrder:
                     "again."
                 )
             return
+        starts = self.layout.source_starts
         for source, name in enumerate(self.layout.sources):
             if self.inventory.sizes[name] == 0 and self.mixture.is_drawn(source):
                 reason = "all its strata with rows are repeated 0 times"
                 raise SnapshotError(
                     f"source '{name}' has weight in the mixture, but "
-                    f"{reason if self.layout.size(source) else 'the snapshot holds no training sequence of it'}. "
+                    f"{reason if starts[source] < starts[source + 1] else 'the snapshot holds no training sequence of it'}. "
                     f"Set its weight to 0, or look up in report.json why its documents were dropped, and run the mixture again."
                 )
 

@@ -184,6 +184,9 @@ class _SavedEra(_Record):
         lacking = _SavedEra.model_fields.keys() - _MAY_LACK - self.model_fields_set if before is _NOTHING else set()
         if lacking:
             raise ValueError(f"the first mixture lacks {', '.join(sorted(lacking))}")
+        if strangers := set(self.parts) - set(names):
+            raise ValueError(f"parts of '{min(strangers)}', which is not one of its sources")
+        parts = {source: DrawnParts(*numbers) for source, numbers in self.parts.items()}
         data = _applied(before.data, self.data, names, None)
         return MixtureEra(
             step=self.step,
@@ -192,14 +195,9 @@ class _SavedEra(_Record):
             num_drawn=_applied(_continued(before, self.sample, data), self.places, names, 0),
             data=data,
             sizes=_applied(before.sizes, self.sizes, names, None),
-            parts=self._read_parts(names) if "parts" in self.model_fields_set else before.parts,
+            parts=parts if "parts" in self.model_fields_set else before.parts,
             snapshot=self.snapshot if "snapshot" in self.model_fields_set else before.snapshot,
         )
-
-    def _read_parts(self, names: Sequence[str]) -> dict[str, DrawnParts]:
-        if not set(self.parts) <= set(names):
-            raise ValueError(f"parts of '{min(set(self.parts) - set(names))}', which is not one of its sources")
-        return {source: DrawnParts(*numbers) for source, numbers in self.parts.items()}
 
     def _read_recipe(self, before: Recipe, sequence_length: int, names: Sequence[str]) -> Recipe:
         phases: list[Phase] = []

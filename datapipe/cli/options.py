@@ -52,6 +52,7 @@ Json = Annotated[
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")]
 
 
 def size_of(option: str, value: str) -> int:

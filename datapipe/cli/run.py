@@ -20,6 +20,7 @@ from datapipe.cli.options import (
     Limit,
     MixtureFile,
     Output,
+    Rebuild,
     Settings,
     command_line,
     end_by_signals,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from datapipe.engine.events import Observer
     from datapipe.engine.run import Run, RunOptions
     from datapipe.engine.watching.state import RunState
-    from datapipe.steps.request import Generation
+    from datapipe.snapshots.generations import Generation
 
 _SHOWN_SOURCES = 10  # Sources of which the last screen names the documents
 
@@ -72,9 +73,7 @@ def run(
             help="Go on: list the sources so often, and add new files by `publish` of the mixture.",
         ),
     ] = None,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")
-    ] = False,
+    rebuild: Rebuild = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
@@ -156,7 +155,7 @@ def _read_to_its_end() -> Iterator[None]:
 
 
 def _news(run: Run) -> list[str]:
-    """Lines about the new snapshot; none where there is none, and of a generation, about which the follower has one."""
+    """Lines about the new snapshot; none where there is none, and where files are added: the follower has one."""
     from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
     from datapipe.snapshots.clean import work_bytes
@@ -188,7 +187,12 @@ def _documents(run: Run) -> list[str]:
 
 
 def plan(
-    mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
+    mixture_file: MixtureFile,
+    output: Output = None,
+    limit: Limit = None,
+    set_: Settings = None,
+    rebuild: Rebuild = False,
+    as_json: Json = False,
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
@@ -206,7 +210,7 @@ def plan(
     from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True))
+    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True), rebuilds=rebuild)
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if root.local is not None and not may_write(str(root.local)):

@@ -49,7 +49,7 @@ class Driver:
     Args:
         lock: of the output; a run that has lost it stops.
         kept_before: the share of text that each step kept in the run before, for estimates.
-        generations: the committed steps of the generations before that of the request.
+        earlier: the committed steps of the snapshot that the files of the request are added to.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Driver:
         emit: Observer,
         lock: OutputLock,
         kept_before: KeptText | None = None,
-        generations: Sequence[Step] = (),
+        earlier: Sequence[Step] = (),
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
-        self._kept_before, self._generations = kept_before or {}, generations
+        self._kept_before, self._earlier = kept_before or {}, earlier
         self._pending = Pending()
         self._next_update = 0.0
         self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
@@ -73,10 +73,9 @@ class Driver:
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        look_up, generations = self.ledger.look_up, self._generations
-        compiled = partial(compile_plan, self.request, look_up, self.plan, generations)
+        compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
         self.plan = plan = retry_io(compiled, self._pause_after, time.sleep)
-        self.emit(Planned(plan=plan.of_all_generations(), costs=step_costs(self.request, plan, self._kept_before)))
+        self.emit(Planned(plan=plan.with_earlier(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
         for first in self._reading.values():

@@ -20,21 +20,20 @@ from datapipe.engine.local import LocalEngine, usable_cores
 from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
-from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import MIXTURE, SNAPSHOT
+from datapipe.records.names import MIXTURE
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.snapshots.generations import check_same_steps, has_later_shards, is_base, read_steps
-from datapipe.snapshots.index.reference_rows import earlier_runs
+from datapipe.snapshots.committed_steps import read_steps
+from datapipe.snapshots.generations import Generation, begun_generation, check_not_grown, check_same_steps, has_later_shards
 from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
-from datapipe.steps.request import Generation, Request
+from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, exclusive
 from datapipe.storage.outages import free_bytes
@@ -53,7 +52,7 @@ class RunOptions:
     address: str | None = None  # of a running Ray cluster; None for one that is started for the run
     limit: int | None = None  # documents of each source to read at most; None for all
     replaces: bool = False  # whether the mixture may publish into the output of another one
-    # whether the run may publish one generation of each source where there are several
+    # whether the run may publish one part of each source where there are several
     rebuilds: bool = False
 
     def __post_init__(self) -> None:
@@ -127,11 +126,11 @@ class Run:
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
-            if self.generation is None and not self.options.rebuilds and self.root.exists(SNAPSHOT):
-                self._check_readable()
+            if self.generation is None and not self.options.rebuilds and has_later_shards(self.root):
+                read_snapshot(self.root)  # where it is damaged, a run of all files would take the place of those added
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
-                self._check_generation()
+                self._check_begun()
                 request = prepare(self.mixture, None, self.say, self.generation)
             self.request = request
             if self.before is not None:
@@ -143,9 +142,9 @@ class Run:
             ledger.delete_orphans(lock)
             if ledger.files.num_refused:
                 self.say(f"{counted(ledger.files.num_refused, 'task')} committed by another version of datapipe will run again")
-            generations = read_steps(ledger, self.before) if self.generation and self.before else ()
+            earlier = () if request.added_to is None else read_steps(ledger, request.added_to)
             kept_before = kept_by_last_run(self.root)
-            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, generations), request)
+            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, earlier), request)
             self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
             ledger.delete_orphans(lock)
         return self.snapshot
@@ -169,32 +168,19 @@ class Run:
         self._write_history(driver, request)
         return plan
 
-    def _check_readable(self) -> None:
-        """Raises SnapshotError where files were added to the output and its newest manifest is damaged: a
-        run of all files would take their place."""
-        try:
-            read_snapshot(self.root)
-        except SnapshotError:
-            if has_later_shards(self.root):
-                raise
-
     def _check_before(self, request: Request, before: Snapshot) -> None:
         """Raises UserError for an output that holds the snapshot of another mixture, of a whole run, which that of a limited
         run would replace, or one to which files were added later, which a run of all files would pack again."""
-        url, generations = self.root.url, ShardTable.of(before.shards).parts
         if not self.options.replaces:
             self._check_same_mixture(request.mixture, before)
             if self.options.limit is not None and was_whole(self.root):
+                url = self.root.url
                 raise UserError(
                     f"{url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give the "
                     f"limited run another output: --output {quote(url + '-look')}"
                 )
-        if not self.options.rebuilds and self.generation is None and max(generations, default=0):
-            raise UserError(
-                f"{url} holds a snapshot to which files were added in {counted(int(max(generations)), 'generation')}, and this "
-                f"run would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow "
-                f"SECONDS`; to rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
-            )
+        if not self.options.rebuilds and request.added_to is None:
+            check_not_grown(self.root, before)
 
     def _check_same_mixture(self, mixture: Mixture, before: Snapshot) -> None:
         """Raises UserError where the snapshot of the output has another name, or no common source."""
@@ -212,13 +198,12 @@ class Run:
             "other."
         )
 
-    def _check_generation(self) -> None:
+    def _check_begun(self) -> None:
         """Raises DatapipeError where the newest snapshot is another one than the generation was begun for."""
-        assert self.generation is not None
-        if self.before is None or not is_base(self.root, self.generation.base, self.before.fingerprint):
+        if self.before is None or begun_generation(self.root, self.before) != self.generation:
             raise DatapipeError(
-                f"{self.root.url}: another run has published a snapshot since files were chosen to be added to "
-                f"{self.generation.base[:12]}. Follow again: new files are then chosen again."
+                f"{self.root.url}: another run has published a snapshot since files were chosen to be added. Follow again: new "
+                f"files are then chosen again."
             )
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
@@ -239,16 +224,19 @@ class Run:
 
     def _write_history(self, driver: Driver, request: Request) -> None:
         if driver.plan is not None:
-            self.plan = driver.plan.of_all_generations()
-            stages = (bound for source in request.sources.values() for bound in source.stages)
-            write_run(self.root, self.plan, request, earlier_runs(stages))
+            self.plan = driver.plan.with_earlier()
+            write_run(self.root, self.plan, request)
 
 
 @no_exit()
 @without_collection()
-def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> tuple[Request, Plan]:
-    """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`."""
-    request = prepare(mixture, limit, say)
-    ledger = Ledger(Root(mixture.output))
+def planned(
+    mixture: Mixture, limit: int | None = None, say: Say | None = None, *, rebuilds: bool = False
+) -> tuple[Request, Plan]:
+    """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`, `rebuilds` as for a run."""
+    request, root = prepare(mixture, limit, say), Root(mixture.output)
+    if not rebuilds and (before := newest_manifest(root)) is not None:
+        check_not_grown(root, before)
+    ledger = Ledger(root)
     ledger.load()
     return request, compile_plan(request, ledger.look_up)

@@ -31,9 +31,11 @@ from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
+from datapipe.steps.request import Request
 from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
+from datapipe.storage.root import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,7 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
-        published[:] = [_report(run, plan.of_all_generations(), snapshot, None, warnings)]
+        published[:] = [_report(run, plan.with_earlier(), snapshot, None, warnings)]
         return published[0].to_bytes()
 
     run.make_report = make_report
@@ -107,10 +109,11 @@ def _report(
     run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> Report:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+    assert run.request is not None
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
-    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
+    warnings = run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run)))
+    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run.root, run.request)))
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
@@ -147,11 +150,10 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
     return names[-2] if len(names) > 1 else None
 
 
-def _paths(run: Run) -> dict[str, list[str]]:
-    """The paths of the input files of all generations, by source."""
-    paths = {} if run.request is None else {name: [*source.files] for name, source in run.request.sources.items()}
-    earlier = files_of(run.root, run.before) if run.generation is not None and run.before is not None else ()
-    for source, path in earlier:
+def _paths(root: Root, request: Request) -> dict[str, list[str]]:
+    """The paths of the input files by source, with those that they are added to."""
+    paths = {name: [*source.files] for name, source in request.sources.items()}
+    for source, path in files_of(root, request.added_to) if request.added_to is not None else ():
         paths.setdefault(source, []).append(path)
     return paths
 

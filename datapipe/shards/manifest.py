@@ -256,6 +256,11 @@ class Snapshot(_Record):
         return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
 
     @property
+    def last_part(self) -> int:
+        """The number of the part that was added last; 0 where none was."""
+        return int(ShardTable.of(self.shards).parts.max(initial=0))
+
+    @property
     def num_removed(self) -> int:
         """Documents that were taken down. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents

@@ -1,10 +1,10 @@
 """The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for.
 
-    ShardTable ─▶ lists/<digest>.parquet    the shards of the first run
-               ─▶ lists/<digest>.parquet    those of each later generation
+    ShardTable ─▶ lists/<digest>.parquet    the shards of part 0: of the first run
+               ─▶ lists/<digest>.parquet    those of each part that was added later
 
 A manifest names lists of shards, so it stays small, however many shards it has. A list is named by the digest of its content.
-Snapshots with the same shards share it, and a generation writes its own list only.
+Snapshots with the same shards share it, and a run that adds files writes its own list only.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ShardEntry(BaseModel):
     # piece_length, stratum: as in `ShardGroup`; absent where they are None
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
-    # number of the generation that it was packed with; absent for the first
+    # number of the part of its source that it belongs to: which files were added with it; absent for the first
     part: Count | None = absent()
     # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
     # looked up in few shards; absent if unknown
@@ -155,6 +155,11 @@ class ShardEntry(BaseModel):
 def numbered_path(path: str) -> str:
     """`ShardEntry.numbered_path` of a path."""
     return re.sub(_NOT_NUMBERED, r"\1", path)
+
+
+def shard_folder(source: str, part: int | None) -> str:
+    """The name of the folder of a source's shards: "web", and "web+1" for those of part 1."""
+    return f"{source}+{part}" if part else source
 
 
 def with_digest(path: str, checksum: str) -> str:

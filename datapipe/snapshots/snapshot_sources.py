@@ -31,8 +31,7 @@ from datapipe.quantities import size
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
-from datapipe.shards.shard_table import ShardEntry, ShardTable
-from datapipe.snapshots.generations import shard_folder
+from datapipe.shards.shard_table import ShardEntry, ShardTable, shard_folder
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -213,7 +212,7 @@ class TakenShard:
 
 
 def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder: str, seed: int) -> list[TakenShard]:
-    """The shards of all taken sources, with paths that begin with `folder`; their generations are
+    """The shards of all taken sources, with paths that begin with `folder`; the parts of a source are
     shuffled as one. Ranges of shuffle hashes hold for the same seed."""
     found: list[TakenShard] = []
     for name, source in taken.items():

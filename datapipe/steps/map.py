@@ -255,8 +255,8 @@ def _segment(planning: Planning, name: str, number: int) -> Step:
 def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
     """The step that reads a source, with whole files where they cannot be cut, and with types that hold all values."""
     name, limit, plan = common["source"], planning.request.limit, planning.plan
-    planned, found_by = planning.earlier.widened.get(name, (planning.request.sources[name], ()))
-    whole = planning.earlier.read_whole.get(name, {})
+    planned, found_by = planning.before.widened.get(name, (planning.request.sources[name], ()))
+    whole = planning.before.read_whole.get(name, {})
     while True:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])

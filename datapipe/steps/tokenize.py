@@ -178,9 +178,7 @@ class TokenizeTask(Task):
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
-            validation=0.0
-            if planning.request.generation is not None
-            else planning.mixture.validation,  # the split stays that of the first
+            validation=0.0 if planning.plan.earlier else planning.mixture.validation,  # the split stays as it is
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
         )

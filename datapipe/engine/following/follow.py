@@ -4,8 +4,8 @@
     look ─▶ enough that is new? ─ no ─▶ wait, and report what for
               └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ look
 
-A run that is stopped anywhere continues with the generation that it had begun. What is published
-depends on the files of each generation alone, not on when it was built or how often it was stopped.
+What is published depends on the files of each generation alone, not on when it was built or how
+often it was stopped.
 
     listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
@@ -19,32 +19,33 @@ A file of a snapshot that changed is reported, and not read again: its rows are 
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.engine.events import Adding, Observer, Published, SourcesListed, UserMessage, Waiting
+from datapipe.engine.history import facts_of_files
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.path_lists import SIGN
 from datapipe.quantities import counted, size
-from datapipe.records.names import FOLLOWER, FOLLOWING, INPUTS, MIXTURE
+from datapipe.records.names import FOLLOWER, FOLLOWING, MIXTURE
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import newest_manifest, publications
-from datapipe.snapshots.generations import begin_generation, begun_generation, check_no_old_folders
+from datapipe.snapshots.committed_steps import check_one_ledger
+from datapipe.snapshots.generations import Generation, begin_generation, begun_generation
 from datapipe.snapshots.takedown import named_in, take_down
 from datapipe.stage.reader import InputFile
-from datapipe.steps.request import Generation
+from datapipe.steps.reasons import flat, value_changes
 from datapipe.storage.lock import exclusive
 from datapipe.storage.outages import OutageError
-from datapipe.storage.root import Root, parquet_table
+from datapipe.storage.root import Root
 
 RunOne = Callable[[Mixture, Generation | None], None]
 """Runs a mixture to its end, reading the files of a generation, or all; raises what ended it."""
@@ -52,17 +53,10 @@ RunOne = Callable[[Mixture, Generation | None], None]
 _SHOWN = 3
 
 _FROZEN = (
-    ("tokenizer", "train"),
-    ("tokenizer", "eos"),
-    ("tokenizer", "bos"),
-    ("pack", "sequence_length"),
-    ("shards", "format"),
-    ("documents", "format"),
-    ("seed",),
+    *("tokenizer.train", "tokenizer.eos", "tokenizer.bos"),
+    *("pack.sequence_length", "shards.format", "documents.format", "seed"),
 )
 """Options that stay as they are while a mixture is followed."""
-
-_Name = tuple[str, str]  # Source and path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,38 +72,6 @@ class News:
 
 
 @dataclass(slots=True)
-class Watch:
-    """Looks at the sources of a mixture, again and again."""
-
-    mixture: Mixture
-    root: Root
-    _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
-
-    def look(self, snapshot: Snapshot) -> News:
-        known, facts = files_of(self.root, snapshot), facts_of_files(self.root)
-        notes, sources = Notes(may_grow=True), self.mixture.sources
-        lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
-        now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
-        new = {key: file for key, file in now.items() if key not in known}
-        ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
-        self._seen = {key: _fact(file) for key, file in new.items()}
-        by_source: dict[str, list[str]] = {}
-        for name, path in sorted(ready):
-            by_source.setdefault(name, []).append(path)
-        return News(
-            ready={name: tuple(paths) for name, paths in by_source.items()},
-            ready_bytes=sum(file.num_bytes for file in ready.values()),
-            unfinished=(*(f"{name}/{path}" for name, path in sorted(new.keys() - ready.keys())), *notes.not_there_yet),
-            changed=tuple(
-                f"{name}/{path}"
-                for name, path in sorted(known & now.keys())
-                if facts.get((name, path)) not in (None, _fact(now[name, path]))
-            ),
-            gone=tuple(f"{name}/{path}" for name, path in sorted(known - now.keys()) if name in self.mixture.sources),
-        )
-
-
-@dataclass(slots=True)
 class Follower:
     """Follows the sources of a mixture, with a look every `every_s` seconds. `emit` gets the events between runs."""
 
@@ -119,6 +81,7 @@ class Follower:
     emit: Observer
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
+    _seen: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # by source and path, at the last look
     _emitted: set[str] = field(default_factory=set)
     _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
@@ -140,14 +103,14 @@ class Follower:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
         _check_is_as_before(self.mixture, root)
-        watch, looks = Watch(self.mixture, root), 0
+        looks = 0
         while num_looks is None or looks < num_looks:
             snapshot = read_snapshot(root)
             try:
                 if self._takes_down(root, snapshot):
                     continue
                 generation = self._begun(root, snapshot)
-                news = watch.look(snapshot) if generation is None else None
+                news = self.look(root, snapshot) if generation is None else None
                 self.emit(SourcesListed())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 generation, news = None, None
@@ -161,6 +124,23 @@ class Follower:
                 self._add(root, snapshot, generation)
             elif num_looks is None or looks < num_looks:
                 self.wait(self.every_s)
+
+    def look(self, root: Root, snapshot: Snapshot) -> News:
+        known, facts = files_of(root, snapshot), facts_of_files(root)
+        notes, sources = Notes(may_grow=True), self.mixture.sources
+        lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
+        now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
+        new = {key: file for key, file in now.items() if key not in known}
+        ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
+        self._seen = {key: _fact(file) for key, file in new.items()}
+        changed = (key for key in known & now.keys() if facts.get(key[0], {}).get(key[1]) not in (None, _fact(now[key])))
+        return News(
+            ready={name: tuple(sorted(path for of, path in ready if of == name)) for name in sorted({of for of, _ in ready})},
+            ready_bytes=sum(file.num_bytes for file in ready.values()),
+            unfinished=(*_names(new.keys() - ready.keys()), *notes.not_there_yet),
+            changed=_names(changed),
+            gone=_names(key for key in known - now.keys() if key[0] in sources),
+        )
 
     def _takes_down(self, root: Root, snapshot: Snapshot) -> bool:
         if self.mixture.takedown is None or not snapshot.has_tokens:
@@ -197,8 +177,8 @@ class Follower:
         begun = begun_generation(root, snapshot)
         if begun is None:
             return None
-        notes = Notes(may_grow=True)
-        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture, notes).items()}
+        listed = listed_files(self.mixture, Notes(may_grow=True))
+        there = {name: {file.path for file in files} for name, files in listed.items()}
         gone = [f"{name}/{path}" for name, paths in begun.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
             self.say(f"{gone[0]} is gone, or excluded now, so new files are chosen again")
@@ -208,7 +188,7 @@ class Follower:
     def _add(self, root: Root, before: Snapshot, generation: Generation) -> None:
         self._waits_for = ""
         number = sum(map(len, generation.files.values()))
-        adding = Adding(generation=generation.number, sources=sorted(generation.files), files=number)
+        adding = Adding(generation=before.last_part + 1, sources=sorted(generation.files), files=number)
         self.emit(adding)
         self._note(str(adding))
         self.run_one(self.mixture, generation)
@@ -240,7 +220,7 @@ class Follower:
         if policy.min_tokens is None and policy.or_every is None:
             return True
         facts = facts_of_files(root)
-        read_bytes = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
+        read_bytes = sum(facts[name][path][0] for name, path in files_of(root, snapshot) if path in facts.get(name, {}))
         per_byte = sum(shard.tokens for shard in snapshot.shards) / read_bytes if read_bytes and snapshot.has_tokens else 0.25
         expected = int(news.ready_bytes * per_byte)
         if policy.min_tokens is not None and expected >= policy.min_tokens:
@@ -267,7 +247,7 @@ def _check_is_as_before(mixture: Mixture, root: Root) -> None:
     """Raises UserError for an output that cannot grow by this mixture: rows and documents of the
     newest snapshot look otherwise, or an earlier version of datapipe has added files to it."""
     newest = read_snapshot(root)
-    check_no_old_folders(root, newest, "--follow: ")
+    check_one_ledger(root, newest, "--follow: ")
     if newest.has_tokens == mixture.tokenizer.is_none:
         there, here = ("tokens", "documents") if newest.has_tokens else ("documents", "tokens")
         raise UserError(f"--follow: {root.url} holds {there}, and this mixture makes {here}. Give the run another output.")
@@ -275,27 +255,17 @@ def _check_is_as_before(mixture: Mixture, root: Root) -> None:
     if not root.exists(path):
         return
     before, now = parsed_yaml(root.read_bytes(path).decode()), parsed_yaml(mixture.resolved_yaml())
-    for names in _FROZEN:
-        was, is_now = _value(before, names), _value(now, names)
-        if names[0] in now and was != is_now:  # without a tokenizer, rows of other snapshots bring theirs
-            raise UserError(
-                f"--follow: {'.'.join(names)} was {was} when {root.url} was published, and is {is_now} now. While a mixture is "
-                f"followed it stays: set it back, or run `datapipe run MIXTURE --rebuild`."
-            )
+    # without a tokenizer, rows of other snapshots bring theirs
+    frozen = [name for name in _FROZEN if name.partition(".")[0] in now]
+    for change in value_changes(flat(before), flat(now), frozen):
+        raise UserError(
+            f"--follow: {change} since {root.url} was published. While a mixture is followed it stays: set it back, or run "
+            f"`datapipe run MIXTURE --rebuild`."
+        )
 
 
-def _value(content: Any, names: Sequence[str]) -> Any:
-    for name in names:
-        content = content.get(name) if isinstance(content, dict) else None
-    return content
-
-
-def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
-    """Size and time of input files as they were read."""
-    if not root.exists(INPUTS):
-        return {}
-    rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
-    return {(row["source"], row["path"]): (row["num_bytes"], row["stamp"]) for row in rows}
+def _names(files: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(map("/".join, sorted(files)))
 
 
 def _fact(file: InputFile) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The order of one generation of a source: the row of its k-th sample, and the samples of each row.
+"""The order of one part of a source: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 
@@ -11,9 +11,9 @@ shards are in use at a time and each is fetched once an epoch. Every shard is a 
 source when it is built, so the only cost of a window is that neighbours in one epoch are more
 likely to be near each other in the next.
 
-Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the
-other as a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every
-epoch is one window with the rows in the order of the shards.
+Strata (of a score, or of the size of a document's cluster) are either mixed, or drawn one after the other as a curriculum. A
+stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every epoch is one window with the rows
+in the order of the shards.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ MAX_REPLACEMENTS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of an epoch whose shards are mixed with each other."""
+    """Shards of an epoch that are mixed with each other."""
 
-    names: tuple[str | int, ...]  # parts of the names of its seeds, beside the epoch
+    names: tuple[str | int, ...]  # in the names of its seeds, beside the epoch
     shards: np.ndarray  # (n,) int64, within the source; repeated shards occur several times
     sizes: np.ndarray
 

@@ -76,7 +76,7 @@ def _schema_of(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) ->
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files or sources, by name: a later generation may have found wider types.
+    """The columns of files or sources, by name: files that were added later may have wider types.
     Raises UserError where no type holds the values of a column."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():

@@ -15,8 +15,8 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.shards.documents.reader import parquet_schema
+from datapipe.snapshots.generations import Generation
 from datapipe.steps.counts import source_counts
-from datapipe.steps.request import Generation
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -198,7 +198,7 @@ def test_declared_type_of_json_keeps_what_fits_and_quarantines_the_rest(
 def test_generation_has_the_types_of_all_files_that_there_are(tmp_path: Path) -> None:
     _write_table(tmp_path / "in/a.parquet", v=pa.array([0.5]))
     first = _run(tmp_path, "keep: [v]")
-    later = Generation(number=1, base=first.snapshot.fingerprint, files={"web": ("b.parquet",)})
+    later = Generation(base=first.snapshot.fingerprint, files={"web": ("b.parquet",)})
     _write_table(tmp_path / "in/b.parquet", v=pa.array([1]))
     mixture = load_mixture(_mixture(tmp_path, "keep: [v]"))
     assert prepare(mixture, generation=later).sources["web"].types["v"].kind == pa.float64()

@@ -15,8 +15,8 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following.follow import Follower, Watch
-from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.following.follow import Follower
+from datapipe.engine.run import Run, RunOptions, planned
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -26,8 +26,9 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.snapshots import publish
 from datapipe.snapshots.clean import clean
+from datapipe.snapshots.committed_steps import tasks_of
 from datapipe.snapshots.export.text import parts_of_text
-from datapipe.snapshots.generations import begin_generation, begun_generation, tasks_of
+from datapipe.snapshots.generations import begin_generation, begun_generation
 from datapipe.snapshots.index.takedown import make_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
@@ -267,7 +268,7 @@ def test_a_choice_that_was_edited_is_refused(corpus):
 def test_what_rows_were_made_with_cannot_change_while_following(corpus, before, after, name):
     corpus.path.write_text(corpus.path.read_text().replace(f": {before}}}", f": {after}}}"))
     corpus.add(2)
-    with pytest.raises(UserError, match=f"{name} was .*{before}"):
+    with pytest.raises(UserError, match=f"{name}.* {before} →"):
         corpus.follow()
     assert corpus.num_runs == 0
 
@@ -308,6 +309,26 @@ def test_cleaning_keeps_what_generations_need_and_a_rebuild_makes_one_of_them(fo
     assert not verify_snapshot(root, followed.snapshot)
     followed.add(4)
     assert {shard.part for shard in followed.follow().shards} == {None, 1}
+
+
+def test_plan_of_an_output_that_grew_is_refused_as_its_run_is(followed):
+    mixture = load_mixture(followed.path)
+    with pytest.raises(UserError) as refused:
+        planned(mixture)
+    assert str(refused.value) == str(followed.whole_run())
+    assert "--follow" in str(refused.value)
+    assert not planned(mixture, rebuilds=True)[1].is_committed
+
+
+def test_an_output_that_grew_by_additions_is_advised_to_be_rebuilt(followed):
+    folder = followed.folder / "out/snapshots" / followed.snapshot.fingerprint
+    (folder / "additions.json").write_text('["additions/00001"]')
+    with pytest.raises(UserError) as refused:
+        planned(load_mixture(followed.path))
+    for problem in (refused.value, followed.whole_run()):
+        assert "--rebuild" in str(problem)
+        assert "--follow" not in str(problem)
+    assert followed.whole_run(rebuilds=True) is None
 
 
 def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corpus):
@@ -482,15 +503,15 @@ def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_ag
 @pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
 def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_once(corpus, monkeypatch, error):
     corpus.add(2)
-    look, left = Watch.look, [2]
+    look, left = Follower.look, [2]
 
-    def failing(watch, snapshot):
+    def failing(follower, root, snapshot):
         left[0] -= 1
         if left[0] >= 0:
             raise error
-        return look(watch, snapshot)
+        return look(follower, root, snapshot)
 
-    monkeypatch.setattr(Watch, "look", failing)
+    monkeypatch.setattr(Follower, "look", failing)
     assert _parts(corpus.follow(4)) == {0, 1}
     assert sum(str(error) in line for line in corpus.lines) == 1
 

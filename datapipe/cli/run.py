@@ -137,7 +137,7 @@ def _run(
 
     ended = run_and_report(run := Run(mixture, emit, options, generation=generation), state)
     if ended.report is not None:
-        print_screen(ended.report, masked(run.root.url), console, _news(run), has_next=generation is None)
+        print_screen(ended.report, masked(run.root.url), console, _snapshot_lines(run), has_next=generation is None)
     ended.raise_problem()
 
 
@@ -154,9 +154,9 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _news(run: Run) -> list[str]:
+def _snapshot_lines(run: Run) -> list[str]:
     """Lines about the new snapshot; none where there is none, and where files are added: the follower has one."""
-    from datapipe.report.screen import snapshot_news
+    from datapipe.report.screen import snapshot_lines
     from datapipe.report.snapshot_list import changes
     from datapipe.snapshots.clean import work_bytes
 
@@ -165,10 +165,10 @@ def _news(run: Run) -> list[str]:
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []
     output, num_bytes = masked(run.root.url), work_bytes(run.root)
-    news = snapshot_news(
+    lines = snapshot_lines(
         output, newest, before, differences, num_bytes, loads_before=run.before is not None and run.before.has_tokens
     )
-    return [*news, *_documents(run)] if not run.snapshot.has_tokens else news
+    return [*lines, *_documents(run)] if not run.snapshot.has_tokens else lines
 
 
 def _documents(run: Run) -> list[str]:
@@ -259,7 +259,7 @@ def bench(
     end_by_signals()
     console = wide_console()
     with console.status("") as status:
-        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, emit_line=status.update)
+        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, show=status.update)
     print_bench(figures, console)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -222,7 +222,7 @@ class Driver:
         changed = changed_inputs(task.input_files.values())
         if not changed:
             return
-        unseen = {error.file.url for error in changed if error.looks_planned}
+        unseen = {error.file.url for error in changed if error.has_planned_state}
         maps = self.plan.of_kind("map") if self.plan is not None else ()
         tasks = [other for step in maps for other in step.tasks or () if not unseen.isdisjoint(other.input_files)]
         self.ledger.forget({other.fingerprint for other in tasks})

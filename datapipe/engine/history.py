@@ -168,7 +168,7 @@ def read_history(root: Root) -> RunHistory:
     if run.get("version") != RECORD_VERSION:
         raise UserError(
             f"{root.child_url(RUN)}: the records of this run have version {run.get('version')}; this datapipe reads version "
-            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To look into its documents, run "
+            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To explore its documents, run "
             f"its mixture again, or use the datapipe that wrote it."
         )
     run["against"], inputs = _with_credentials(root, run["against"], inputs)

@@ -54,21 +54,21 @@ from datapipe.storage.http import is_http
 from datapipe.storage.root import Root, is_remote, resolve
 from datapipe.weights import changes_in_words
 
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def prepare(
-    mixture: Mixture, limit: int | None = None, say: Say | None = None, generation: Generation | None = None
+    mixture: Mixture, limit: int | None = None, show: Show | None = None, generation: Generation | None = None
 ) -> Request:
     """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
     Args:
-        say: gets lines about the listing of input files where it takes more than a second.
+        show: gets lines about the listing of input files where it takes more than a second.
         generation: the files that are read, and added to the newest snapshot; None for all files.
     """
     given, root, own_rows = mixture, Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)
-    sources, warnings = _own_sources(given, limit, say, generation)
+    sources, warnings = _own_sources(given, limit, show, generation)
     stages = {name: source.stages for name, source in sources.items()}
     named_in(given.takedown, None if newest is None else [])  # a list that cannot be read ends the run before it begins
     mixture, taken = with_snapshot_sources(given) if newest is None else (_as_published(given, newest), {})
@@ -99,10 +99,10 @@ def prepare(
 
 
 def _own_sources(
-    mixture: Mixture, limit: int | None, say: Say | None, generation: Generation | None
+    mixture: Mixture, limit: int | None, show: Show | None, generation: Generation | None
 ) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
     stages = {name: _bound(mixture, name) for name in mixture.sources}
-    listing, is_later = Listing(say), generation is not None
+    listing, is_later = Listing(show), generation is not None
     notes = {name: Notes(on_file=partial(listing.add, name), may_grow=is_later) for name in mixture.sources}
     every_file = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
     files = every_file
@@ -114,12 +114,12 @@ def _own_sources(
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
         files = {name: probe_large_files(of, size, where[name], partial(listing.probe, name)) for name, of in files.items()}
     # of files that are added, the types are those of all files, so that they have the columns of those before
-    looked_at = every_file if is_later else files
-    looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
-    warnings += [warning for of_source, _ in looked.values() for warning in of_source]
+    probed = every_file if is_later else files
+    checked = {name: check_fields(mixture, name, probed[name], stages[name]) for name in mixture.sources}
+    warnings += [warning for of_source, _ in checked.values() for warning in of_source]
     known = read_types(Root(mixture.output)) if is_later else {}  # wider types may have been found by reading
     sources = {}
-    for name, (_, found) in looked.items():
+    for name, (_, found) in checked.items():
         types, before = found, known.get(name, {})
         for field in (field for field in found if field in before):
             types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
@@ -283,10 +283,10 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
 
 
 class Listing:
-    """Emits how many files are found and looked at, after a second and each time that the seconds have doubled."""
+    """Emits how many files are found and probed, after a second and each time that the seconds have doubled."""
 
-    def __init__(self, say: Say | None) -> None:
-        self._say = say
+    def __init__(self, show: Show | None) -> None:
+        self._show = show
         self._began, self._next_s, self._num_files = monotonic(), 1.0, 0
 
     def add(self, source: str) -> None:
@@ -294,13 +294,13 @@ class Listing:
         self._emit(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
     def probe(self, source: str, num_files: int, of: int) -> None:
-        self._emit(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
+        self._emit(f"  searching places to cut large files: {num_files:,} of {of:,} of {source} …")
 
     def _emit(self, line: str) -> None:
         elapsed_s = monotonic() - self._began
-        if self._say is not None and elapsed_s > self._next_s:
+        if self._show is not None and elapsed_s > self._next_s:
             self._next_s = 2 * elapsed_s
-            self._say(line)
+            self._show(line)
 
 
 def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFile, Reader]]:

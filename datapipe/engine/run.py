@@ -17,7 +17,7 @@ from datapipe.engine.events import Observer, UserMessage
 from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
-from datapipe.engine.prepare import Say, prepare
+from datapipe.engine.prepare import Show, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
 from datapipe.errors import DatapipeError, UserError
@@ -102,7 +102,7 @@ class Run:
         before = None if self.before is None else self.before.fingerprint
         return self.snapshot is not None and self.snapshot.fingerprint != before
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
         self.emit(UserMessage(line))
 
     @no_exit()
@@ -118,10 +118,10 @@ class Run:
             raise stopped from error
 
     def _compiled(self, name: str, number: int, count: int) -> None:
-        self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
+        self.show(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
-        request = None if self.generation else prepare(self.mixture, self.options.limit, self.say)
+        request = None if self.generation else prepare(self.mixture, self.options.limit, self.show)
         folder = self.root.local
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
@@ -131,7 +131,7 @@ class Run:
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
                 self._check_begun()
-                request = prepare(self.mixture, None, self.say, self.generation)
+                request = prepare(self.mixture, None, self.show, self.generation)
             self.request = request
             if self.before is not None:
                 self._check_before(request, self.before)
@@ -141,11 +141,11 @@ class Run:
             ledger.load()
             ledger.delete_orphans(lock)
             if ledger.files.num_refused:
-                self.say(f"{counted(ledger.files.num_refused, 'task')} committed by another version of datapipe will run again")
+                self.show(f"{counted(ledger.files.num_refused, 'task')} of another version of datapipe will run again")
             earlier = () if request.added_to is None else read_steps(ledger, request.added_to)
             kept_before = kept_by_last_run(self.root)
             plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, earlier), request)
-            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
+            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.show)
             ledger.delete_orphans(lock)
         return self.snapshot
 
@@ -177,7 +177,7 @@ class Run:
                 url = self.root.url
                 raise UserError(
                     f"{url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give the "
-                    f"limited run another output: --output {quote(url + '-look')}"
+                    f"limited run another output: --output {quote(url + '-sample')}"
                 )
         if not self.options.rebuilds and request.added_to is None:
             check_not_grown(self.root, before)
@@ -193,7 +193,7 @@ class Run:
         else:
             return
         raise UserError(
-            f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in "
+            f"{problem} Give this mixture another output (--output), or pass --replace: its snapshot becomes the newest in "
             f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the '
             "other."
         )
@@ -231,10 +231,10 @@ class Run:
 @no_exit()
 @without_collection()
 def planned(
-    mixture: Mixture, limit: int | None = None, say: Say | None = None, *, rebuilds: bool = False
+    mixture: Mixture, limit: int | None = None, show: Show | None = None, *, rebuilds: bool = False
 ) -> tuple[Request, Plan]:
-    """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`, `rebuilds` as for a run."""
-    request, root = prepare(mixture, limit, say), Root(mixture.output)
+    """The plan of a mixture as of now; runs and locks nothing. `show` is as for `prepare`, `rebuilds` as for a run."""
+    request, root = prepare(mixture, limit, show), Root(mixture.output)
     if not rebuilds and (before := newest_manifest(root)) is not None:
         check_not_grown(root, before)
     ledger = Ledger(root)

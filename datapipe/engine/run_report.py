@@ -96,11 +96,11 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
         write_report(run.root, report)
         write_page(run.root, report)
         if run.snapshot is not None and (line := write_card(run.root, run.snapshot, report)) is not None:
-            run.say(line)
+            run.show(line)
     except OSError as error:
         if problem is None:
             raise
-        run.say(masked(f"the report cannot be written: {error}"))
+        run.show(masked(f"the report cannot be written: {error}"))
         return None
     return report
 

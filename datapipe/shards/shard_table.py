@@ -82,7 +82,7 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 class ShardGroup(NamedTuple):
     """What the rows of a shard have in common where not all rows of its source and split do; they
-    have shards of their own."""
+    have separate shards."""
 
     # tokens of every piece, where packing put pieces of one length together; else None
     piece_length: int | None = None

@@ -82,7 +82,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
-            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
+            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run goes on."
         )
     every, pinned = publications(root), pins(root)
     newest = {publication.fingerprint for publication in every[-keep:]}
@@ -139,7 +139,7 @@ def clean(root: Root, keep: int) -> Cleaning:
 
 
 def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
-    """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
+    """A pin does not wait for the lock of the output, so that it can be set while a run goes on."""
     deleted = {path for path, _ in cleaning.files}
     for pin in pins(root):
         if f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}" in deleted:

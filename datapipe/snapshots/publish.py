@@ -1,4 +1,4 @@
-"""From committed files to snapshots: every shard, or file of documents, under a name of its own, snapshot.json last.
+"""From committed files to snapshots: every shard, or file of documents, under its own name, snapshot.json last.
 
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
     snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
@@ -44,16 +44,16 @@ from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
 _REASONS = 5
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
 def publish(
-    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
+    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, show: Show | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshot and the index of a committed plan. Returns the snapshot, and warnings. `report` makes the
-    content of report.json; `say` gets lines about shards of other outputs, where they take a while."""
+    content of report.json; `show` gets lines about shards of other outputs, where they take a while."""
     root, is_text, before = lock.root, request.mixture.tokenizer.is_none, request.added_to
     index = index_of_run(root, request, plan)
     if index is not None:
@@ -71,7 +71,7 @@ def publish(
         about[REPORT] = report(plan, snapshot, warnings)
     write_steps(root, snapshot.fingerprint, plan)
     note_publication(root, snapshot.fingerprint)
-    _publish_snapshot(lock, made, about, say)
+    _publish_snapshot(lock, made, about, show)
     if snapshot.num_removed:
         delete_from_index(root, read_removed(root, snapshot))
     return snapshot, warnings
@@ -93,8 +93,8 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
     tokenizer, before = plan.tokenizer, request.added_to
     assert tokenizer is not None
     named = named_in(request.mixture.takedown, None if before is None else [])
-    looks = root.local is not None and before is None
-    with_rows = partial(_with_rows, root, request, plan, tokenizer) if looks else None
+    checks_rows = root.local is not None and before is None
+    with_rows = partial(_with_rows, root, request, plan, tokenizer) if checks_rows else None
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
@@ -174,7 +174,7 @@ def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[
 def _document_files(request: Request, plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[ShardEntry, DocumentsFile]]:
     """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
     seems to be missing where a document is larger than a file; those of files that are added follow those before."""
-    found: list[tuple[ShardEntry, DocumentsFile]] = []
+    entries: list[tuple[ShardEntry, DocumentsFile]] = []
     part, numbers = request.part, Counter(entry.source for entry in before)
     for step in plan.of_kind("write"):
         written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
@@ -193,11 +193,11 @@ def _document_files(request: Request, plan: Plan, before: Sequence[ShardEntry]) 
                 checksum=output.checksum,
                 part=part,
             )
-            found.append((entry, output))
-    return sorted(found, key=lambda each: each[0].path)
+            entries.append((entry, output))
+    return sorted(entries, key=lambda each: each[0].path)
 
 
-def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], show: Show | None) -> None:
     """Publishes a snapshot. One that is published again keeps its files `about` it."""
     root, snapshot, needed = lock.root, unpublished.snapshot, unpublished.needed
     if _is_published(root, snapshot, needed):
@@ -212,7 +212,7 @@ def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mappin
         check_committed(root, output)
     for number, entry, output in missing:
         root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
-    copy_shards(root, unpublished.taken, PUBLISH, say)
+    copy_shards(root, unpublished.taken, PUBLISH, show)
     publish_files(lock, snapshot, needed, {} if has_snapshot(root, snapshot.fingerprint) else about)
 
 

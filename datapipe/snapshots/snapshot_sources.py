@@ -239,16 +239,16 @@ def copy_shards(
     target: Root,
     shards: Sequence[TakenShard],
     staging: str,
-    say: Callable[[str], None] | None = None,
+    show: Callable[[str], None] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Puts shards that are not there into an output, by way of links in `staging`. `say` gets a
-    line every ten seconds. Raises CorruptionError for a shard that is not as its manifest says."""
+    """Puts shards that are not there into an output, by way of links in `staging`. `show` gets a
+    line every ten seconds. Raises CorruptionError for a shard that is not as in its manifest."""
     total, done, reported_at = sum(shard.entry.bytes for shard in shards), 0, clock()
     for number, shard in enumerate(shards):
-        if say is not None and clock() - reported_at > _REPORT_EVERY_S:
+        if show is not None and clock() - reported_at > _REPORT_EVERY_S:
             reported_at = clock()
-            say(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
+            show(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
         done += shard.entry.bytes
         if target.size(shard.entry.path) == shard.entry.bytes:
             continue

@@ -282,7 +282,7 @@ def _of_inputs(planned: PlannedSource, limit: int | None) -> Iterator[Fields]:
 def _of_later_segment(
     name: str, planned: PlannedSource, before: Sequence[Record], known: Decisions | BoundStage
 ) -> Iterator[Fields]:
-    """One task per task of the step before, with the decisions on documents of its own input files
+    """One task per task of the step before, with the decisions on documents of its input files
     alone, or with a filter whose cut is known."""
     groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # a limited run has one task
     for splits, record in zip(groups, before, strict=True):

@@ -84,8 +84,8 @@ class _Comparison:
         known = set(self.last.tasks[step.id])
         if all(task.fingerprint in known for task in step.pending()):
             return ["the last run did not commit it"]
-        changes = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
-        return changes or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
+        texts = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
+        return texts or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
 
     def _differs_before(self, step: Step) -> bool:
         before = self.plan.steps[: self.plan.steps.index(step)]

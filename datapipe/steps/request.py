@@ -78,17 +78,17 @@ class PlannedSource:
             replaces_surrogates=source.replaces_surrogates,
             keep=tuple(dict.fromkeys(self.keep.values())),
             columns=self.keep,
-            types={name: found.kind for name, found in self.types.items()},
+            types={name: seen.kind for name, seen in self.types.items()},
             declared=self.declared,
         )
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
         """The source with types that also hold the values that tasks have found. Raises UserError where none does."""
         types = dict(self.types)
-        for name, found in (item for of_task in wider for item in of_task.items()):
-            more = FoundType.from_json(found)
+        for name, seen in (item for of_task in wider for item in of_task.items()):
+            more = FoundType.from_json(seen)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
-        kinds, before = ({name: found.kind for name, found in each.items()} for each in (types, self.types))
+        kinds, before = ({name: seen.kind for name, seen in each.items()} for each in (types, self.types))
         assert kinds != before, f"{where}: reading found wider types, and they are not wider"  # else it would never end
         return replace(self, types=types)
 

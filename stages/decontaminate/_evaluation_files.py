@@ -170,13 +170,13 @@ def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[
             raise _refusal(
                 f"{benchmark.name}: no record has the field '{field}' that is named under `{role}`. Found: {', '.join(known)}"
             )
-    named_here = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
-    if not named_here.keys() & {"question", "answer", "context", "choices"}:
+    chosen = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
+    if not chosen.keys() & {"question", "answer", "context", "choices"}:
         raise _refusal(
             f"{benchmark.name}: no field is recognised as the question. Found: {', '.join(known)}. Name it: "
             "{path: …, question: FIELD, answer: FIELD}"
         )
-    return named_here
+    return chosen
 
 
 def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -104,9 +104,9 @@ class GopherRepetition(ProfiledFilter):
 
     def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""
-        line_spans, with_white_space = lines(batch), self.profile == "datatrove"
-        counted = raw_lines(batch) if with_white_space else line_spans
-        units = Units(doc_offsets=line_spans.doc_offsets, hashes=counted.hashes, chars=counted.chars)
+        spans, with_white_space = lines(batch), self.profile == "datatrove"
+        counted = raw_lines(batch) if with_white_space else spans
+        units = Units(doc_offsets=spans.doc_offsets, hashes=counted.hashes, chars=counted.chars)
         shares: dict[str, np.ndarray] = {}
         for name, unit in (("line", units), ("paragraph", self._paragraphs(batch, units))):
             counts = repetition.unit_repetition(unit, every=self.profile == "dclm").T

@@ -1,18 +1,18 @@
 """`datapipe run --follow`: builds what is new in the sources, again and again, and publishes it where there is enough.
 
     no snapshot ─▶ a whole run
-    look ─▶ enough that is new? ─ no ─▶ wait, and report what for
-              └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ look
+    list ─▶ enough that is new? ─ no ─▶ wait, and report what for
+              └ yes ─▶ begin a generation ─▶ run it, which publishes the next snapshot ─▶ list
 
 What is published depends on the files of each generation alone, not on when it was built or how
 often it was stopped.
 
-    listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
+    listing ─▶ files that no snapshot has ─▶ same size and time as at the listing before ─▶ ready
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
 
 A file that appears under its name at once, by a rename or in an object store, is ready at the
-second look. A file that a list names (`path: "@new.txt"`) is ready at the first: whoever lists it
-has written it. A line without its end, and a file that is not there yet, are left to a later look.
+second listing. A file that a list names (`path: "@new.txt"`) is ready at the first: whoever lists it
+has written it. A line without its end, and a file that is not there yet, are left to a later listing.
 
 A file of a snapshot that changed is reported, and not read again: its rows are published.
 """
@@ -60,12 +60,12 @@ _FROZEN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
-    """What a look found."""
+class Changes:
+    """The changes that a listing finds."""
 
     ready: Mapping[str, tuple[str, ...]]  # by source, paths of the new files that can be read, sorted
     ready_bytes: int  # of them
-    # new files that were not the same at the look before, and lines of lists whose files are not there yet
+    # new files that were not the same at the listing before, and lines of lists whose files are not there yet
     unfinished: tuple[str, ...]
     changed: tuple[str, ...]  # files of a snapshot that are not as they were when they were read
     gone: tuple[str, ...]  # files of a snapshot that are no longer there
@@ -73,7 +73,7 @@ class News:
 
 @dataclass(slots=True)
 class Follower:
-    """Follows the sources of a mixture, with a look every `every_s` seconds. `emit` gets the events between runs."""
+    """Follows the sources of a mixture, listed every `every_s` seconds. `emit` gets the events between runs."""
 
     mixture: Mixture
     every_s: float
@@ -81,51 +81,51 @@ class Follower:
     emit: Observer
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
-    _seen: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # by source and path, at the last look
+    _seen: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # by source and path, at the last listing
     _emitted: set[str] = field(default_factory=set)
     _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
         self.emit(UserMessage(line))
 
-    def follow(self, num_looks: int | None = None) -> None:
-        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks.
+    def follow(self, num_listings: int | None = None) -> None:
+        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many listings.
         Raises UserError where another process follows."""
         root = Root(self.mixture.output)
         with exclusive(root.within(FOLLOWING)):
             try:
-                self._follow(root, num_looks)
+                self._follow(root, num_listings)
             finally:
                 self._note("")
 
-    def _follow(self, root: Root, num_looks: int | None) -> None:
+    def _follow(self, root: Root, num_listings: int | None) -> None:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
         _check_is_as_before(self.mixture, root)
-        looks = 0
-        while num_looks is None or looks < num_looks:
+        listings = 0
+        while num_listings is None or listings < num_listings:
             snapshot = read_snapshot(root)
             try:
                 if self._takes_down(root, snapshot):
                     continue
                 generation = self._begun(root, snapshot)
-                news = self.look(root, snapshot) if generation is None else None
+                changes = self.list_changes(root, snapshot) if generation is None else None
                 self.emit(SourcesListed())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
-                generation, news = None, None
-                self._waits(f"looking again in {self.every_s:g} s: {error}")
-            if news is not None:
-                self._emit_changes(news)
-                if self._is_enough(root, snapshot, news):
-                    generation = begin_generation(root, snapshot, news.ready)
-            looks += news is not None or generation is None
+                generation, changes = None, None
+                self._waits(f"listing again in {self.every_s:g} s: {error}")
+            if changes is not None:
+                self._emit_changes(changes)
+                if self._is_enough(root, snapshot, changes):
+                    generation = begin_generation(root, snapshot, changes.ready)
+            listings += changes is not None or generation is None
             if generation is not None:
                 self._add(root, snapshot, generation)
-            elif num_looks is None or looks < num_looks:
+            elif num_listings is None or listings < num_listings:
                 self.wait(self.every_s)
 
-    def look(self, root: Root, snapshot: Snapshot) -> News:
+    def list_changes(self, root: Root, snapshot: Snapshot) -> Changes:
         known, facts = files_of(root, snapshot), facts_of_files(root)
         notes, sources = Notes(may_grow=True), self.mixture.sources
         lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
@@ -134,7 +134,7 @@ class Follower:
         ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
         self._seen = {key: _fact(file) for key, file in new.items()}
         changed = (key for key in known & now.keys() if facts.get(key[0], {}).get(key[1]) not in (None, _fact(now[key])))
-        return News(
+        return Changes(
             ready={name: tuple(sorted(path for of, path in ready if of == name)) for name in sorted({of for of, _ in ready})},
             ready_bytes=sum(file.num_bytes for file in ready.values()),
             unfinished=(*_names(new.keys() - ready.keys()), *notes.not_there_yet),
@@ -150,15 +150,15 @@ class Follower:
         for line in wrong:
             self._emit_once(line)
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
-        found = [document for document, key in keys.items() if key is not None]
-        self._taken_down |= set(found)
-        for document in sorted(keys.keys() - found)[:_SHOWN]:
+        documents_found = [document for document, key in keys.items() if key is not None]
+        self._taken_down |= set(documents_found)
+        for document in sorted(keys.keys() - documents_found)[:_SHOWN]:
             self._emit_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
-        if not found:
+        if not documents_found:
             return False
-        newest, done = take_down(root, sorted(found))
+        newest, done = take_down(root, sorted(documents_found))
         if (line := complete_about(root, newest)) is not None:  # also where a takedown before was killed
-            self.say(line)
+            self.show(line)
         if done.num_new:
             self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_generation=False))
         return done.num_new > 0
@@ -170,7 +170,7 @@ class Follower:
 
     def _emit_once(self, line: str) -> None:
         if line not in self._emitted:
-            self.say(line)
+            self.show(line)
         self._emitted.add(line)
 
     def _begun(self, root: Root, snapshot: Snapshot) -> Generation | None:
@@ -181,7 +181,7 @@ class Follower:
         there = {name: {file.path for file in files} for name, files in listed.items()}
         gone = [f"{name}/{path}" for name, paths in begun.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
-            self.say(f"{gone[0]} is gone, or excluded now, so new files are chosen again")
+            self.show(f"{gone[0]} is gone, or excluded now, so new files are chosen again")
             return None
         return begun
 
@@ -199,30 +199,30 @@ class Follower:
         taken_down = after.num_removed - before.num_removed
         self.emit(Published(snapshot=after.fingerprint, taken_down=taken_down, is_generation=True, **more))
 
-    def _emit_changes(self, news: News) -> None:
+    def _emit_changes(self, changes: Changes) -> None:
         """Emits, once, which files are not as they were when they were read."""
-        for names, what in ((news.changed, "changed since it was read"), (news.gone, "is gone")):
+        for names, what in ((changes.changed, "changed since it was read"), (changes.gone, "is gone")):
             fresh = [name for name in names if f"{name} {what}" not in self._emitted]
             for name in fresh[:_SHOWN]:
-                self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again")
+                self.show(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again")
             if len(fresh) > _SHOWN:
-                self.say(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
+                self.show(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
             self._emitted |= {f"{name} {what}" for name in fresh}
 
-    def _is_enough(self, root: Root, snapshot: Snapshot, news: News) -> bool:
+    def _is_enough(self, root: Root, snapshot: Snapshot, changes: Changes) -> bool:
         """Whether the new files are published now. Emits what it waits for, if that has changed."""
         policy, still = self.mixture.publish, ""
-        if news.unfinished:
-            first, *others = news.unfinished
+        if changes.unfinished:
+            first, *others = changes.unfinished
             still = f"; {first}{f' and {len(others)} more' if others else ''} may still be written"
-        if not news.ready:
+        if not changes.ready:
             return self._waits(f"waiting for new files{still}")
         if policy.min_tokens is None and policy.or_every is None:
             return True
         facts = facts_of_files(root)
         read_bytes = sum(facts[name][path][0] for name, path in files_of(root, snapshot) if path in facts.get(name, {}))
         per_byte = sum(shard.tokens for shard in snapshot.shards) / read_bytes if read_bytes and snapshot.has_tokens else 0.25
-        expected = int(news.ready_bytes * per_byte)
+        expected = int(changes.ready_bytes * per_byte)
         if policy.min_tokens is not None and expected >= policy.min_tokens:
             return True
         published_at = publications(root)[-1].published_at or 0.0
@@ -231,8 +231,8 @@ class Follower:
         wants = [f"{policy.min_tokens:,} tokens"] if policy.min_tokens is not None else []
         if policy.or_every is not None:
             wants.append(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(published_at + policy.or_every))}")
-        number = sum(map(len, news.ready.values()))
-        have = f"{counted(number, 'new file')} of {size(news.ready_bytes)}, about {expected:,} tokens"
+        number = sum(map(len, changes.ready.values()))
+        have = f"{counted(number, 'new file')} of {size(changes.ready_bytes)}, about {expected:,} tokens"
         return self._waits(f"{have}; waiting for {' or '.join(wants)}{still}")
 
     def _waits(self, line: str) -> bool:
@@ -245,7 +245,7 @@ class Follower:
 
 def _check_is_as_before(mixture: Mixture, root: Root) -> None:
     """Raises UserError for an output that cannot grow by this mixture: rows and documents of the
-    newest snapshot look otherwise, or an earlier version of datapipe has added files to it."""
+    newest snapshot differ, or an earlier version of datapipe has added files to it."""
     newest = read_snapshot(root)
     check_one_ledger(root, newest, "--follow: ")
     if newest.has_tokens == mixture.tokenizer.is_none:

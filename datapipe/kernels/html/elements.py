@@ -74,10 +74,10 @@ def _table() -> tuple[int, np.ndarray, np.ndarray]:
         places = {_place(name, multiplier) for name in kinds}
         if len(places) == len(kinds):
             break
-    names, place_kinds = np.zeros(1 << _TABLE_BITS, np.uint64), np.zeros(1 << _TABLE_BITS, np.uint16)
+    names, flags = np.zeros(1 << _TABLE_BITS, np.uint64), np.zeros(1 << _TABLE_BITS, np.uint16)
     for name, kind in kinds.items():
-        names[_place(name, multiplier)], place_kinds[_place(name, multiplier)] = name, kind
-    return multiplier, names, place_kinds
+        names[_place(name, multiplier)], flags[_place(name, multiplier)] = name, kind
+    return multiplier, names, flags
 
 
 def _place(name: int, multiplier: int) -> int:

@@ -21,10 +21,10 @@ from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
     line_stop,
-    may_be_secret,
     num_base64,
     opening,
     quoted_stop,
+    seems_secret,
     word_stop,
 )
 from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8s, UInt64s, input_record
@@ -262,7 +262,7 @@ def _begins_line(data, begin, start) -> Any:
 @inline
 def _secret_stop(data, start, stop, evidence, rule, millibits, names, counts) -> Any:
     """The stop of the value [start, stop) if it looks like a secret, else its start."""
-    is_secret = may_be_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
+    is_secret = seems_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
     return stop if is_secret else start
 
 

@@ -80,11 +80,11 @@ class SplitTree:
 
     def counts(self, count: int) -> list[int]:
         """Samples of each leaf, of the first `count`."""
-        at = {0 if self.nodes else ~0: count}
+        by_node = {0 if self.nodes else ~0: count}
         for number, node in enumerate(self.nodes):  # a parent comes before its children
-            at[node.left] = node.left_count(at[number])
-            at[node.right] = at[number] - at[node.left]
-        return [at[~leaf] for leaf in range(self.num_leaves)]
+            by_node[node.left] = node.left_count(by_node[number])
+            by_node[node.right] = by_node[number] - by_node[node.left]
+        return [by_node[~leaf] for leaf in range(self.num_leaves)]
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
@@ -236,7 +236,7 @@ class Mixture:
             name, token = self.sources[source], first * recipe.sequence_length
             raise SnapshotError(
                 f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
-                f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
+                f"mixture has `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
                 f"`exhausted: redistribute` to give its share to the other sources."
             )
         return first

@@ -265,7 +265,7 @@ class SampleOrder:
                 raise SnapshotError(
                     f"source '{name}' has weight in the mixture, but "
                     f"{reason if starts[source] < starts[source + 1] else 'the snapshot holds no training sequence of it'}. "
-                    f"Set its weight to 0, or look up in report.json why its documents were dropped, and run the mixture again."
+                    f"Set its weight to 0, or check in report.json why its documents were dropped, and run the mixture again."
                 )
 
 

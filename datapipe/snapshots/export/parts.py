@@ -38,9 +38,9 @@ class Part:
 
 def common_schema(parts: Sequence[Part]) -> pa.Schema:
     """The columns of all parts, in one order. Raises UserError as `joined_schema`."""
-    found = joined_schema({f"'{part.source}'": part.schema for part in parts})
-    names = [name for name in _FIRST if name in found.names] + [name for name in found.names if name not in _FIRST]
-    return pa.schema([found.field(name) for name in names])
+    joined = joined_schema({f"'{part.source}'": part.schema for part in parts})
+    names = [name for name in _FIRST if name in joined.names] + [name for name in joined.names if name not in _FIRST]
+    return pa.schema([joined.field(name) for name in names])
 
 
 def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

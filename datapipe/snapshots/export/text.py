@@ -77,8 +77,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     removed = read_removed(root, snapshot)
     for file in files:
-        for found in read_table(root, file):
-            record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
+        for table in read_table(root, file):
+            record = table.filter(pa.array(~removed.holds(key_matrix(table.column("key")))))
             rows = published_rows(record, source, schema)
             if highest is not None:
                 is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
@@ -92,7 +92,7 @@ def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None
         _validation_hashes(snapshot, rows.column("keys").values)
         for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
     )
-    return max((int(found.max()) for found in hashes if len(found)), default=None)
+    return max((int(column.max()) for column in hashes if len(column)), default=None)
 
 
 def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:

@@ -28,7 +28,7 @@ from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.origins import TakenSource
 from datapipe.report.plan_view import plan_view
 from datapipe.report.report import Report, Threshold
-from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_news
+from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
 from datapipe.steps.warnings import RunWarning
@@ -122,7 +122,7 @@ def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), out
     return stream.getvalue()
 
 
-_NEWS = tuple(snapshot_news("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
+_NEWS = tuple(snapshot_lines("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
 
 
 def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:
@@ -190,7 +190,7 @@ def test_screen_reports_the_thresholds_of_kept_shares_and_what_other_snapshots_g
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
     report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
-    screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
+    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], 0)), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
     loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]

@@ -79,8 +79,8 @@ class Corpus:
     def whole_run(self, **options) -> BaseException | None:
         return run_and_report(Run(load_mixture(self.path), runs.Watcher(), RunOptions(**options), runs.InProcess)).problem
 
-    def follow(self, num_looks: int = 2, **options) -> Snapshot:
-        self.follower(**options).follow(num_looks)
+    def follow(self, num_listings: int = 2, **options) -> Snapshot:
+        self.follower(**options).follow(num_listings)
         return self.snapshot
 
     def follower(self, **options) -> Follower:
@@ -187,7 +187,7 @@ def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
 def test_a_file_is_left_alone_until_two_listings_find_it_the_same(corpus):
     first = corpus.snapshot
     corpus.add(2)
-    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == first.fingerprint
     assert "web/02.jsonl may still be written" in corpus.lines[-1]
 
     def grow(seconds: float) -> None:
@@ -640,17 +640,17 @@ def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
     corpus.path.write_text(corpus.path.read_text().replace(f"{tmp_path}/in/*.jsonl", f"'@{listed}'"))
     corpus.add(0)
     listed.write_text("in/00.jsonl\n")
-    first = corpus.follow(num_looks=1)
+    first = corpus.follow(num_listings=1)
     corpus.add(1)
     with listed.open("a") as file:
         file.write("in/01.json")  # cut within a name
-    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == first.fingerprint
     with listed.open("a") as file:
         file.write("l\nin/02.jsonl\n")
-    second = corpus.follow(num_looks=1)
+    second = corpus.follow(num_listings=1)
     assert _parts(second) == {0, 1}
-    assert corpus.follow(num_looks=1).fingerprint == second.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == second.fingerprint
     assert f"@{listed}, line 3: {tmp_path}/in/02.jsonl may still be written" in corpus.lines[-1]
     corpus.add(2)
-    assert _parts(corpus.follow(num_looks=1)) == {0, 1, 2}
+    assert _parts(corpus.follow(num_listings=1)) == {0, 1, 2}
     assert corpus.num_runs == 3

@@ -162,7 +162,7 @@ def test_takedown_while_another_goes_on_is_refused(made: Root) -> None:
 
 
 def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(folder, made, monkeypatch):
-    def prepared(mixture: Any, limit: int | None, say: Any) -> Any:
+    def prepared(mixture: Any, limit: int | None, show: Any) -> Any:
         request = prepare(mixture, limit)
         assert take_down(made.url, FIRST).rows
         return request

@@ -177,8 +177,8 @@ class Database:
         query, columns = f"select {nulls} where false", list[str]()
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
         if paths:
-            located = "union_by_name = true, filename = true, file_row_number = true"
-            stored = f"select * from read_parquet({_listed(map(escape, paths))}, {located})"
+            options = "union_by_name = true, filename = true, file_row_number = true"
+            stored = f"select * from read_parquet({_listed(map(escape, paths))}, {options})"
             columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
             query += f" union all by name {stored}"
         self._connection.execute(f"create view {name} as {query}")

@@ -64,7 +64,7 @@ class DocumentView:
                 text, note = str(self.output.kept_row(facts)["text"]), ""
             else:
                 text, note = self.read_text(facts["source"], facts["key"])
-            return self.redactor.one(facts["source"], text)[:MOST_COMPARED_CHARS], note
+            return self.redactor.redacted_text(facts["source"], text)[:MOST_COMPARED_CHARS], note
         except DatapipeError as error:
             return "", str(error)
 
@@ -124,8 +124,8 @@ class DocumentView:
         names = [name for name, value in columns.items() if isinstance(value, str)]
         try:
             # the text by itself, too: a cut in the middle of an address hides it in the display
-            parts = after_stage(parts, self.redactor.one(source, text_of(parts)), "", redacts=True)
-            display = self.redactor.one(source, display_of(parts))
+            parts = after_stage(parts, self.redactor.redacted_text(source, text_of(parts)), "", redacts=True)
+            display = self.redactor.redacted_text(source, display_of(parts))
             texts = self.redactor.redacted(source, [columns[name] for name in names])
         except RedactionError as error:
             return [], {}, [*notes, str(error)]

@@ -120,7 +120,7 @@ def test_planted_data_is_in_no_answer_of_any_endpoint(finished: Browsed) -> None
     row = finished.listed(source="web", fate="dropped")[0]  # the text as it was read holds the data
     original = finished.api.output.locator.read(bytes.fromhex(row["key"]))
     assert original.batch is not None and "planted.person@" in original.batch.texts[0].as_py()
-    assert finished.api.rows.redactor.one("plain", EMAIL) == EMAIL
+    assert finished.api.rows.redactor.redacted_text("plain", EMAIL) == EMAIL
 
 
 def fails(*anything: object, **options: object) -> Any:

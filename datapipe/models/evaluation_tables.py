@@ -36,8 +36,8 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
         shown = NumberTable(title, ["", *headings], edges=False)
         for name, measures in named:
             counts = [f"{measures.num_docs:,}"] if headings[0] == "docs" else []
-            found = getattr(measures, part)
-            shown.add_row(name, *counts, *([] if found is None else cells(found)))
+            measured = getattr(measures, part)
+            shown.add_row(name, *counts, *([] if measured is None else cells(measured)))
         return shown
 
     if evaluation.kind == "several classes":
@@ -48,7 +48,7 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
             yield from _confusion_tables(name, measures.confusion)
     if evaluation.kind == "number":
         headings = ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL)
-        yield table("", headings, "agreement", lambda found: [*_estimate(found.rmse), *_estimate(found.spearman)])
+        yield table("", headings, "agreement", lambda measured: [*_estimate(measured.rmse), *_estimate(measured.spearman)])
     decided = evaluation.groups[ALL][0].at_threshold
     if decided is not None:
         threshold = f"{decided.threshold:g}"

@@ -24,9 +24,9 @@ from datapipe.storage.root import Root
 def write_steps(root: Root, fingerprint: str, plan: Plan) -> None:
     """Notes the steps that a snapshot is made of. A step without an id has tasks that found that a file cannot be cut, or
     values of wider types."""
-    found = [*(name for whole in plan.read_whole.values() for name in whole.values())]
-    found += [name for _, wider in plan.widened.values() for name in wider]
-    content = [*map(step_entry, plan.with_earlier().steps), {"id": "", "kind": "map", "source": "", "tasks": found}]
+    tasks = [*(name for whole in plan.read_whole.values() for name in whole.values())]
+    tasks += [name for _, wider in plan.widened.values() for name in wider]
+    content = [*map(step_entry, plan.with_earlier().steps), {"id": "", "kind": "map", "source": "", "tasks": tasks}]
     root.write_atomic(published_tasks(fingerprint), json.dumps(content).encode())
 
 

@@ -185,7 +185,7 @@ def test_what_is_missing_of_a_whole_run_is_declared_without_the_message_of_its_e
     (copy / "report.json").write_text(json.dumps({**report, "status": "failed", "problem": f"cannot take {EMAIL}"}))
     notes = browsed.browse(copy).get("output")["notes"]
     assert len(notes) == 1
-    assert notes[0].startswith("The last run failed; `datapipe report` says why.")
+    assert notes[0].startswith("The last run failed; `datapipe report` shows why.")
     (copy / "report.json").unlink()
     shutil.rmtree(copy / "snapshots")
     (copy / "snapshot.json").unlink()

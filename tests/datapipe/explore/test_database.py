@@ -1,4 +1,4 @@
-"""SQL over an output: what a query may not do, and what is printed of it. Its rows: tests/conformance/test_looking.py."""
+"""SQL over an output: what a query may not do, and what is printed of it. Its rows: tests/conformance/test_exploring.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A finished output as the page shows it: lists, sweeps, searches, redaction, and `datapipe browse`.
 
-Filters, orders, clusters and what a search finds: tests/conformance/test_looking.py.
+Filters, orders, clusters and what a search finds: tests/conformance/test_exploring.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Failures of disks, stores and hubs: which of them may pass, and the words for them.
 
     exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
-              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until a user changes something
+              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 
 pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of
 HTTP libraries are known by the package of their class, so that none has to be installed.
@@ -38,7 +38,7 @@ _STORE_REFUSALS = (
     "INVALID_CLIENT_TOKEN_ID",
     "UNRECOGNIZED_CLIENT",
     "EXPIRED_TOKEN",
-    "ExpiredToken",  # within "Unable to parse ExceptionName": the text of the SDK where it does not know the name
+    "ExpiredToken",  # within "Unable to parse ExceptionName": what the SDK says where it does not know the name
     "InvalidToken",
     "NO_SUCH_BUCKET",
     "SIGNATURE_DOES_NOT",
@@ -110,7 +110,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 
 def refusal_of(error: BaseException, url: str = "") -> str | None:
-    """Why an exception stays until a user changes permissions, credentials or names, and what to do, without the end of the
+    """Why an exception stays until somebody changes permissions, credentials or names, and what to do, without the end of the
     sentence; None for any other exception. `url` is the folder that is written, for an error of a disk that names no file.
     """
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
@@ -132,7 +132,7 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
 
 
 def right_url(url: str) -> str:
-    """A URL as it may be on the store of `url`, for messages."""
+    """A URL as it may look on the store of `url`, for messages."""
     folder = "hf://datasets/OWNER/NAME" if url.startswith("hf") else "gs://bucket" if url.startswith("gs") else "s3://bucket"
     return f"{folder}/folder/*.parquet"
 

@@ -107,7 +107,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "not a regular file", path)
 
 
-def _check_is_file(path: str) -> None:
+def _check_waits_for_nobody(path: str) -> None:
     """Raises UserError for a pipe, socket or device: reading might never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -207,7 +207,7 @@ class Root:
         path = self.path(relative)
         if self.local is None:
             return self.filesystem.open_input_file(path)
-        _check_is_file(path)
+        _check_waits_for_nobody(path)
         return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
 
     def open_output(self, relative: str) -> OutputStream:
@@ -228,7 +228,7 @@ class Root:
         """Checksum and size in bytes of a file, read in chunks, since mapped pages would count as
         memory of the process. Raises OSError."""
         if self.local is not None:
-            _check_is_file(self.path(relative))
+            _check_waits_for_nobody(self.path(relative))
         chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
         with self.filesystem.open_input_file(self.path(relative)) as stream:
             return chunks_checksum(iter(lambda: stream.read_buffer(chunk_bytes), b""))
@@ -237,7 +237,7 @@ class Root:
         """The content of a file. Raises FileNotFoundError, also if this root is a file."""
         if self.local is not None:
             try:
-                _check_is_file(self.path(relative))
+                _check_waits_for_nobody(self.path(relative))
                 return Path(self.path(relative)).read_bytes()
             except NotADirectoryError as error:
                 raise FileNotFoundError(*error.args) from error

@@ -1,6 +1,6 @@
 """S3 file systems by URL. They accept these parameters beside pyarrow's own:
 
-    request_timeout=3      seconds without a byte until a request fails; libcurl takes about 6 more to detect it
+    request_timeout=3      seconds without a byte until a request fails; libcurl takes about 6 more to notice
     connect_timeout=1      seconds until a connection attempt fails
     max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
 

@@ -200,7 +200,7 @@ def test_activity_every_message_counts(page: ActivityBlock) -> None:
     assert counts == [counts[0], counts[0] + 1, counts[0] + 2]
 
 
-def test_activity_survives_the_process_that_reported_it(page: ActivityBlock) -> None:
+def test_activity_survives_the_process_that_told_it(page: ActivityBlock) -> None:
     child = os.fork()
     if child == 0:
         with activity.doing("redact.pii"):
@@ -234,7 +234,7 @@ def test_page_that_is_half_written_is_no_message() -> None:
     os.close(descriptor)
 
 
-def test_activity_without_a_page_is_not_reported() -> None:
+def test_activity_without_a_page_tells_nobody() -> None:
     with activity.doing("read"):
         activity.at_place("a.jsonl")
         activity.progress()
@@ -344,7 +344,7 @@ def test_store_that_does_not_answer_is_an_outage(error):
     "answer",
     ["UNKNOWN (HTTP status 400) during GetObject operation: ", "INTERNAL_FAILURE: Failed to flush response stream (eof: 0)"],
 )
-def test_outage_of_a_small_file_reports_that_the_answer_may_be_a_refusal(answer):
+def test_outage_of_a_small_file_says_that_the_answer_may_be_a_refusal(answer):
     assert "credentials that have expired" in str(outage_of(OSError(f"AWS Error {answer}"), "s3://bucket/out"))
 
 
@@ -373,7 +373,7 @@ _BAD_REQUEST = "AWS Error UNKNOWN (HTTP status 400) during HeadObject operation:
         (_error(errno.EMFILE), f"now {resource.getrlimit(resource.RLIMIT_NOFILE)[1]} (`ulimit -n`)"),
     ],
 )
-def test_refusal_is_no_outage_and_reports_what_to_change(error, fact):
+def test_refusal_is_no_outage_and_says_what_to_change(error, fact):
     assert outage_of(error, "/data/out") is None
     assert fact in str(refusal_of(error, "/data/out"))
 

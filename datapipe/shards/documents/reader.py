@@ -15,6 +15,7 @@ _LINES_BYTES = 8 << 20
 
 
 def parquet_schema(root: Root, path: str) -> pa.Schema:
+    """The columns of a Parquet file."""
     with root.filesystem.open_input_file(root.path(path)) as stream, closing(pq.ParquetFile(stream)) as file:
         return file.schema_arrow.remove_metadata()
 
@@ -39,8 +40,8 @@ def json_schema(root: Root, path: str) -> pa.Schema:
     schema = pa.schema([])
     for lines in _whole_lines(root, path):
         fields = ((field.name, _without_times(field.type)) for field in _parsed(lines, None).schema)
-        schema = pa.schema([(name, pa.large_string() if name in ("id", "text") else kind) for name, kind in fields])
-        schema = pa.unify_schemas([schema, schema], promote_options="permissive")
+        found = pa.schema([(name, pa.large_string() if name in ("id", "text") else kind) for name, kind in fields])
+        schema = pa.unify_schemas([schema, found], promote_options="permissive")
     return schema
 
 

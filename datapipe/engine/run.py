@@ -130,7 +130,11 @@ class Run:
                 read_snapshot(self.root)  # where it is damaged, a run of all files would take the place of those added
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
-                self._check_begun()
+                if self.before is None or begun_generation(self.root, self.before) != self.generation:
+                    raise DatapipeError(
+                        f"{self.root.url}: another run has published a snapshot since files were chosen to be added. Follow "
+                        f"again: new files are then chosen again."
+                    )
                 request = prepare(self.mixture, None, self.show, self.generation)
             self.request = request
             if self.before is not None:
@@ -174,10 +178,9 @@ class Run:
         if not self.options.replaces:
             self._check_same_mixture(request.mixture, before)
             if self.options.limit is not None and was_whole(self.root):
-                url = self.root.url
                 raise UserError(
-                    f"{url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give the "
-                    f"limited run another output: --output {quote(url + '-sample')}"
+                    f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give "
+                    f"the limited run another output: --output {quote(self.root.url + '-look')}"
                 )
         if not self.options.rebuilds and request.added_to is None:
             check_not_grown(self.root, before)
@@ -197,14 +200,6 @@ class Run:
             f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the '
             "other."
         )
-
-    def _check_begun(self) -> None:
-        """Raises DatapipeError where the newest snapshot is another one than the generation was begun for."""
-        if self.before is None or begun_generation(self.root, self.before) != self.generation:
-            raise DatapipeError(
-                f"{self.root.url}: another run has published a snapshot since files were chosen to be added. Follow again: new "
-                f"files are then chosen again."
-            )
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
         folder = self.root.local

@@ -31,11 +31,9 @@ from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
-from datapipe.steps.request import Request
 from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
-from datapipe.storage.root import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,11 +107,10 @@ def _report(
     run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> Report:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-    assert run.request is not None
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
-    warnings = run_warnings(run.request, plan, of_snapshot)
+    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run.root, run.request)))
+    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run)))
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
@@ -150,10 +147,11 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
     return names[-2] if len(names) > 1 else None
 
 
-def _paths(root: Root, request: Request) -> dict[str, list[str]]:
+def _paths(run: Run) -> dict[str, list[str]]:
     """The paths of the input files by source, with those that they are added to."""
-    paths = {name: [*source.files] for name, source in request.sources.items()}
-    for source, path in files_of(root, request.added_to) if request.added_to is not None else ():
+    assert run.request is not None
+    paths, added_to = {name: [*source.files] for name, source in run.request.sources.items()}, run.request.added_to
+    for source, path in files_of(run.root, added_to) if added_to is not None else ():
         paths.setdefault(source, []).append(path)
     return paths
 

@@ -157,9 +157,10 @@ def numbered_path(path: str) -> str:
     return re.sub(_NOT_NUMBERED, r"\1", path)
 
 
-def shard_folder(source: str, part: int | None) -> str:
-    """The name of the folder of a source's shards: "web", and "web+1" for those of part 1."""
-    return f"{source}+{part}" if part else source
+def shard_path(folder: str, source: str, part: int | None, path: str) -> str:
+    """The path of a shard of a source, below `folder`: "shards/web/…", and "shards/web+1/…" for part 1. `path`: of its file."""
+    own = f"{source}+{part}" if part else source
+    return f"{folder}shards/{own}/{path.rpartition('/')[2]}"
 
 
 def with_digest(path: str, checksum: str) -> str:

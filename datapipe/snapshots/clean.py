@@ -16,14 +16,11 @@ from datapipe.records.names import (
     ADDITIONS,
     ATTEMPTS,
     BEGUN,
-    FILES,
     INPUTS,
     PUBLISHED,
-    REMOVED,
     RUN,
     SNAPSHOT,
     SNAPSHOTS,
-    TOKENIZER,
     WORK,
     published_tasks,
 )
@@ -42,7 +39,7 @@ from datapipe.snapshots.committed_steps import tasks_in, tasks_of
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
-_OF_LENGTH = re.compile(rf"length-\d+/(({SNAPSHOT}|{TOKENIZER}|{FILES}|{REMOVED})|{SNAPSHOTS}/[0-9a-f]{{32}}/.+)")
+_OF_LENGTH = re.compile(r"length-\d+/((snapshot|tokenizer)\.json|(files|removed)\.parquet|snapshots/[0-9a-f]{32}/.+)")
 """The files that the version before published for a further sequence length, beside its shards and lists."""
 
 _ADDITION = re.compile(rf"{ADDITIONS}/(\d{{5,}}|work)/")

@@ -6,7 +6,6 @@
               ─▶ next snapshot     the shards of the newest one, and those of the tasks, as the next part of each source
 
     work/generation.json           {"base": fingerprint, "files": {source: [path, …]}}
-    work/published/FINGERPRINT     the committed steps of a snapshot, of all its generations; see `committed_steps.py`
 
 A generation is compared with the rows of all before, and has their tokenizer and thresholds. Nothing that was read, tokenized
 or packed before is touched. Published documents are never removed: of a new one that duplicates an old one, the new is dropped.
@@ -84,9 +83,8 @@ def check_same_steps(plan: Plan) -> None:
     """Raises UserError where added documents would go through other steps than those before: counts
     would no longer add up."""
     for source in dict.fromkeys(step.source for step in plan.earlier if step.kind == "map"):
-        before, now = (
-            [step.id for step in steps if step.kind == "map" and step.source == source] for steps in (plan.earlier, plan.steps)
-        )
+        before = [step.id for step in plan.earlier if step.kind == "map" and step.source == source]
+        now = [step.id for step in plan.of_kind("map", source)]
         if now and before != now:
             raise UserError(
                 f"source '{source}': its steps were {', '.join(before)}, and are {', '.join(now)} now. While a mixture is "

@@ -24,7 +24,7 @@ from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, Token
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
-from datapipe.shards.shard_table import RowForm, ShardEntry, shard_folder, with_digest
+from datapipe.shards.shard_table import RowForm, ShardEntry, shard_path, with_digest
 from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
@@ -263,10 +263,9 @@ def _shards(request: Request, plan: Plan, sequence_length: int, folder: str = ""
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                own = shard_folder(step.source, part)
                 entry = ShardEntry.of(
                     output,
-                    path=with_digest(f"{folder}shards/{own}/{output.path.rpartition('/')[2]}", output.checksum),
+                    path=with_digest(shard_path(folder, step.source, part, output.path), output.checksum),
                     part=part,
                     **task.of_shards,
                 )

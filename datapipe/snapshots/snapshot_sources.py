@@ -31,7 +31,7 @@ from datapipe.quantities import size
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
-from datapipe.shards.shard_table import ShardEntry, ShardTable, shard_folder
+from datapipe.shards.shard_table import ShardEntry, ShardTable, shard_path
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -219,8 +219,7 @@ def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder:
         snapshot = source.snapshot.of_length(sequence_length)
         for shard in snapshot.shards:
             if shard.source == source.source:
-                own = shard_folder(name, shard.part)
-                changes = {"path": f"{folder}shards/{own}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
+                changes = {"path": shard_path(folder, name, shard.part, shard.path), "source": name, "part": None}
                 hashes = shard.hashes if snapshot.seed == seed else None
                 entry = shard.model_copy(update={**changes, "hashes": hashes})
                 found.append(TakenShard(entry=entry, root=source.root, path=shard.path))

@@ -107,8 +107,6 @@ class Task:
     def release(cls) -> None:
         """Frees what the process keeps for the next task of this kind."""
 
-    # ---------------------------------------------------------------------------------------------- in the plan
-
     @classmethod
     def plan(cls, planning: Planning) -> None:
         """Adds the steps that serve all sources, or that the steps of all sources need."""
@@ -251,8 +249,6 @@ class Plan:
 
     def with_earlier(self) -> Plan:
         """This plan, whose steps also have the tasks and records of the earlier ones."""
-        if not self.earlier:
-            return self
         own = {step.id: step for step in self.steps}
         joined = [step.joined(own.pop(step.id)) if step.id in own else step for step in self.earlier]
         return replace(self, steps=[*joined, *own.values()], earlier=())
@@ -279,13 +275,10 @@ class Planning:
         known: the steps of the plan, by id.
     """
 
-    def __init__(
-        self, request: Request, look_up: LookUp, pipeline: Pipeline, before: Plan | None, earlier: Sequence[Step] = ()
-    ) -> None:
-        self.request, self.mixture = request, request.mixture
-        self.plan, self.known = Plan(pipeline=pipeline, earlier=earlier), dict[str, Step]()
-        self.before = before or Plan(pipeline=pipeline)
-        self._look_up, self._before = look_up, {step.id: step for step in self.before.steps}
+    def __init__(self, request: Request, look_up: LookUp, before: Plan) -> None:
+        self.request, self.mixture, self.before = request, request.mixture, before
+        self.plan, self.known = Plan(pipeline=before.pipeline, earlier=before.earlier), dict[str, Step]()
+        self._look_up, self._before = look_up, {step.id: step for step in before.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
 
     def add(

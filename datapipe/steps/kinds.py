@@ -56,8 +56,9 @@ def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None, 
         before: an earlier plan of the request, from fewer records.
         earlier: the committed steps of the snapshot that the files of the request are added to.
     """
-    pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    planning, kinds = Planning(request, look_up, pipeline, before, earlier), kinds_of(request.mixture)
+    if before is None:
+        before = Plan(pipeline=lay_out({name: source.stages for name, source in request.sources.items()}), earlier=earlier)
+    planning, kinds = Planning(request, look_up, before), kinds_of(request.mixture)
     for kind in kinds:
         kind.plan(planning)
     for source in request.sources:

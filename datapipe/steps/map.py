@@ -112,8 +112,6 @@ class MapTask(Task):
             return {}, TaskMetrics(own=MapMetrics(wider_types=flow.own.wider_types))
         return flow.finish(), flow.metrics
 
-    # ---------------------------------------------------------------------------------------------- in the plan
-
     @classmethod
     def plan(cls, planning: Planning) -> None:
         for name, segments in planning.plan.pipeline.segments.items():

@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
@@ -86,9 +88,6 @@ class Follower:
     _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
 
-    def show(self, line: str) -> None:
-        self.emit(UserMessage(line))
-
     def follow(self, num_listings: int | None = None) -> None:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many listings.
         Raises UserError where another process follows."""
@@ -135,7 +134,7 @@ class Follower:
         self._seen = {key: _fact(file) for key, file in new.items()}
         changed = (key for key in known & now.keys() if facts.get(key[0], {}).get(key[1]) not in (None, _fact(now[key])))
         return Changes(
-            ready={name: tuple(sorted(path for of, path in ready if of == name)) for name in sorted({of for of, _ in ready})},
+            ready={name: tuple(path for _, path in group) for name, group in groupby(sorted(ready), key=itemgetter(0))},
             ready_bytes=sum(file.num_bytes for file in ready.values()),
             unfinished=(*_names(new.keys() - ready.keys()), *notes.not_there_yet),
             changed=_names(changed),
@@ -158,7 +157,7 @@ class Follower:
             return False
         newest, done = take_down(root, sorted(documents_found))
         if (line := complete_about(root, newest)) is not None:  # also where a takedown before was killed
-            self.show(line)
+            self.emit(UserMessage(line))
         if done.num_new:
             self.emit(Published(snapshot=newest.fingerprint, taken_down=done.num_new, is_generation=False))
         return done.num_new > 0
@@ -170,7 +169,7 @@ class Follower:
 
     def _emit_once(self, line: str) -> None:
         if line not in self._emitted:
-            self.show(line)
+            self.emit(UserMessage(line))
         self._emitted.add(line)
 
     def _begun(self, root: Root, snapshot: Snapshot) -> Generation | None:
@@ -181,7 +180,7 @@ class Follower:
         there = {name: {file.path for file in files} for name, files in listed.items()}
         gone = [f"{name}/{path}" for name, paths in begun.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
-            self.show(f"{gone[0]} is gone, or excluded now, so new files are chosen again")
+            self.emit(UserMessage(f"{gone[0]} is gone, or excluded now, so new files are chosen again"))
             return None
         return begun
 
@@ -204,9 +203,10 @@ class Follower:
         for names, what in ((changes.changed, "changed since it was read"), (changes.gone, "is gone")):
             fresh = [name for name in names if f"{name} {what}" not in self._emitted]
             for name in fresh[:_SHOWN]:
-                self.show(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again")
+                line = f"{name} {what}. Its rows stay in the snapshots; `datapipe run --rebuild` reads all files again"
+                self.emit(UserMessage(line))
             if len(fresh) > _SHOWN:
-                self.show(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
+                self.emit(UserMessage(f"… and {counted(len(fresh) - _SHOWN, 'more file')}"))
             self._emitted |= {f"{name} {what}" for name in fresh}
 
     def _is_enough(self, root: Root, snapshot: Snapshot, changes: Changes) -> bool:
@@ -259,8 +259,8 @@ def _check_is_as_before(mixture: Mixture, root: Root) -> None:
     frozen = [name for name in _FROZEN if name.partition(".")[0] in now]
     for change in value_changes(flat(before), flat(now), frozen):
         raise UserError(
-            f"--follow: {change} since {root.url} was published. While a mixture is followed it stays: set it back, or run "
-            f"`datapipe run MIXTURE --rebuild`."
+            f"--follow: {root.url} was published with another option: {change}. While a mixture is followed it stays: set it "
+            f"back, or run `datapipe run MIXTURE --rebuild`."
         )
 
 

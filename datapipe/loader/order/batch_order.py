@@ -33,15 +33,12 @@ class RunSteps:
         self.key, self.lineage, self.sources, self.drop_last = key, lineage, sources, drop_last
         drops = drop_last and key.split == "train"
         self.steps = Steps(lineage.batches, lineage.skips.steps, num_samples, drop_last=drops)
+        self.num_steps = self.steps.num_steps
 
     @cached_property
     def lineage_json(self) -> str:
         """The lineage in a state: made once, since trainers ask for a state at every step."""
         return lineage_json(self.lineage)
-
-    @property
-    def num_steps(self) -> int | None:
-        return self.steps.num_steps
 
     def check_step(self, step: int) -> None:
         check_step_number(step)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -53,10 +52,6 @@ class SourceEra:
     @property
     def size(self) -> int:
         return self.starts[-1]
-
-    @property
-    def count(self) -> int:
-        return len(self.epochs)
 
     def split(self, ordinal: int) -> tuple[int, int]:
         """The part of an ordinal, and the ordinal within the part."""
@@ -97,8 +92,8 @@ def _next_era(before: SourceEra | None, start: int, parts: DrawnParts, sizes: Se
         fits = origin == start == 0
     else:
         whole, rest = divmod(origin - before.origin, before.size) if before.size else (0, origin - before.origin)
-        epochs = (*(passed + whole for passed in before.epochs), *(0,) * (count - before.count))
-        fits = rest == 0 <= whole and count > before.count and max(before.start, origin) <= start <= origin + before.size
+        epochs = (*(passed + whole for passed in before.epochs), *(0,) * (count - len(before.epochs)))
+        fits = rest == 0 <= whole and count > len(before.epochs) and max(before.start, origin) <= start <= origin + before.size
         first = before.first_epoch + whole
     if not fits or epochs[0] != parts.epochs:
         return None
@@ -109,15 +104,11 @@ class GrownOrder:
     """The samples of one source: the order of each part, and the eras."""
 
     def __init__(self, parts: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
-        self._parts, self._eras = tuple(parts), tuple(eras)
+        self._parts, self._eras, self.size = tuple(parts), tuple(eras), eras[-1].size
         self._starts = [era.start for era in self._eras]
         self._origins = [era.origin for era in self._eras]
         self._first_rows = np.cumsum([0, *(order.num_rows for order in self._parts)]).tolist()
         self._first_shards = np.cumsum([0, *(order.num_shards for order in self._parts)]).tolist()
-
-    @cached_property
-    def size(self) -> int:
-        return self._eras[-1].size
 
     def window_at(self, ordinal: int) -> Window:
         number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
@@ -152,7 +143,7 @@ class GrownOrder:
         order, of_row = self._parts[number], set[int]()
         for era, stop in zip(self._eras, [*self._starts[1:], None]):
             whole = epoch - era.first_epoch
-            if number >= era.count or whole < 0:
+            if number >= len(era.epochs) or whole < 0:
                 continue
             own_epoch = era.epochs[number] + whole
             within = order.ordinals_of(row - self._first_rows[number], own_epoch)

@@ -97,19 +97,11 @@ class SourceOrder:
     ) -> None:
         self._seed, self._names = seed, names
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        self.num_shards, self.num_rows = len(sizes), int(sizes.sum())  # repeated rows count once
         self._sections = _sections(sizes, stratum_of, strata)
         self._window_shards, self._shuffle = window_shards if shuffle else 0, shuffle
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the source; repeated rows count once."""
-        return int(self._shard_starts[-1])
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._shard_starts) - 1
 
     def window_at(self, ordinal: int) -> Window:
         epoch, index = divmod(ordinal, self.size)

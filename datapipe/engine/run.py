@@ -179,8 +179,8 @@ class Run:
             self._check_same_mixture(request.mixture, before)
             if self.options.limit is not None and was_whole(self.root):
                 raise UserError(
-                    f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give "
-                    f"the limited run another output: --output {quote(self.root.url + '-look')}"
+                    f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
+                    f"Give the limited run another output: --output {quote(self.root.url + '-sample')}"
                 )
         if not self.options.rebuilds and request.added_to is None:
             check_not_grown(self.root, before)

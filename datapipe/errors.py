@@ -26,7 +26,7 @@ class DatapipeError(Exception):
 
 
 class UserError(DatapipeError):
-    """The user's mixture, options or input files are wrong. The command line exits with status 2."""
+    """The user's mixture, options or input files are wrong. The command exits with status 2."""
 
 
 class EndlessError(UserError, TypeError):

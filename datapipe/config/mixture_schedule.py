@@ -140,7 +140,7 @@ class MixtureSpec(Record):
 
 
 class StrataSpec(Record):
-    """Divides a source into strata by a number of each document. Each stratum has its own shards."""
+    """Divides a source into strata by a number of each document. A stratum has its own shards."""
 
     by: str = Field(
         min_length=1,

@@ -52,7 +52,7 @@ Problem = tuple[KeyPath, str]  # the path of a key below the value at hand, and 
 
 
 class ProblemsError(ValueError):
-    """Several problems inside one value, each with its path below that value. Validators raise it."""
+    """Several problems inside one value, each with its path below it. Validators raise it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(text for _, text in problems))

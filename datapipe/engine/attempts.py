@@ -189,7 +189,7 @@ class Pending:
 
 
 def largest_first(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks in their order, behind those of `LARGE` times the usual input, the largest first."""
+    """The tasks in order, behind those of `LARGE` times the usual input, the largest first."""
     if not tasks:
         return []
     limit = LARGE * median(map(input_bytes, tasks))

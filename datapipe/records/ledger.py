@@ -160,7 +160,7 @@ class Ledger:
 
 
 def attempt_folder(path: str) -> str | None:
-    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
+    """The folder of the attempt that a file under work/attempts is of; None for another file."""
     match = _ATTEMPT.match(path)
     return match[0] if match else None
 

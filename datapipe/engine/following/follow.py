@@ -11,8 +11,8 @@ often it was stopped.
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
 
 A file that appears under its name at once, by a rename or in an object store, is ready at the
-second listing. A file that a list names (`path: "@new.txt"`) is ready at the first: whoever lists it
-has written it. A line without its end, and a file that is not there yet, are left to a later listing.
+second listing. A file that a list names (`path: "@new.txt"`) is ready at the first: its writer is
+done. A line without its end, and a file that is not there yet, are left to a later listing.
 
 A file of a snapshot that changed is reported, and not read again: its rows are published.
 """

@@ -268,7 +268,7 @@ def _descendants(process_id: int) -> list[int]:
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:
-    """Whether a process is stopped, its CPU seconds and memory. Without /proc it seems to compute."""
+    """Whether a process is stopped, its CPU seconds and memory. Without /proc it computes."""
     fields = stat_of(process_id)
     if not fields:
         return False, time.monotonic(), 0

@@ -144,7 +144,7 @@ def _card_stop(data, begin, floor, start, end):
 
 @inline
 def _remainder(rest, byte):
-    """The remainder by 97 after one more digit or letter (A is 10); -1 where the byte is neither."""
+    """The remainder by 97 after one more digit or letter (A is 10); -1 for another byte."""
     if is_in(byte, DIGIT):
         return (rest * 10 + np.int64(byte) - 0x30) % 97
     return (rest * 100 + np.int64(byte | 0x20) - 0x57) % 97 if is_in(byte, LETTER) else np.int64(-1)

@@ -56,7 +56,7 @@ def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 @contextmanager
 def running(folder: Path, *outputs: str, **options: Any) -> Iterator[Running]:
     """A server in this process."""
-    given = {"port": 0, "status_port": 0, "tells_files": False, "cache_folder": str(folder / "cache"), **options}
+    given = {"port": 0, "status_port": 0, "shares_files": False, "cache_folder": str(folder / "cache"), **options}
     made = Running(outputs, ServeOptions(**given))
     try:
         yield made

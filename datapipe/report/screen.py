@@ -41,7 +41,7 @@ _LEAST_NAME = 12  # columns that a name has at least, where there are longer one
 
 
 def print_screen(report: Report, output: str, console: Console, lines: Sequence[str] = (), *, has_next: bool = True) -> None:
-    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_news`,
+    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_lines`,
     and with the next commands, which name `output`, a URL or path without credentials."""
     width = min(console.width, MOST_COLUMNS)
     if report.status != "done":

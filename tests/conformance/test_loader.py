@@ -273,7 +273,7 @@ def test_a_run_that_moves_is_restored_at_every_step_in_any_world_and_traced(grow
 
 
 @pytest.mark.medium
-def test_a_move_in_the_second_epoch_of_a_source_finishes_it_and_then_draws_the_new_part(growing):
+def test_a_move_in_the_second_epoch_of_a_source_finishes_it_and_then_draws_the_new_generation(growing):
     folder, snapshots = growing
     loader = opened(folder, snapshots[0], mixture={"web": 1})
     before = [number for batch in islice(loader, 8) for number in numbers(batch)]  # 56 of 40 rows
@@ -332,7 +332,7 @@ def test_a_state_of_an_earlier_snapshot_needs_a_word_to_move(growing):
     folder, snapshots = growing
     _, states, batches = history(folder, snapshots, [], 5)
     later = opened(folder, snapshots[2])
-    with pytest.raises(SnapshotError, match="source 'code' has grown by 2 parts; source 'web' has"):
+    with pytest.raises(SnapshotError, match="source 'code' has grown by 2 generations; source 'web' has"):
         later.load_state_dict(states[4])
     moved = opened(folder, snapshots[2], migrate=True)
     moved.load_state_dict(states[4])

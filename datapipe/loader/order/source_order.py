@@ -1,4 +1,4 @@
-"""The order of one part of a source: the row of its k-th sample, and the samples of each row.
+"""The order of rows of a source that are shuffled together: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 

@@ -179,7 +179,6 @@ class _Measuring:
 
 
 def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
-    """The task; a task that reads input is limited to its part of the sample."""
     return replace(task, limit=limits.get(task.splits)) if isinstance(task, MapTask) and task.splits else task
 
 

@@ -70,7 +70,6 @@ def report(
 
 
 def _of_report(output: str) -> Report:
-    """The report of an output. Raises UserError where there is none, and where another version wrote it."""
     from datapipe.records.names import MIXTURE, REPORT
     from datapipe.report.report import read_report
     from datapipe.storage.root import Root

@@ -300,7 +300,6 @@ class Mixture(Record):
                 yield key, weights
 
     def _given_weights(self) -> Sequence[tuple[str, Weights]]:
-        """The weights of each phase, or those of the sources, with their key."""
         phases = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(self.mixture.phases)]
         return phases or [("the weights of the sources", self._source_weights())]
 

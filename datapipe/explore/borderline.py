@@ -92,7 +92,6 @@ def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
 
 
 def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
-    """A stage as an item of a list of stages in YAML, without credentials."""
     listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
     listed += [f"as: {use.alias}"] if use.alias != use.name else []
     return masked(f"- {use.name}: {{{', '.join([*listed, *([last] if last else [])])}}}")

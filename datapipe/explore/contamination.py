@@ -136,7 +136,6 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:
-    """The findings in the documents that a source kept. Raises UserError where these are gone."""
     files = inspector.kept_files(source)
     if not files:
         raise UserError(f"--against: the output has no cleaned documents of '{source}'. Run the mixture again, then scan.")

@@ -188,7 +188,6 @@ class Database:
         return [column for column in columns if column.lower() not in shown]
 
     def _local(self, root: Root, file: TableFile) -> str:
-        """The path of a file on this machine, once its checksum is compared."""
         if root.local is not None:
             if file_checksum(root, file.path, file.checksum)[0] != file.checksum:
                 raise CorruptionError(f"{file.path}: its checksum is not the committed one. Run the mixture again.")

@@ -114,7 +114,6 @@ def _folded(word: str) -> str:
 
 
 def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
-    """The n-grams of a text; one for a shorter text, none for a text without words."""
     units = words if unit == "word" else "".join(words)
     if len(units) < size:
         return {tuple(units)} if units else set()

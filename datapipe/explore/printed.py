@@ -274,7 +274,6 @@ def _marked(passage: Passage, segments: Sequence[Segment], full: bool, style: st
 
 
 def _plain(text: str) -> str:
-    """The text without control characters; white space within a line as one space."""
     return harmless(_CONTROLS.sub(" ", text))
 
 

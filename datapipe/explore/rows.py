@@ -125,7 +125,6 @@ class Rows:
         return rows
 
     def _redact_ids(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Redacts ids, source by source; a document without an id has its name as its id."""
         for source in {row["source"] for row in rows}:
             own = [row for row in rows if row["source"] == source and row["id"] not in ("", row["name"])]
             try:

@@ -83,7 +83,6 @@ class Asking:
             self.on_answer(request, await self._answer(request))
 
     async def _answer(self, request: Request) -> Answer | LeftOut:
-        """Asks until the answer is in the cache, or the request is left out."""
         num_failed = num_busy = 0
         limiter, began, num_answered = self.limiter, self.limiter.clock.now(), self.limiter.num_answered
         while True:

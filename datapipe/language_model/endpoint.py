@@ -177,7 +177,6 @@ class Client:
             return response.status_code, response.headers, b"".join(parts)
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
-        """What an answer with another status than 200 is raised as."""
         message = self.endpoint.message(f"HTTP {status}: {_said(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))

@@ -30,10 +30,7 @@ ROWS_AT_A_TIME = 1 << 16  # Where the rows of many steps are counted: their leng
 
 class BatchBuilder:
     """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
-
-    Attributes:
-        damaged_shards: paths of shards whose damaged rows were replaced.
-    """
+    `damaged_shards`: paths of shards whose damaged rows were replaced."""
 
     def __init__(self, batch_order: BatchOrder, reader: RowReader, options: LoaderOptions) -> None:
         self.batch_order, self.reader, self.options = batch_order, reader, options
@@ -124,7 +121,6 @@ class BatchBuilder:
         return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
     def _readable_address(self, sample: int, address: int) -> int:
-        """`address`, or if its row is damaged, that of the first undamaged replacement."""
         for attempt in range(1, MAX_REPLACEMENTS + 1):
             try:
                 self._rows(np.array([address]), self._columns)

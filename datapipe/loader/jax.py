@@ -60,7 +60,6 @@ _ADVICE = (
 
 
 def _num_parts(sharding: NamedSharding, axis: int) -> int:
-    """The parts that a sharding cuts an axis of the batch into."""
     names = sharding.spec[axis] if axis < len(sharding.spec) else None
     names = () if names is None else (names,) if isinstance(names, str) else names
     if not isinstance(names, tuple):

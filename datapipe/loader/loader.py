@@ -160,11 +160,8 @@ class Loader:
         self, stride: int = 1, convert: Callable[[Batch], Batch] | None = None, stacklevel: int = 4
     ) -> Generator[Batch, None, None]:
         """The batches of every `stride`-th step from the position on, which it moves. The caller holds the lock of `turns`.
-
-        Args:
-            convert: applied to each batch, within the time that the trainer waits.
-            stacklevel: of the warning of dropped rows; 0 for none.
-        """
+        `convert` is applied to each batch, within the time that the trainer waits. `stacklevel` is that of the warning
+        of dropped rows; 0 for none."""
         while self.has_more():
             run, ahead = self._source.run, self._prefetcher(stride)
             try:

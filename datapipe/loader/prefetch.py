@@ -160,7 +160,6 @@ class Prefetcher:
         self._request(step)
 
     def _wait_for(self, chunk: _Chunk) -> None:
-        """Waits until `chunk` is built, and sets the size of later chunks from the size of its batches."""
         chunk.ready.acquire()
         self.counts.build_s += chunk.build_s
         if chunk.batch_bytes:

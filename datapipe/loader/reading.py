@@ -55,11 +55,8 @@ class _OpenShard:
 
 
 class RowReader:
-    """Reads rows of one split by address. Several threads may read at once.
-
-    Args: local_copy: called for shards on object stores, before they are opened and at every read
-        from them.
-    """
+    """Reads rows of one split by address. Several threads may read at once. `local_copy` is called for shards
+    on object stores, before they are opened and at every read from them."""
 
     def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
         self.layout = layout
@@ -193,7 +190,6 @@ class RowReader:
         return opened
 
     def _open_copy(self, shard: int) -> _OpenShard | None:
-        """The local copy of a remote shard; None if there is none, or if it is deleted or damaged."""
         if self._local_copy is None or self._root.local is not None or shard in self._damaged_copies:
             return None
         path = self._local_copy(shard)

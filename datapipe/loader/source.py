@@ -37,11 +37,8 @@ KERNELS = (
 
 
 class FileSource:
-    """Batches that this process builds from the files of an output.
-
-    Args:
-        options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-    """
+    """Batches that this process builds from the files of an output. `options` have its rank
+    (`LoaderOptions.with_rank`)."""
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
@@ -119,7 +116,6 @@ def plan_run(root: Root, snapshot: Snapshot, options: LoaderOptions) -> BatchOrd
 
 
 def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> list[str]:
-    """The keys of documents, in hex. Raises UserError for those of a file that the snapshot does not have."""
     keys = document_keys(root, snapshot, documents)
     files = {number for number, _, _ in files_with_hashes(root, snapshot)} if documents else set()
     unknown = [name for name, key in zip(documents, keys) if files and int.from_bytes(key[:8], "big") not in files]

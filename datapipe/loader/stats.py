@@ -133,10 +133,7 @@ class LoaderStats:
 
 class StepClock:
     """Reads the time around every take. One thread takes batches; others may read the figures.
-
-    Attributes:
-        counts: of all iterations, into which prefetchers count.
-    """
+    Prefetchers count into `counts`, over all iterations."""
 
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
         self._token_field = token_field

@@ -53,11 +53,7 @@ class Activity:
 
 
 class ActivityBlock:
-    """Shared memory with the latest message of one process.
-
-    Args:
-        descriptor: of a file of `BLOCK_BYTES`, which stays open.
-    """
+    """Shared memory with the latest message of one process: an open file of `BLOCK_BYTES`."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, BLOCK_BYTES)

@@ -15,11 +15,8 @@ from datapipe.errors import UserError
 
 
 class JsonLog:
-    """A log that is flushed at once, without credentials. A disk that fails ends the log and nothing else.
-
-    Args:
-        where: a file, which is appended to, or "-" for stdout.
-    """
+    """A log that is flushed at once, without credentials, appended to a file, or on stdout for "-".
+    A disk that fails ends the log and nothing else."""
 
     def __init__(self, where: str) -> None:
         self._stream: TextIO | None = sys.stdout if where == "-" else None

@@ -11,10 +11,7 @@ from datapipe.quantities import size
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process so far.
-
-    On Linux this is VmHWM: `ru_maxrss` starts from the size of the parent process there.
-    """
+    """Peak resident memory of this process so far: VmHWM on Linux, where `ru_maxrss` starts from the size of the parent."""
     if peak := kilobytes("/proc/self/status", "VmHWM"):
         return peak * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -111,7 +111,6 @@ def _is_mixture(path: str) -> bool:
 
 
 def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
-    """The mixture without its tokenizer, and with the stages and sources that the documents need."""
     path, *more = wanted.paths
     if not any(map(_is_mixture, wanted.paths)):
         files = {"path": list(wanted.paths), "text": wanted.text_field}

@@ -173,7 +173,6 @@ def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[st
 
 
 def _ngram(text: str, slot: int, file: LinearFile) -> str:
-    """A shortest part of a text that has a slot."""
 
     def has(part: str) -> bool:
         return slot in features_of(pa.array([part], pa.large_string()), file.word_bits, file.character_bits)[1]

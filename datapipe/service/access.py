@@ -78,12 +78,8 @@ class _TokenFile(BaseModel, frozen=True, extra="forbid"):
 
 
 class Access:
-    """The clients.
-
-    Args:
-        most_streams: of a client without a limit in its token.
-        warn: gets the reason, once, when the file cannot be reloaded.
-    """
+    """The clients. `most_streams`: of one without a limit in its token. `warn` gets the reason, once, where
+    the file cannot be reloaded."""
 
     def __init__(self, token_file: Path | None, most_streams: int, warn: Callable[[str], None] = lambda problem: None) -> None:
         self._token_file, self._most_streams, self._warn = token_file, most_streams, warn

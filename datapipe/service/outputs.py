@@ -52,11 +52,7 @@ class _Recent(Generic[T]):
 
 
 class ServedOutput:
-    """One output.
-
-    Args:
-        options: of the cache for an output on an object store.
-    """
+    """One output. `options` has those of the cache, for an output on an object store."""
 
     def __init__(self, name: str, url: str, options: LoaderOptions | None = None) -> None:
         self.name, self.root, self._options = name, Root(url), options or LoaderOptions()
@@ -135,9 +131,7 @@ def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
 
 def named_outputs(given: Sequence[str]) -> Mapping[str, str]:
     """Names and URLs of outputs, given as NAME=OUTPUT; or as OUTPUT, whose name is a relative path, or its last part.
-
-    Raises UserError for two of one name, and for a name that a URL cannot hold.
-    """
+    Raises UserError for two of one name, and for a name that a URL cannot hold."""
     urls: dict[str, str] = {}
     for text in given:
         name, equals, url = text.partition("=")

@@ -34,12 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Running:
-    """A server that runs.
-
-    Args:
-        outputs: as the user gave them: NAME=OUTPUT, or OUTPUT.
-        emit: gets an event and its facts, for the log.
-    """
+    """A server that runs. `outputs` are as the user gave them: NAME=OUTPUT, or OUTPUT."""
 
     def __init__(self, outputs: Sequence[str], options: ServeOptions, emit: Emit = lambda event, **facts: None) -> None:
         _check(options)

@@ -161,13 +161,8 @@ def _messages(
 
 
 class Service(flight.FlightServerBase):
-    """The server of some outputs. It listens once it is made.
-
-    Args:
-        location: such as grpc://127.0.0.1:0.
-        emit: gets an event and facts, for the log. Threads call it in turn.
-        tls: certificates and keys, in PEM.
-    """
+    """The server of some outputs, which listens once it is made. `emit` gets events and their facts, for
+    the log, from one thread at a time. `tls`: certificates and keys, in PEM."""
 
     def __init__(
         self,

@@ -172,7 +172,6 @@ def function_stage(module: str, name: str, function: FunctionType) -> type[Funct
 
 
 def _options(function: FunctionType) -> dict[str, Any]:
-    """Type and default of each parameter after the record, as pydantic takes fields."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UserError(f"found a coroutine or a generator, expected a plain function that returns {_EXPECTED}")
     parameters = [*inspect.signature(function).parameters.values()]

@@ -70,7 +70,6 @@ class Criterion:
 
 
 def _parsed(value: Any) -> tuple[Criterion, ...]:
-    """The criteria of a policy as a mixture spells it. Raises ValueError."""
     criteria = tuple(_criterion(item) for item in (value if isinstance(value, list | tuple) else [value]))
     names = [criterion.by for criterion in criteria]
     if not criteria or len({(criterion.by, criterion.column) for criterion in criteria}) < len(criteria):

@@ -130,7 +130,6 @@ class Replayer:
         self._add_changed(use, row["source"], replayed, values)
 
     def _add_changed(self, use: StageUse, source: str, replayed: Replayed, values: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Adds a stage that may have changed the text, which the parts then follow."""
         text = replayed.batch.texts[0].as_py() if replayed.batch.has_text else None
         before = None if replayed.parts is None else text_of(replayed.parts)
         if text is None or before == text:

@@ -44,11 +44,8 @@ JOIN_S = 2.0
 
 
 class ShardCache:
-    """Copies of `shards`, by their index in that sequence.
-
-    Args: budget_bytes: of all files in the folder. most_s: seconds that the store may fail without
-        a break before a download pauses for as long.
-    """
+    """Copies of `shards`, by their index. All files in the folder have `budget_bytes` at most. After `most_s` seconds
+    in which the store fails without a break, a download pauses for as long."""
 
     def __init__(
         self,
@@ -141,9 +138,7 @@ _NO_ROOM_S = 1.0
 
 class DownloadScheduler:
     """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
-
-    `_changed` guards everything.
-    """
+    `_changed` guards everything."""
 
     def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, most_s: float) -> None:
         self.process = os.getpid()
@@ -247,7 +242,6 @@ class DownloadScheduler:
             self.lost(shard)
 
     def _fetch(self, shard: int, download: ShardDownload) -> None:
-        """Reuses a copy in the folder, or makes room and fetches the shard. After an error the reader reads from the store."""
         entry, reservation = self._shards[shard], None
         try:
             answer = self._reserve(entry)

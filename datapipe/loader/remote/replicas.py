@@ -64,12 +64,7 @@ _forks = _Forks()
 
 
 class Replica:
-    """A server.
-
-    Attributes:
-        failures: in a row.
-        not_before: end of its pause.
-    """
+    """A server, its `failures` in a row, and the end of its pause (`not_before`)."""
 
     def __init__(self, location: str, address: Address) -> None:
         self.location, self._address = location, address
@@ -111,11 +106,8 @@ class Replica:
 
 
 class Replicas:
-    """The servers of an address.
-
-    Args: first: number of the server that is asked first, modulo their number: ranks spread over
-        the servers by it.
-    """
+    """The servers of an address. The one with the number `first`, modulo their number, is asked first:
+    so ranks spread over the servers."""
 
     def __init__(self, address: Address, first: int) -> None:
         self.address = address

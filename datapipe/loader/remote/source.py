@@ -41,7 +41,6 @@ def open_service(output: str, options: LoaderOptions) -> FileSource | ServiceSou
 
 
 def _readable_files(output: str) -> str:
-    """The folder that the server names, if this process can read it and build batches."""
     if find_spec("numba") is None:
         return ""
     replicas = Replicas(Address.parse(output), 0)

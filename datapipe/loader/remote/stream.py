@@ -72,12 +72,8 @@ class _Call:
 
 
 class StepStream:
-    """Batches of a loader by step.
-
-    Args:
-        make_ticket: the ticket for steps from a first one on.
-        read_message: the steps and batches in a message, or a refusal.
-    """
+    """Batches of a loader by step. `make_ticket` gives the ticket for steps from a first one on,
+    `read_message` the steps and batches in a message, or a refusal."""
 
     def __init__(
         self,
@@ -153,7 +149,6 @@ class StepStream:
             self._take(call, message)
 
     def _take(self, call: _Call, message: pa.RecordBatch) -> None:
-        """Takes the message of a call, which wins over others."""
         for other in [other for other in self._calls if other is not call]:
             self._end(other)
             self._replicas.all.remove(call.replica)  # from now on it is asked first
@@ -176,7 +171,6 @@ class StepStream:
         call.took()
 
     def _begin(self) -> bool:
-        """Begins a call at the best server; False if none may be asked now."""
         replica = self._replicas.choose([call.replica for call in self._calls])
         if replica is None:
             return False

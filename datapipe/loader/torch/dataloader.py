@@ -203,7 +203,6 @@ class StreamingDataLoader(DataLoader):
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
-        """Drops the batches that workers have built and the trainer has not taken."""
         batches: Any = self._pass
         self._pass = None
         if not keep_workers:

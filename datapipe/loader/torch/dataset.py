@@ -126,11 +126,8 @@ class StreamingDataset(IterableDataset):
         return SharedIterator(self._iterate(num_workers), self.loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
-        """The state to resume from.
-
-        Args: steps_done: the next step of the run. Required unless the batches were handed out in
-            this process.
-        """
+        """The state to resume from. `steps_done`: the next step of the run, which only a process
+        that handed out the batches may leave out."""
         state = self.loader.state_dict()
         if steps_done is not None:
             return sealed({**state, "step": steps_done})
@@ -153,7 +150,6 @@ class StreamingDataset(IterableDataset):
         self._passes.permit()
 
     def _check_world(self) -> None:
-        """Raises UserError if the process group began after this dataset, which took this process for another rank."""
         if self._assumed is None or not is_distributed() or self._assumed == rank_and_world_size():
             return
         rank, world_size = rank_and_world_size()
@@ -164,7 +160,6 @@ class StreamingDataset(IterableDataset):
         )
 
     def _refuse_counting(self) -> None:
-        """Raises UserError if this process does not know how many batches the trainer took."""
         if self._passes.is_begun or get_worker_info() is not None:
             reason = "DataLoader workers hand out the batches"
         elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
@@ -221,7 +216,6 @@ class StreamingDataset(IterableDataset):
                 step = self.loader.step
 
     def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
-        """The remaining rows of the batch of `step`. The loader stays at `step` until the last of them."""
         after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
         self.loader.seek(step)
         while self.loader.step == step:

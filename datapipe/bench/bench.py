@@ -95,8 +95,7 @@ def bench(
 
 
 class _Measuring:
-    """The measurement of one source in its own folder. `trained`: records of the tokenizer of an
-    earlier pass."""
+    """One source in its own folder. `trained`: the tokenizer of an earlier pass."""
 
     def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
         self.name, self.request, self.folder, self.say = name, request, folder, say

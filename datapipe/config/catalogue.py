@@ -31,7 +31,7 @@ from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.machine.libraries import require
-from datapipe.records.source_code import Code, code_of_class
+from datapipe.records.source_code import code_of_class
 from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
@@ -140,14 +140,9 @@ def reader_for(path: str, where: str = "") -> Reader:
     )
 
 
-def code_of(stage: Stage) -> Code:
-    """The code of a stage: the modules of its class and base classes, with all that they import."""
-    return code_of_class(type(stage))
-
-
 def code_digest(stage: Stage) -> str:
     """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
-    hasher, libraries = xxhash.xxh3_128(code_of(stage).digest.encode()), {*stage.libraries_used()}
+    hasher, libraries = xxhash.xxh3_128(code_of_class(type(stage)).digest.encode()), {*stage.libraries_used()}
     for name, method in sorted(stage.user_classes().items()):
         own = _own_class(name, method, "")
         hasher.update(f"\0{code_of_class(own).digest}".encode())

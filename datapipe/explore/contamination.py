@@ -62,8 +62,7 @@ class Contamination(Record):
 
 
 def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
-    """What an output holds of evaluation sets, or of the evaluation files `against`.
-    Raises UserError for an output whose run searched for none."""
+    """What an output holds of evaluation sets, or of the files `against`. Raises UserError."""
     sources = inspector.select_sources(source)
     if against:
         return _scanned(inspector, sources, count, against)

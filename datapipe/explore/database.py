@@ -118,8 +118,7 @@ class Database:
         )
 
     def rows(self, query: str, options: Any = None, scanned: pa.Table | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of ours, with a list or a dict of options, and a table in memory that
-        it names `scanned`."""
+        """The rows of a query of ours, which may name a table in memory `scanned`."""
         with self._cursor() as cursor:
             if scanned is not None:
                 cursor.register("scanned", scanned)

@@ -66,8 +66,7 @@ class Difference:
 def difference(
     first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
 ) -> Difference:
-    """Compares two texts by n-grams of this size and unit. `context` is the number of common words
-    around each difference; None for one passage with both whole texts."""
+    """Compares two texts by n-grams. `context`: common words around a difference; None for all."""
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
     spans = word_spans(texts[0]), word_spans(texts[1])
     words = [[_folded(text[start:stop]) for start, stop in each] for text, each in zip(texts, spans)]

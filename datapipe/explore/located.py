@@ -84,8 +84,7 @@ class DocumentLocator:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
-        """The document with this key; reading its text may take reading a whole archive. Raises
-        UserError where the file may not be read."""
+        """The document with this key; reading its text may take reading a whole archive."""
         file_number, position = split_key(key)
         if file_number in self.files:
             source, file, _ = self.files[file_number]

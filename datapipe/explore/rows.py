@@ -88,8 +88,7 @@ class Rows:
         return counted["documents"], self.shown([{**facts[row["key"]], **row} for row in chosen])
 
     def _tag(self, query: Query) -> tuple[str, str, tuple[str, ...]] | None:
-        """The value and the threshold in SQL and the sources that tag, where kept documents are wanted by a rule that a filter
-        with `mode: tag` has measured."""
+        """Value, threshold and sources in SQL, of kept documents by a rule that tags."""
         if query.fate != "kept" or not query.rule:
             return None
         try:

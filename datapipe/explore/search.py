@@ -117,8 +117,7 @@ def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: l
 
 
 def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, Any]]:
-    """The rows of documents whose text contains the query, also when redacted, with an excerpt
-    around the first hit. A few documents are redacted at a time."""
+    """The documents whose redacted text, too, contains the query; an excerpt of each."""
     matches: Callable[..., Any] = compute.match_substring
     contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
     found = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))

@@ -164,8 +164,7 @@ def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float])
 def tagged_values(
     database: Database, rule: RuleOf, sources: Sequence[str], most: int, ranks: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """The values of a rule, ascending, and whether these are all; where there are more
-    than `most`, those at some ranks from 0 to 1."""
+    """The values of a rule, ascending, or more than `most` at some ranks; whether these are all."""
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
     found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(found) <= most
@@ -179,8 +178,7 @@ def _column(stage: str, rule: str) -> str:
 
 
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
-    """A rule of one source, or of all for "", by the name of its stage in the run or in the
-    mixture. Raises UserError where none has measured it."""
+    """A rule of one source, or of all for "". Raises UserError where none has measured it."""
     found = [each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])]
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from datapipe.errors import CorruptionError
-from datapipe.language_model.cache import Answer, AnswerCache, request_key
-from datapipe.language_model.endpoint import AttemptError, Client, EndpointError, RefusedError
+from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.language_model.cache import Answer, AnswerCache
+from datapipe.language_model.endpoint import AttemptError, Client, RefusedError
 from datapipe.language_model.rate_limiter import RateLimiter
-from datapipe.language_model.spending import Spending, Tokens, expected_tokens, tokens_of
+from datapipe.language_model.spending import Spending, Tokens, tokens_of
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
 """Attempts for one request that fail or find the server busy, before it is given up.
@@ -34,11 +34,6 @@ class Request:
     body: dict[str, Any]  # as it is sent
     key: str  # in the cache
     expected: Tokens  # tokens that it may take
-
-
-def request_of(name: str, body: dict[str, Any]) -> Request:
-    """The request with a body, which has `messages` and `max_tokens`."""
-    return Request(name=name, body=body, key=request_key(body), expected=expected_tokens(body["messages"], body["max_tokens"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +59,7 @@ class Asking:
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, requests: Iterator[Request]) -> None:
-        """Asks until every request is answered or left out. Raises the error that ended it, after
-        the attempts under way."""
+        """Asks until every request is answered or left out. Raises the error that ended it."""
         workers = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
@@ -102,7 +96,7 @@ class Asking:
                 if is_to_blame and (num_failed >= _MOST_FAILED or num_busy >= _MOST_BUSY):
                     if self.skip_failed:
                         return LeftOut(reason="failed", message=str(error))
-                    raise EndpointError(
+                    raise DatapipeError(
                         f"{self.client.endpoint.shown}: {num_failed + num_busy} attempts for {request.name} failed, the last "
                         f"with: {error}. What was answered is kept: run the same command again, or with --skip-failed to go on "
                         "without what fails"

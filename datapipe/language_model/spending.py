@@ -49,10 +49,6 @@ class Prices:
         return (tokens.prompt * self.prompt + tokens.completion * self.completion) / _MILLION
 
 
-class LimitError(DatapipeError):
-    """The next request could exceed a limit of the user."""
-
-
 def expected_tokens(messages: list[dict[str, str]], max_tokens: int) -> Tokens:
     """Tokens of a request, about, and of its answer at most."""
     num_bytes = sum(len(message["content"].encode()) for message in messages)
@@ -81,10 +77,10 @@ class Spending:
         self._reserved = Tokens()
 
     def begin(self, expected: Tokens) -> None:
-        """Reserves the tokens of a request. Raises LimitError where they could exceed the limit."""
+        """Reserves the tokens of a request. Raises DatapipeError where they could exceed the limit."""
         most = self.spent + self._reserved + expected
         if self._max_cost is not None and self.prices.cost(most) > self._max_cost:
-            raise LimitError(
+            raise DatapipeError(
                 f"stopped at --max-cost {self._max_cost:,.2f}: {self.spent.total:,} tokens are spent, cost "
                 f"{self.prices.cost(self.spent):,.2f}, and the next request could exceed it. All answers are kept: the same "
                 "command with a higher limit goes on"

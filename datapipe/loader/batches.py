@@ -29,8 +29,7 @@ ROWS_AT_A_TIME = 1 << 16  # Where the rows of many steps are counted: their leng
 
 
 class BatchBuilder:
-    """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
-    `damaged_shards`: paths of shards whose damaged rows were replaced."""
+    """Builds the batches of one rank. A batch depends on the arguments here and its step alone."""
 
     def __init__(self, batch_order: BatchOrder, reader: RowReader, options: LoaderOptions) -> None:
         self.batch_order, self.reader, self.options = batch_order, reader, options

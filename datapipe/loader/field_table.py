@@ -66,7 +66,7 @@ class Chunk:
     global_targets: Sequence[int]
 
     def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
-        """This rank's tokens of `values` (num_rows, S), cut into batches; `filler` pads documents that are split."""
+        """This rank's tokens of `values` (num_rows, S) by batch. `filler` pads split documents."""
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden

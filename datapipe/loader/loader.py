@@ -172,7 +172,7 @@ class Loader:
         self.warn_of_dropped(stacklevel)
 
     def _take(self, ahead: Prefetcher, stride: int, convert: Callable[[Batch], Batch] | None, stacklevel: int) -> Batch:
-        asked_at = self.clock.asks()
+        asked_at = self.clock.now()
         arrays = ahead.take(self._step)
         batch = arrays if convert is None else convert(arrays)
         self.clock.takes(asked_at, self.clock.count_tokens(arrays))

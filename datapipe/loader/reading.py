@@ -55,8 +55,7 @@ class _OpenShard:
 
 
 class RowReader:
-    """Reads rows of one split by address. Several threads may read at once. `local_copy` is called for shards
-    on object stores, before they are opened and at every read from them."""
+    """Reads rows of one split by address, for any thread; of shards on stores by `local_copy`."""
 
     def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
         self.layout = layout

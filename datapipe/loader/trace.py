@@ -94,8 +94,7 @@ class DocumentTrace:
 def trace_step(
     output: str | Path, step: int, *, rank: int | None = None, world_size: int = 1, text: bool = False, **run: Any
 ) -> list[TraceRow]:
-    """The documents of the global batch at `step`, or of one rank's share of it, row by row; with `text`, the
-    decoded tokens of each piece."""
+    """The documents of the batch at `step`, or of one rank; with `text` their decoded tokens."""
     traced = open_run(output, **run)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):

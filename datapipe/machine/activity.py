@@ -159,8 +159,7 @@ def work_clock() -> float:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A block that only the first use of something takes, such as loading compiled code. It is not
-    charged to work."""
+    """A block that only the first use of something takes. It is not charged to work."""
     began = work_clock()
     try:
         yield

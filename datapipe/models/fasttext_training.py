@@ -25,7 +25,7 @@ from datapipe.kernels.learned import fasttext_training as kernels
 from datapipe.kernels.learned.fasttext import HALF, LOW_HALF, index_words
 from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
 from datapipe.kernels.types import input_record
-from datapipe.models.training import Examples, Trainer
+from datapipe.models.examples import Examples, Trainer
 from datapipe.stage.models import fasttext_file
 from datapipe.stage.models.fasttext_file import LABEL
 

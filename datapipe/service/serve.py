@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from types import FrameType
 
+from prometheus_client import Gauge
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
@@ -52,7 +53,8 @@ class Running:
         self.figures, self._emit, self._slots = self.service.figures, self.service.emit, self.service.slots
         self.status: StatusServer | None = None
         if options.status_port is not None:
-            self.figures.gauge("ready", "Whether requests are answered.", lambda: not self.why_not_ready())
+            ready = Gauge("datapipe_service_ready", "Whether requests are answered.", registry=self.figures)
+            ready.set_function(lambda: not self.why_not_ready())
             try:
                 self.status = StatusServer(options.host, options.status_port, self.figures, self.why_not_ready).start()
             except UserError:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyarrow import flight
 
@@ -58,9 +58,6 @@ class ServiceFigures(CollectorRegistry):
         self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
         for kind in _KINDS:
             self.refusals.labels(kind)
-
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
 
     def collect(self) -> Iterator[Metric]:
         yield from super().collect()

@@ -88,8 +88,7 @@ def _replacement(part: Part, new: str, stage: str) -> list[Part]:
 def _edited(
     parts: Sequence[Part], changes: Sequence[Edit], make: Callable[[Part, str], list[Part]], *, has_cuts: bool = False
 ) -> list[Part]:
-    """The parts after edits, whose offsets count the characters of all parts, or of
-    those that are not cut. An edit over several parts writes its text in the first."""
+    """The parts after edits of all of them, or of those that are not cut."""
     out: list[Part] = []
     left, position = list(reversed(changes)), 0
     for part in parts:

@@ -137,8 +137,7 @@ _NO_ROOM_S = 1.0
 
 
 class DownloadScheduler:
-    """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
-    `_changed` guards everything."""
+    """Decides what the threads of a `ShardCache` do next. `_changed` guards everything."""
 
     def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, most_s: float) -> None:
         self.process = os.getpid()

@@ -106,8 +106,7 @@ class Replica:
 
 
 class Replicas:
-    """The servers of an address. The one with the number `first`, modulo their number, is asked first:
-    so ranks spread over the servers."""
+    """The servers of an address, asked from the number `first` on: so ranks spread over them."""
 
     def __init__(self, address: Address, first: int) -> None:
         self.address = address

@@ -72,8 +72,7 @@ class _Call:
 
 
 class StepStream:
-    """Batches of a loader by step. `make_ticket` gives the ticket for steps from a first one on,
-    `read_message` the steps and batches in a message, or a refusal."""
+    """Batches of a loader by step: tickets for steps from a first one on, and their messages."""
 
     def __init__(
         self,
@@ -98,8 +97,6 @@ class StepStream:
         while len(self._ready) < len(steps):
             self._receive()
         taken = [self._ready.popleft() for _ in steps]
-        if [step for step, _ in taken] != list(steps):
-            raise DatapipeError(f"the service sent step {taken[0][0]} instead of {steps[0]}.")
         self._next = self._ready[0][0] if self._ready else self._successor(steps[-1])
         return [batch for _, batch in taken]
 
@@ -125,11 +122,11 @@ class StepStream:
 
     def _receive(self) -> None:
         """Takes one message, or handles its absence; begins the calls that it needs."""
+        # how long to wait for a server, or for a message before a second server is asked, or the call given up
         if not self._calls and not self._begin():
-            self._pause(self._replicas.wait())
-            return
-        # how long to wait for a message before a second server is asked, or the call given up
-        most_wait_s = STALL_S if len(self._calls) > 1 or len(self._replicas.all) == 1 else HEDGE_S
+            most_wait_s = self._replicas.wait()
+        else:
+            most_wait_s = STALL_S if len(self._calls) > 1 or len(self._replicas.all) == 1 else HEDGE_S
         try:
             got = self._inbox.get(timeout=most_wait_s)
         except Empty:
@@ -191,14 +188,6 @@ class StepStream:
     def _end(self, call: _Call) -> None:
         call.cancel()
         self._calls.remove(call)
-
-    def _pause(self, seconds: float) -> None:
-        try:
-            self._inbox.get(timeout=seconds)
-        except Empty:
-            return
-        if self._is_stopped:
-            raise DatapipeError("the loader was closed.")
 
 
 def _cancel(calls: list[_Call]) -> None:

@@ -106,8 +106,7 @@ class Rubric(BaseModel):
         return own | {"stream": False} | self.options
 
     def parse(self, answer: str) -> Score | str:
-        """The score of an answer, or why there is none: "no_score", "several_scores",
-        "not_a_number", "off_scale"."""
+        """The score of an answer, or the reason why there is none."""
         if self.answer_after:
             answer = answer.rpartition(self.answer_after)[2]
         matches = list(re.finditer(self.answer, answer, re.MULTILINE))

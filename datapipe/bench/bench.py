@@ -152,7 +152,7 @@ class _Measuring:
         return choose_sample(planned, planned.field_names(mixture.sources[self.name]), budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:
-        """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""
+        """Runs every task of the sample, with the tokenizer that the previous pass trained."""
         root = Root(str(self.folder / str(number)))
         planned = replace(self.request.sources[self.name], groups=tuple(sample.limits))
         request = replace(self.request, sources={self.name: planned})
@@ -201,7 +201,7 @@ def one_core() -> Iterator[int | None]:
 
 
 def _set_affinity(cores: Set[int]) -> None:
-    """Affinity belongs to a thread: sets it for each existing thread. New threads inherit it from their parent."""
+    """Sets the affinity of each thread; new threads inherit it from their parent."""
     threads = Path("/proc/self/task")
     for thread in [int(entry.name) for entry in threads.iterdir()] if threads.is_dir() else [0]:
         try:

@@ -92,7 +92,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Documents in and out of the work of a map step that may drop some. The next work gets what one keeps."""
+    """Documents in and out of each work of a map step that may drop some."""
     work = total_by_name(record.metrics.work for record in step.records)
     deciding = [name for name in work if name in uses or name.endswith(": apply")]
     documents = {name: entry.documents for name, entry in work.items()}

@@ -46,12 +46,8 @@ _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text
 
 AnyStage = TypeVar("AnyStage", bound=Stage)
 
-_importing: ContextVar[bool] = ContextVar("importing", default=False)
-
-
-def is_importing() -> bool:
-    """Whether a module that the user names is being imported for a stage, by the caller."""
-    return _importing.get()
+is_importing: ContextVar[bool] = ContextVar("is_importing", default=False)
+"""Whether a module that the user names is being imported for a stage, by the caller."""
 
 
 @lru_cache(maxsize=1)
@@ -308,7 +304,7 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     if not {folder, ""} & set(sys.path):
         sys.path.insert(0, folder)
     importlib.invalidate_caches()
-    token = _importing.set(True)
+    token = is_importing.set(True)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -321,7 +317,7 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
     finally:
-        _importing.reset(token)
+        is_importing.reset(token)
 
 
 def _refusal(where: str, text: str) -> UserError:

@@ -98,7 +98,7 @@ def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
 
 
 def _is_least_score(use: StageUse, option: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option of a filter that keeps a share is a least score, with which these other options keep no share."""
+    """Whether an option is a least score, with which these other options keep no share."""
     try:
         stage = catalogue.build_stage(use.model_copy(update={"options": {**options, option: 0}}))
     except DatapipeError:

@@ -108,7 +108,7 @@ def _summary(
 def _undetectable(
     inspector: Inspector, sources: Sequence[str], lists: Sequence[SearchedSet]
 ) -> dict[str, tuple[str, ...]] | None:
-    """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
+    """The entries that cannot be found; None where the evaluation files give other counts now."""
     names: dict[str, tuple[str, ...]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
     try:

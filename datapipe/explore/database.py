@@ -171,7 +171,7 @@ class Database:
             execute(views)
 
     def _view(self, name: str, facts: FactFiles) -> list[str]:
-        """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
+        """Makes a view over files, with all known columns. Returns the names of the others."""
         known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
         known |= {"filename": "VARCHAR", "file_row_number": "BIGINT"}
         nulls = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in known.items())

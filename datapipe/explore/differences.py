@@ -51,8 +51,6 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A comparison of two texts."""
-
     is_equal: bool  # letter by letter
     # words, only: words of each text, and of these words that the other lacks, each as often as it occurs
     words: tuple[int, int]
@@ -120,7 +118,7 @@ def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> s
 
 
 def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode], bool]:
-    """The opcodes of difflib that turn one list of words into the other, and whether they reach the ends of both."""
+    """The opcodes of difflib for two lists of words, and whether they reach the ends of both."""
     head, tail = common_ends(first, second)
     stops = len(first) - tail, len(second) - tail
     is_aligned = max(stops) - head <= ALIGNED_WORDS
@@ -149,7 +147,7 @@ def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
-    """Opcodes in which a few equal words between longer differences count as differing: they match by chance."""
+    """Opcodes where a few equal words between longer differences differ: they match by chance."""
     joined: list[Opcode] = []
     for index, (tag, start, stop, low, high) in enumerate(opcodes):
         neighbours = (*opcodes[max(index - 1, 0) : index], *opcodes[index + 1 : index + 2])
@@ -165,7 +163,7 @@ def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
 
 
 def _groups(opcodes: Sequence[Opcode], context: int) -> list[list[Opcode]]:
-    """Opcodes split where more than twice `context` equal words separate them; each group keeps `context` of these words."""
+    """Opcodes split at more than twice `context` equal words, which keep `context` of them."""
     groups: list[list[Opcode]] = [[]]
     for tag, start, stop, low, high in opcodes:
         if tag == "equal" and stop - start > 2 * context:

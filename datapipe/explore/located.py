@@ -38,8 +38,6 @@ _DIGEST = "xxh3_128:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocatedDocument:
-    """A document and the file that holds it."""
-
     # source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file
     source: str
     path: str
@@ -176,7 +174,7 @@ def split_key(key: bytes) -> tuple[int, int]:
 
 
 def _earlier_text(url: str, key: bytes) -> str | None:
-    """The text of a document in an output; None in an index, which does not know where its input files are."""
+    """The text of a document in an output; None in an index, which has no texts."""
     root = Root(url)
     with suppress(UserError, FileNotFoundError):
         return DocumentLocator(root, read_history(root), read_mixture(root)).locate(key).text

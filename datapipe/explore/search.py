@@ -31,8 +31,6 @@ _REDACTED_DOCS = 64
 
 
 class SearchQuery(BaseModel, frozen=True):
-    """What to search for. Empty strings do not restrict."""
-
     text: str = Field(alias="q", pattern=r"\S", max_length=1_000)
     source: str = ""
     fate: Fate | Literal[""] = ""
@@ -89,7 +87,7 @@ def _count(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> int:
 
 
 def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: list[str]) -> Iterator[_Batch]:
-    """Kept texts, then all texts of the input files. A file that has changed is left out, and named in `problems`."""
+    """Kept texts, then all texts of input files. `problems` gets the files that have changed."""
     if query.fate in ("", "kept"):
         for source, file in ((name, file) for name in sources for file in rows.output.kept_files(name)):
             for each in read_table(rows.output.root, file, ["key", "text"]):

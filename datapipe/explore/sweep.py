@@ -98,7 +98,6 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
 
 
 def _readable(quantiles: Sequence[float]) -> set[float]:
-    """The quantiles rounded to the fewest digits that keep them distinct."""
     exact = rounded = set(quantiles)
     for digits in range(2, 7):
         rounded = {float(f"{value:.{digits}g}") for value in exact}

@@ -28,8 +28,6 @@ _FAILING_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A request to a model."""
-
     name: str  # of what it asks about, such as the id of a document, for messages
     body: dict[str, Any]  # as it is sent
     key: str  # in the cache
@@ -46,8 +44,6 @@ class LeftOut:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One command's requests."""
-
     client: Client
     cache: AnswerCache
     limiter: RateLimiter
@@ -130,7 +126,7 @@ class Asking:
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits until they have ended. Their errors are those that the caller knows, or follow from the end."""
+    """Cancels tasks, and waits for them. Their errors are known, or follow from the end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

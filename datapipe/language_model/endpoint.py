@@ -130,8 +130,6 @@ def _key(name: str, environment: Mapping[str, str]) -> str:
 
 
 class Client:
-    """Connections to an endpoint. `connected` makes it."""
-
     def __init__(self, endpoint: Endpoint, http: httpx.AsyncClient) -> None:
         self.endpoint = endpoint
         self._http = http

@@ -18,8 +18,6 @@ _REPORT_AFTER_S, _REPORT_EVERY_S = 5.0, 30.0
 
 
 class Clock:
-    """The time of this machine, which never goes back."""
-
     def now(self) -> float:
         return time.monotonic()
 

@@ -19,8 +19,6 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """Tokens that a model reads, and that it writes."""
-
     prompt: int = 0
     completion: int = 0
 

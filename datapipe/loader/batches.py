@@ -135,7 +135,7 @@ class BatchBuilder:
         raise AssertionError(sample)
 
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
-        """The labels that count in each global batch. `read` are the rows of this rank, which suffice if it is alone."""
+        """The labels that count in each global batch. This rank's rows suffice if it is alone."""
         if self.mesh.data_size > 1:
             samples = [self.batch_order.samples(step) for step in steps]
             borders = (0, *accumulate(map(len, samples)))
@@ -171,6 +171,6 @@ class BatchBuilder:
 
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The numbers in ranges (start, stop), end to end, as int64; and where each range begins and ends in them."""
+    """The numbers in ranges (start, stop), end to end, int64; and the borders of the ranges."""
     borders = (0, *accumulate(stop - start for start, stop in spans))
     return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

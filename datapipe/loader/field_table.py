@@ -200,8 +200,6 @@ def _piece_offsets(chunk: Chunk) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """How a field is made, and what its values are."""
-
     make: Callable[[Chunk], Sequence[Any]]  # a chunk -> the value of the field for each of its batches
     columns: frozenset[str] = frozenset()
     counts_targets: bool = False  # whether `make` needs `Chunk.global_targets`

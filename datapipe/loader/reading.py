@@ -45,8 +45,6 @@ LocalCopy = Callable[[int], Path | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenShard:
-    """A reader and the table of its blocks."""
-
     reader: ShardReader
     # (num_blocks + 1, BLOCK_WIDTH) int64. Line 0 holds the rows per block, line i + 1 the entry of block i,
     # which is zeros until the block is checked. None for a shard whose blocks do not stay in memory.
@@ -55,7 +53,7 @@ class _OpenShard:
 
 
 class RowReader:
-    """Reads rows of one split by address, for any thread; of shards on stores by `local_copy`."""
+    """Reads rows of a split by address, in any thread; `local_copy` finds remote shards on disk."""
 
     def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
         self.layout = layout
@@ -126,7 +124,7 @@ class RowReader:
             self._replace({})
 
     def _fill_missing(self, shards: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> list[Any]:
-        """Fills `blocks` and `rows` for the requests without a block, one shard at a time. Returns the owners of the blocks."""
+        """Fills `blocks` and `rows` shard by shard. Returns the owners of the blocks."""
         # missing: (num_missing,) requests without a block, sorted by shard and row
         missing = np.flatnonzero(blocks == 0)
         missing = missing[np.lexsort((rows[missing], shards[missing]))]
@@ -212,7 +210,7 @@ class RowReader:
         return _OpenShard(reader=reader, table=table, is_remote=False)
 
     def _add(self, shard: int, opened: _OpenShard) -> None:
-        """Makes a shard one of the open shards, in constant time while none needs to be closed. The caller holds the lock."""
+        """Makes a shard one of the open shards. The caller holds the lock."""
         if shard in self._open:  # a local copy replaces a remote shard, which a call may still hold
             self._replace({number: other for number, other in self._open.items() if number != shard})
         self._open[shard] = opened

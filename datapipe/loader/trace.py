@@ -38,8 +38,6 @@ from datapipe.storage.root import Root
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPiece:
-    """One piece of a document in a global batch."""
-
     # rank, row: the rank that reads it, and the row of that rank's batch
     rank: int
     row: int
@@ -54,8 +52,6 @@ class BatchPiece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceRow(BatchPiece):
-    """A piece in the batch of a given step."""
-
     key: str  # of the document, 32 hex digits
     path: str  # of the document's file, relative to its source; empty if the snapshot has no list of files
     position: int  # in its file: byte offset of the document's line, or its row number

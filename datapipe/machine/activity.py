@@ -28,8 +28,6 @@ BLOCK_BYTES = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
-    """What a process does."""
-
     work: str = ""  # a stage, or other work by its name in the metrics; empty between two
     # the id of the first document of the batch, or the position in an input file; empty for work on rows
     place: str = ""
@@ -96,8 +94,6 @@ def shared_file(num_bytes: int = 0) -> int:
 
 
 class _Published:
-    """The state of this process."""
-
     block: ActivityBlock | None = None
     activity = Activity()
 

@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, an action is tried again."""
-
     # first_s, longest_s: each pause is twice the one before, from the first to the longest
     first_s: float
     longest_s: float

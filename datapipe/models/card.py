@@ -32,9 +32,6 @@ _MOST_CUTS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """The figures of a model on held-out documents: an evaluation of one model and one group, documents by label (empty for
-    numbers), the curve of two classes, and the measures of "at least" for numbers."""
-
     evaluation: Evaluation
     labels: dict[str, int]
     curve: list[AtThreshold]

@@ -227,7 +227,7 @@ def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
 
 
 def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa.Table:
-    """All samples in the order of hashes, each text once, with the number of its label as its target."""
+    """All samples in the order of hashes, each text once; targets are numbers of labels."""
     for number, table in enumerate([] if predicts_number else tables):
         tables[number] = table.set_column(3, "target", pa.array(np.full(len(table), float(number))))
     table = pa.concat_tables([_SCHEMA.empty_table(), *tables]).sort_by([("hash", "ascending"), ("digest", "ascending")])

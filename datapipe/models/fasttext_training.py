@@ -97,7 +97,7 @@ class FastTextTrainer(Trainer):
         return struct.pack("<2i12id", fasttext_file.MAGIC, _FILE_VERSION, *options, _UNUSED_SAMPLING)
 
     def _inputs(self, num_rows: int) -> np.ndarray:
-        """The rows at the start, (num_rows, dim) float32. Raises UserError where they would take too much memory."""
+        """The rows at the start, (num_rows, dim) float32. Raises UserError for too much memory."""
         num_bytes = num_rows * self.dim * 4
         if num_bytes > MOST_BYTES:
             raise UserError(

@@ -87,8 +87,6 @@ def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """How well scores separate two classes."""
-
     positives: int  # documents of the positive class
     # the chance that a positive document has a higher score than a negative one; ties count half
     auc: Estimate

@@ -41,8 +41,6 @@ _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What to train: the kind of model and its options as text, the documents, and the file to write."""
-
     documents: DocumentInput
     labelling: Labelling
     limits: Limits

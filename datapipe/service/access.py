@@ -143,8 +143,6 @@ class Access:
 
 
 class Slots:
-    """The streams that run, over all and of each client."""
-
     def __init__(self, most: int, most_bytes: int = 1 << 62) -> None:
         self._most, self._most_bytes, self._lock = most, most_bytes, threading.Lock()
         self.by_client = Counter[str]()

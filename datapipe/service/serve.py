@@ -109,7 +109,7 @@ def _why_missing(output: ServedOutput) -> str:
 
 
 def _end_connections(port: int) -> None:
-    """Shuts down the connections of this process at a port: gRPC waits for a client that does not read, without a deadline."""
+    """Shuts down connections at a port: gRPC waits for clients that do not read, for ever."""
     with suppress(OSError):  # of a system without /proc
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
@@ -205,7 +205,7 @@ def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
 
 
 def _warm(output: ServedOutput) -> None:
-    """Reads the newest snapshot and builds a batch of all fields, so that a server that is ready answers at once."""
+    """Reads the newest snapshot and builds a batch, so that a ready server answers at once."""
     output.snapshot(None)
     loader = Loader(output.root.url, global_batch_size=1, rank=0, world_size=1, fields=tuple(FIELDS), cache_bytes=0)
     if loader.num_steps != 0:

@@ -46,8 +46,6 @@ _KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "faile
 
 
 class ServiceFigures(CollectorRegistry):
-    """Counts since the server began. Any thread may count."""
-
     def __init__(self, running: Callable[[], Counts[str]]) -> None:
         super().__init__(auto_describe=False)
         self._running = running
@@ -130,7 +128,7 @@ def _messages(
     schema: pa.Schema,
     announce: Callable[[BatchOrder, int], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it, not at the next collection."""
+    """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it."""
     steps, figures = builder.batch_order.steps, service.figures
     step, left, size = steps.next(ticket.first), ticket.count, 1
     while left and (steps.num_steps is None or step < steps.num_steps):

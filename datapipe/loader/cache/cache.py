@@ -224,7 +224,7 @@ class DownloadScheduler:
         return None, wake - now
 
     def _stamp(self) -> None:
-        """Claims the expected copies for another minute, if it is time, and removes those that other processes have deleted."""
+        """Claims the expected copies for another minute, and removes those that others deleted."""
         with self._changed:
             if time.monotonic() < self._stamp_at:
                 return
@@ -346,7 +346,6 @@ class ReadAhead:
                 self._expect()
 
     def _expect(self) -> None:
-        """Expects the first shard of every stream, then the second, and so on."""
         in_turn = [shard for row in zip_longest(*self._by_stream.values()) for shard in row if shard is not None]
         if not in_turn:  # the last expected shards stay in the cache without readers
             return

@@ -90,9 +90,6 @@ class Replica:
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
-    def succeed(self) -> None:
-        self.failures, self.error, self.not_before = 0, "", 0.0
-
     def fail(self, error: str) -> None:
         self.failures += 1
         self.error = error
@@ -122,7 +119,7 @@ class Replicas:
         return min(free, key=lambda replica: replica.failures, default=None)
 
     def succeed(self, replica: Replica) -> None:
-        replica.succeed()
+        replica.failures, replica.error, replica.not_before = 0, "", 0.0
         self._failing_since, self._has_warned, self._has_answered = None, False, True
 
     def wait(self) -> float:

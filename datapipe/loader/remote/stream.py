@@ -1,9 +1,9 @@
 """Steps from a service, one after another, whichever of its servers answers.
 
     read(steps) ─▶ a call: DoGet of the next `most_steps` steps ─▶ messages ─▶ batches
-                     │ no message for long (by past waits): the same steps from a second server; the
-                     first answer wins │ the server fails, drains or is busy: the next step from
-                     another server └ the stream has sent its steps: a new one
+                     ├ no message for long: the same steps from a second server; the first wins
+                     ├ the server fails, drains or is busy: the next step from another server
+                     └ the stream has sent its steps: a new one
 
 All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread,
 which waits for messages and keeps two at most; so a client that pauses makes the server wait.
@@ -121,7 +121,6 @@ class StepStream:
         return step
 
     def _receive(self) -> None:
-        """Takes one message, or handles its absence; begins the calls that it needs."""
         # how long to wait for a server, or for a message before a second server is asked, or the call given up
         if not self._calls and not self._begin():
             most_wait_s = self._replicas.wait()
@@ -176,7 +175,7 @@ class StepStream:
         return True
 
     def _hedge(self, waited_s: float) -> None:
-        """No message came in time: asks a second server for the same steps, or gives up calls that were silent for long."""
+        """Asks a second server for the same steps, or gives up calls that were silent for long."""
         for call in self._calls:
             call.silent_s += waited_s
         if len(self._calls) == 1 and len(self._replicas.all) > 1 and self._begin():

@@ -173,7 +173,7 @@ class StreamingDataset(IterableDataset):
         )
 
     def _begin(self, worker: int) -> None:
-        """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
+        """Moves to the first step of a pass. Raises UserError for one that would repeat batches."""
         # whether the position counts batches of this process: a copy in a new worker holds the position of its parent
         is_first = self._iterated_in != (os.getpid(), worker)
         starts_over = self.loader.split == "validation" and not self._is_owned
@@ -197,7 +197,7 @@ class StreamingDataset(IterableDataset):
         self._iterated_in, self._is_fresh = (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
-        """Whether this process knows the position of a pass. `is_first`: since its copy was made, or a state loaded."""
+        """Whether this process knows the position of a pass."""
         if get_worker_info() is not None or self._is_owned:
             return self._passes.claim(worker) and (is_first or self._is_owned)
         is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which keeps its own position

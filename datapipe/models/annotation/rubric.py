@@ -144,7 +144,7 @@ def read_rubric(path: str | Path) -> Rubric:
 
 
 def _parts(name: str, text: str) -> tuple[str, str, int]:
-    """Front matter, with an empty line in place of its fence so that lines count as in the file; template, and its line."""
+    """Front matter, which begins with an empty line as in the file; the template, and its line."""
     lines = text.splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
     if len(fences) < 2 or fences[0] != 0:

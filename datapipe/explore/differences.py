@@ -142,7 +142,7 @@ def common_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
 
 
 def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
-    differing = (index for index, (one, other) in enumerate(zip(first, second)) if one != other)
+    differing = (index for index, (left, right) in enumerate(zip(first, second)) if left != right)
     return next(differing, min(len(first), len(second)))
 
 

@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """Why a request that the server refuses or fails on is left out, with what it says."""
+    """Why a request that the server refuses or fails on is left out, with its message."""
 
     reason: Literal["refused", "failed"]
     message: str

@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
         *("blob_storage_authority", "blob_storage_scheme", "dfs_storage_authority", "dfs_storage_scheme"),
     }
 )
-"""Parameters of pyarrow's URLs without a secret."""
+"""Parameters of the URLs of stores without a secret."""
 
 _SECRET_NAME = re.compile(
     r"(?i)(^|[-_.])(sig|key|auth|sas|jwt|pwd|pass|code|session|hmac)($|[-_.])"

@@ -51,7 +51,7 @@ from datapipe.steps.warnings import (
     unreadable_warning,
 )
 from datapipe.storage.http import is_http
-from datapipe.storage.root import Root, is_remote, resolve
+from datapipe.storage.root import Root, is_remote
 from datapipe.weights import changes_in_words
 
 Show = Callable[[str], None]
@@ -268,13 +268,13 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
             f"{mixture.output} too, which the run writes. Give another output, or move the input to a folder below."
         )
     is_local = not is_remote(mixture.output)
-    home = os.path.realpath(root.path()) if is_local else root.path()
+    home = os.path.realpath(root.location) if is_local else root.location
     taken = re.compile(re.escape(home) + r"/(shards|documents|lists|snapshots|work|length-\d+)/")
     real_folder = lru_cache(maxsize=None)(os.path.realpath)  # links to folders are followed
     for url in urls:
         if is_remote(url) == is_local or is_http(url):
             continue
-        path = f"{real_folder(os.path.dirname(url))}/" if is_local else resolve(url)[1]
+        path = f"{real_folder(os.path.dirname(url))}/" if is_local else Root(url).location
         if taken.match(path):
             raise UserError(
                 f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, where the run "

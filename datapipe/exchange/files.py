@@ -226,7 +226,7 @@ def sorted_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
 def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
     """Opens a file of this run, or of an index, without a map. Raises UserError where a file of an index is gone."""
     if not output.is_reference:
-        return root.filesystem.open_input_file(root.path(output.path))
+        return root.open_unmapped(output.path, output.bytes)
     try:
         return open_input(output.url)
     except FileNotFoundError as error:

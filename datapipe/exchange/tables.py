@@ -218,7 +218,7 @@ def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
     check_committed(root, output)
-    return root.filesystem.open_input_file(root.path(output.path))
+    return root.open_unmapped(output.path, output.bytes)
 
 
 def check_committed(root: Root, output: OutputFile) -> None:

@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
-from datapipe.inputs.entries import FOLDER, Entry, Notes
+from datapipe.inputs.entries import FOLDER, NO_FILE, Entry, Notes, entry_at
 from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.quantities import counted
@@ -181,25 +180,17 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
             return [_of_web(pattern, base, query, where)]
         if is_hub(base):
             base = pinned(base)
-        fixed = _fixed_prefix(base)
-        filesystem, root = resolve(fixed + query)
-        root = root.rstrip("/")
-
-        def info_of(path: str) -> pafs.FileInfo:
-            return filesystem.get_file_info(root + path[len(fixed) - 1 :])
-
-        glob = _glob_of(base, where, lambda path: info_of(path).type != pafs.FileType.NotFound)
-        prefix, is_local, info = glob.prefix, isinstance(filesystem, pafs.LocalFileSystem), info_of(base)
-        if info.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
-            entry = Entry.local(base, os.stat(base)) if is_local else Entry.remote(base, info)
+        entry = entry_at(base, query)
+        if entry is not None and not entry.instead:  # also a file whose name holds a wildcard character
             return [entry.file(base[: base.rindex("/") + 1], query)]
-        if info.type == pafs.FileType.Directory:
+        if entry is not None and entry.instead == FOLDER:
             inside = os.path.join(pattern, "**")
             raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{inside}' takes all below it")
+        glob = _glob_of(base, where, lambda path: entry_at(path, query) is not None)
         if not glob.is_pattern:
             return []
-        folder = root + prefix[len(fixed) - 1 :].rstrip("/")
-        listed = list(glob.folders(notes).entries() if is_local else _listed_remotely(glob, filesystem, folder))
+        prefix = glob.prefix
+        listed = list(_listed_remotely(glob, query) if is_remote(base) else glob.folders(notes).entries())
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
@@ -295,12 +286,15 @@ def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexi
     return _Glob(prefix=prefix, below=base[len(prefix) :], is_pattern=wild is not None, expression=expression)
 
 
-def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:
-    selector = pafs.FileSelector(root, allow_not_found=True, recursive=glob.depth != 0)
-    for info in filesystem.get_file_info(selector):
-        path = glob.prefix.rstrip("/") + info.path[len(root) :]
-        if info.type in (pafs.FileType.File, pafs.FileType.Directory) and glob.matches(path):
-            yield Entry.remote(path, info)
+def _listed_remotely(glob: _Glob, query: str) -> Iterator[Entry]:
+    store, folder = resolve(glob.prefix + query)
+    assert store is not None
+    start = len(folder) + 1 if folder else 0
+    for key, state in store.entries(folder, recursive=glob.depth != 0):
+        below = key[start:]
+        if glob.matches(glob.prefix + below):
+            escaped = below if is_hub(glob.prefix) else below.replace("%", "%25").replace("?", "%3F")
+            yield Entry(glob.prefix + escaped, state or NO_FILE, FOLDER if state is None else "")
 
 
 def _expression(pattern: str, num_fixed: int, where: str) -> re.Pattern[str]:

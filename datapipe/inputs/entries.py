@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.fs as pafs
-
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
 from datapipe.storage.http import is_http, state_of
@@ -21,7 +19,7 @@ from datapipe.storage.root import is_remote, resolve, split_query
 
 FOLDER = "a folder"
 ETAG = "etag:"  # what the stamp of a file begins with whose store gives an ETag and no time
-_NO_FILE = FileState(num_bytes=0)
+NO_FILE = FileState(num_bytes=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,7 +44,7 @@ class Entry:
     broken link", "neither file nor folder"."""
 
     path: str
-    state: FileState = _NO_FILE
+    state: FileState = NO_FILE
     instead: str = ""
 
     @classmethod
@@ -56,12 +54,6 @@ class Entry:
         if not stat.S_ISREG(status.st_mode):
             return cls(path, instead=FOLDER if stat.S_ISDIR(status.st_mode) else "neither file nor folder")
         return cls(path, FileState.local(status))
-
-    @classmethod
-    def remote(cls, path: str, info: pafs.FileInfo) -> Entry:
-        if info.type == pafs.FileType.Directory:
-            return cls(path, instead=FOLDER)
-        return cls(path, FileState(num_bytes=info.size, mtime_ns=info.mtime_ns))
 
     def file(self, prefix: str, query: str) -> InputFile:
         """The file as planning sees it, its path relative to `prefix`."""
@@ -91,21 +83,15 @@ def status_of(path: str) -> os.stat_result | None:
         raise
 
 
-def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
-    """The entry at an absolute path or URL, which may have a `query`; None for nothing. Raises OSError. `folder` is a URL of a
-    folder above, with a slash at its end, whose client asks an object store: a client for each file takes 3.5 ms."""
-    if is_http(path):
-        try:
-            return Entry(path, state_of(path + query))
-        except FileNotFoundError:
-            return None
+def entry_at(path: str, query: str) -> Entry | None:
+    """The entry at an absolute path or URL, which may have a `query`; None for nothing. Raises OSError."""
     if not is_remote(path):
         return Entry.local(path, status_of(path)) if os.path.lexists(path) else None
-    is_below = bool(folder) and "%" not in path  # pyarrow decodes URLs
-    filesystem, inside = resolve((folder if is_below else path) + query)
-    inside = f"{inside.rstrip('/')}/{path.removeprefix(folder)}" if is_below else inside
-    info = filesystem.get_file_info(inside)
-    return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)
+    store, key = (None, "") if is_http(path) else resolve(path + query)
+    try:
+        return Entry(path, state_of(path + query) if store is None else store.state(key))
+    except FileNotFoundError:
+        return Entry(path, instead=FOLDER) if store is not None and store.is_folder(key) else None
 
 
 Reading = tuple[str, InputFile]  # Name of a source, and a file that it reads

@@ -39,7 +39,7 @@ _MOST_BYTES = 512 << 20
 _MOST_LINE_BYTES = 16 << 10
 _THREADS = 16
 _RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
-"""Of requests to an object store. The clients of stores also retry (`storage/s3.py`)."""
+"""Of requests to an object store. The clients of stores also retry (`storage/store_options.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class ListedPath:
     url: str
     query: str
     path: str  # for the keys of the documents
-    folder: str = ""  # URL that the line is relative to; empty for a line that is absolute
 
 
 def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:
@@ -105,7 +104,7 @@ def _entry(line: ListedPath, where: str) -> Entry | None:
             raise input_error(error, where, "cannot read", masked(line.url)) from error
         return _RETRIES.pause_s(number)
 
-    return retry_io(lambda: entry_at(line.url, line.query, line.folder), pause_after, sleep)
+    return retry_io(lambda: entry_at(line.url, line.query), pause_after, sleep)
 
 
 def _content(location: str, compression: str | None, where: str, shown: str) -> bytes:
@@ -152,8 +151,7 @@ def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) ->
     folder, query = split_query(base)
     if is_of_store:
         relative = line.removeprefix("./")
-        folder = f"{folder.rstrip('/')}/"
-        return ListedPath(number, folder + relative, query, relative, folder)
+        return ListedPath(number, f"{folder.rstrip('/')}/{relative}", query, relative)
     path = os.path.normpath(os.path.join(folder, line[len("file://") :] if scheme else line))
     below = folder.rstrip("/") + "/"
     return ListedPath(number, path, "", path.removeprefix(below).lstrip("/"))

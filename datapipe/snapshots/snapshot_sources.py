@@ -90,7 +90,7 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
 
 def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
     root, url = Root(source.snapshot.rstrip("/")), masked(source.snapshot)
-    if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
+    if root.url == Root(mixture.output.rstrip("/")).url or root.location == Root(mixture.output).location:
         raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
     try:
         found = read_snapshot(root, source.version)

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub, `hf://datasets/OWNER/NAME[@REVISION]/path`, through huggingface_hub's file system, which pyarrow takes.
+"""The Hugging Face Hub, `hf://datasets/OWNER/NAME[@REVISION]/path`, through huggingface_hub's file system.
 
     hf://datasets/me/data/*.parquet ─▶ the commit of the revision, when planning ─▶ hf://datasets/me/data@COMMIT/*.parquet
 
@@ -7,12 +7,19 @@ is that of huggingface_hub: HF_TOKEN, or of `hf auth login`. Everything printed 
 """
 
 import errno
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import pyarrow as pa
 
 from datapipe.credentials import remember
 from datapipe.errors import UserError
 from datapipe.machine.libraries import require
+from datapipe.storage.local import FileState
 
 _SCHEME = "hf://"
 _NOT_FOUND = (
@@ -71,3 +78,39 @@ def pinned(url: str) -> str:
     kind = "" if resolved.repo_type == "model" else f"{resolved.repo_type}s/"
     inside = f"/{resolved.path_in_repo}" if resolved.path_in_repo else ""
     return f"{_SCHEME}{kind}{resolved.repo_id}@{commit}{inside}{below}"
+
+
+@dataclass(frozen=True)
+class HubFiles:
+    """Files of the hub to read, by URL, with the methods of a `Bucket`."""
+
+    name = "hub"
+
+    @cached_property
+    def _files(self) -> Any:
+        require("huggingface_hub", _SCHEME)
+        from huggingface_hub import HfFileSystem
+
+        return HfFileSystem()
+
+    def state(self, url: str) -> FileState:
+        found = self._files.info(url)
+        if found["type"] != "file":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+        return FileState(num_bytes=found["size"])
+
+    def is_folder(self, url: str) -> bool:
+        return self._files.isdir(url)
+
+    def open(self, url: str, num_bytes: int | None = None) -> pa.NativeFile:
+        return pa.PythonFile(self._files.open(url, "rb"), mode="r")
+
+    def read(self, url: str) -> bytes:
+        return self._files.cat_file(url)
+
+    def entries(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, FileState | None]]:
+        depth = None if recursive else 1
+        found = self._files.find(folder, maxdepth=depth, withdirs=True, detail=True) if self.is_folder(folder) else {}
+        for path, info in found.items():
+            if path.strip("/") != folder.removeprefix(_SCHEME):
+                yield f"{_SCHEME}{path}", FileState(num_bytes=info["size"]) if info["type"] == "file" else None

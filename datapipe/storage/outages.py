@@ -3,8 +3,8 @@
     exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
               └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 
-pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of
-HTTP libraries are known by the package of their class, so that none has to be installed.
+Errors of object stores have classes of their own (`storage/object_store.py`). Those of HTTP libraries
+are known by the package of their class, so that none has to be installed.
 """
 
 import errno
@@ -29,30 +29,6 @@ _SILENT = frozenset(
 )
 """Errors of disks and network file systems that do not answer."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
-
-_AWS_MARK = "AWS Error"
-_STORE_MARKS = (_AWS_MARK, "curlCode", "google::cloud", "Azure::", "GCS returned")
-_STORE_REFUSALS = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY_ID",
-    "INVALID_CLIENT_TOKEN_ID",
-    "UNRECOGNIZED_CLIENT",
-    "EXPIRED_TOKEN",
-    "ExpiredToken",  # within "Unable to parse ExceptionName": what the SDK says where it does not know the name
-    "InvalidToken",
-    "NO_SUCH_BUCKET",
-    "SIGNATURE_DOES_NOT",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "AuthenticationFailed",
-)
-"""Parts of the text of permanent errors of stores."""
-
-_BAD_REQUEST = "(HTTP status 400) during Head"
-"""S3 answers so to a HEAD request with expired credentials: without a body, and so without a name of the error."""
-
-_CUT_ANSWERS = ("UNKNOWN (HTTP status 400) during GetObject", "Failed to flush response stream")
-"""The SDK of S3 reads an answer into room for the requested bytes, and an error is longer than a small file. May pass."""
 
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
@@ -79,6 +55,21 @@ class Outage:
         return ": ".join(part for part in (self.where, self.cause.partition(":")[0]) if part)
 
 
+class StoreError(OSError):
+    """An object store fails after all attempts: (EIO, what happened, masked URL)."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+class StoreSilentError(StoreError):
+    """It does not answer, or fails. It may pass."""
+
+
+class StoreRefusedError(StoreError):
+    """It refuses the request, or has no such bucket."""
+
+
 class OutageError(DatapipeError):
     """A task or a run could not read or write, but a later attempt may."""
 
@@ -103,9 +94,8 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
         path = min(_paths(error, url), key=lambda path: free_bytes(path) or 0, default=os.sep)  # the first one on a disk
         return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
     if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
-        is_cut = any(mark in str(error) for mark in _CUT_ANSWERS)
-        hint = " (the store's answer is an error, as of credentials that have expired)" if is_cut else ""
-        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {error_line(error)}{hint}"))
+        cause = error.strerror if isinstance(error, StoreError) else error_line(error)
+        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {cause}"))
     return None
 
 
@@ -121,14 +111,11 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
         return masked(f"{where}{os.strerror(error.errno or 0)}: {error_line(error)}. Give this user access")
     if _is_malformed(error):
         return masked(f"{error_line(error)}. Expected a URL such as {right_url('hf')}")
-    if not _is_of_store(error):
-        return None
-    if _BAD_REQUEST in str(error):
-        return masked(f"{error_line(error)}. Renew the credentials: a store answers so once they have expired")
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
-    is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
-    public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
-    return masked(f"{error_line(error)}. Give this user access{public}") if is_refused else None
+    if not isinstance(error, StoreRefusedError) and not (_is_of_store(error) and status in _HTTP_REFUSALS):
+        return None
+    public = " (s3://anonymous@BUCKET/… reads a public bucket)" if "s3://" in str(error) else ""
+    return masked(f"{error_line(error)}. Give this user access{public}")
 
 
 def right_url(url: str) -> str:
@@ -178,8 +165,7 @@ def _paths(error: BaseException, url: str) -> Iterator[str]:
 
 
 def _is_of_store(error: BaseException) -> bool:
-    is_of_filesystem = isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS)
-    return is_of_filesystem or (_is_of_http(error) and not _is_malformed(error))
+    return isinstance(error, StoreSilentError) or (_is_of_http(error) and not _is_malformed(error))
 
 
 def _is_of_http(error: BaseException) -> bool:

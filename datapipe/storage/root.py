@@ -1,9 +1,10 @@
-"""Files by URL, on a local disk or an object store, through the file systems of pyarrow.
+"""Files by URL, on a local disk or an object store.
 
     runs/a, /data/a, file:///data/a          local
-    s3://bucket/a?endpoint_override=http://127.0.0.1:5000&region=us-east-1      and gs://, as pyarrow takes them
+    s3://bucket/a?endpoint_override=http://127.0.0.1:5000&region=us-east-1      and gs://, abfs:// (`storage/store_options.py`)
     s3://anonymous@bucket/a                                                     a public bucket, without credentials
     https://host/a, http://host/a                                               input files of web servers (`storage/http.py`)
+    hf://datasets/OWNER/NAME/a                                                  input files of the hub (`storage/hub.py`)
 
 When a store stops answering, a read fails instead of hanging. Input files are read by positional reads and never mapped: a
 mapped file that is cut short while it is read ends the process by SIGBUS. Local files that the engine itself wrote are mapped.
@@ -19,25 +20,26 @@ import shutil
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 from datapipe.machine.files import replacing, write_atomic
-from datapipe.storage.http import HttpFile, is_http, open_file
+from datapipe.storage.http import HttpFile, is_http, open_file, state_of
+from datapipe.storage.hub import HubFiles, is_hub
 from datapipe.storage.local import FileState, local_files
-from datapipe.storage.s3 import is_s3, s3_filesystem, with_one_attempt
+from datapipe.storage.object_store import Bucket, StoreFile
+from datapipe.storage.store_options import SCHEMES, options_of
 from datapipe.storage.written import OutputStream, chunks_checksum
 
-STORE_SCHEMES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
-"""Schemes of stores and servers. Others, as file:// and fsspec+local://, reach this machine."""
+STORE_SCHEMES = frozenset({"http", "https", "hf", *SCHEMES})
+"""Schemes of stores and servers."""
 _SECOND_NS = 1_000_000_000
 _REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20
@@ -47,28 +49,27 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith("file://")
 
 
-def resolve(url: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system of a URL and the path on it."""
+def resolve(url: str) -> tuple[Bucket | HubFiles | None, str]:
+    """The store of a URL and the key in it; None and the path of a local file."""
     if not is_remote(url):  # of the current working directory
-        return _LOCAL, os.path.abspath(url.removeprefix("file://"))
-    return _remote_filesystem(url)
-
-
-_LOCAL = pafs.LocalFileSystem()
+        return None, os.path.abspath(url.removeprefix("file://"))
+    _check_credentials(url)
+    base, query = split_query(url)
+    if is_hub(url):
+        return HubFiles(), base.rstrip("/")
+    scheme, _, rest = base.partition("://")
+    if scheme.lower() not in SCHEMES:
+        why = "web servers give single files to read" if is_http(url) else f"found the scheme {scheme}://"
+        raise UserError(f"cannot open {url} as a folder: {why}. Expected a local path or a URL such as s3://bucket/folder")
+    authority, _, path = rest.partition("/")
+    return _bucket(f"{scheme}://{authority}{query}"), unquote(path).strip("/")
 
 
 @lru_cache(maxsize=64)
-def _remote_filesystem(base: str) -> tuple[pafs.FileSystem, str]:
-    _check_credentials(base)
-    if is_http(base):
-        raise UserError(
-            f"cannot open {base} as a folder: web servers give single files to read. Expected a local path or a URL such as "
-            f"s3://bucket/folder"
-        )
-    try:
-        return s3_filesystem(base) if is_s3(base) else pafs.FileSystem.from_uri(base)
-    except pa.ArrowInvalid as error:  # `from None`: its text quotes the URL, credentials and all
-        raise UserError(f"cannot open {base}: {error}. Expected a local path or a URL such as s3://bucket/folder") from None
+def _bucket(url: str) -> Bucket:
+    """The bucket at a URL, whose client all its users share."""
+    options_of(url)
+    return Bucket(url)
 
 
 def _check_credentials(url: str) -> None:
@@ -88,14 +89,15 @@ def split_query(url: str) -> tuple[str, str]:
     return url, ""
 
 
-def open_input(url: str) -> pa.NativeFile:
-    """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError."""
+def open_input(url: str, num_bytes: int | None = None) -> pa.NativeFile:
+    """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError. An object of
+    a known size, `num_bytes`, is opened without a request."""
     if is_http(url):
         _check_credentials(url)
         return open_file(url)
-    filesystem, path = resolve(url)
-    if not isinstance(filesystem, pafs.LocalFileSystem):
-        return filesystem.open_input_file(path)
+    store, path = resolve(url)
+    if store is not None:
+        return store.open(path, num_bytes)
     _check_regular(path, os.stat(path))  # opening a pipe would wait for a writer
     return pa.OSFile(path)
 
@@ -115,34 +117,22 @@ def _check_waits_for_nobody(path: str) -> None:
 
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
-    """The state of the file at `url`, which `stream` has just opened. Costs no request of S3 or a
-    web server. Raises OSError."""
-    if isinstance(stream, HttpFile):
+    """The state of the file at `url`, which `stream` has just opened. Costs no request of a bucket or a web server. Raises
+    OSError."""
+    if isinstance(stream, HttpFile | StoreFile):
         return stream.state
-    filesystem, path = resolve(url)
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        return FileState.local(os.stat(path))
-    metadata = stream.metadata()
-    etag, modified = metadata.get("ETag"), metadata.get("Last-Modified")
-    mtime_ns = (
-        filesystem.get_file_info(path).mtime_ns
-        if modified is None
-        else int(datetime.fromisoformat(modified.decode()).timestamp()) * _SECOND_NS
-    )
-    return FileState(
-        num_bytes=stream.size(),
-        mtime_ns=None if mtime_ns is None else whole_seconds(mtime_ns),
-        etag=etag.decode(errors="replace") if etag else None,
-    )
+    store, path = resolve(url)
+    return FileState.local(os.stat(path)) if store is None else store.state(path)
 
 
 def current_state(url: str) -> FileState:
     """The state of the file at `url` now; one request of a store. A local file is opened, since a
     network file system asks its server only then. Raises OSError as `open_input`."""
-    if is_http(url) or not isinstance(resolve(url)[0], pafs.LocalFileSystem):
-        with open_input(url) as stream:
-            return file_state(url, stream)
-    _, path = resolve(url)
+    if is_http(url):
+        return state_of(url)
+    store, path = resolve(url)
+    if store is not None:
+        return store.state(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe does not wait for a writer
     try:
         status = os.fstat(descriptor)
@@ -173,22 +163,38 @@ class Root:
     url: str
 
     @cached_property
-    def _target(self) -> tuple[pafs.FileSystem, str]:
-        base, query = split_query(self.url)
-        filesystem, path = resolve(base.rstrip("/") + query if query else base)
-        return filesystem, path.rstrip("/")
+    def _target(self) -> tuple[Bucket | HubFiles | None, str]:
+        return resolve(self.url)
 
     @property
-    def filesystem(self) -> pafs.FileSystem:
-        return self._target[0]
+    def bucket(self) -> Bucket:
+        """The bucket of an object store."""
+        store = self._target[0]
+        if not isinstance(store, Bucket):
+            raise UserError(f"{self.url}: cannot be written. Expected a local path or a URL such as s3://bucket/folder")
+        return store
+
+    @property
+    def _store(self) -> Bucket | HubFiles:
+        store = self._target[0]
+        assert store is not None
+        return store
 
     @property
     def local(self) -> Path | None:
         """The folder on the local disk, or None for an object store."""
-        return Path(self._target[1]) if isinstance(self.filesystem, pafs.LocalFileSystem) else None
+        return Path(self._target[1]) if self._target[0] is None else None
 
     def path(self, relative: str = "") -> str:
-        return f"{self._target[1]}/{relative}" if relative else self._target[1]
+        """The path of a file on the disk, or its key in the bucket."""
+        folder = self._target[1]
+        return f"{folder}/{relative}" if relative and folder else relative or folder
+
+    @property
+    def location(self) -> str:
+        """The path on the disk, or bucket and key: alike for all URLs of a folder."""
+        store, path = self._target
+        return path if store is None else f"{store.name}/{path}"
 
     def child_url(self, relative: str) -> str:
         base, query = split_query(self.url)
@@ -199,22 +205,30 @@ class Root:
         return type(self)(self.child_url(folder)) if folder else self
 
     def trying_once(self) -> Self:
-        """The same S3 folder with one attempt for each read, for a caller that retries itself."""
-        return type(self)(with_one_attempt(self.url)) if is_s3(self.url) else self
+        """The same folder of a store with one attempt for each read, for a caller that retries itself."""
+        base, _, query = self.url.partition("?")
+        given = dict(parse_qsl(query, keep_blank_values=True))
+        return self if not is_remote(self.url) else type(self)(f"{base}?{urlencode(given | {'max_attempts': 1})}")
 
-    def open_input(self, relative: str) -> pa.NativeFile:
-        """Random access; memory-mapped where local."""
+    def open_input(self, relative: str, num_bytes: int | None = None) -> pa.NativeFile:
+        """Random access; memory-mapped where local. An object of a known size is opened without a request."""
         path = self.path(relative)
         if self.local is None:
-            return self.filesystem.open_input_file(path)
+            return self._store.open(path, num_bytes)
         _check_waits_for_nobody(path)
         return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
 
+    def open_unmapped(self, relative: str, num_bytes: int | None = None) -> pa.NativeFile:
+        """Random access, without a map where local."""
+        return pa.OSFile(self.path(relative)) if self.local is not None else self.open_input(relative, num_bytes)
+
     def open_output(self, relative: str) -> OutputStream:
         """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export."""
-        if self.local is not None:
+        if self.local is None:
+            stream: Any = self.bucket.create(self.path(relative))
+        else:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
-        stream = self.filesystem.open_output_stream(self.path(relative), compression=None)
+            stream = pa.OSFile(self.path(relative), "wb")
         return OutputStream.to(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
 
     def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:
@@ -230,7 +244,7 @@ class Root:
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
         chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
-        with self.filesystem.open_input_file(self.path(relative)) as stream:
+        with self.open_unmapped(relative) as stream:
             return chunks_checksum(iter(lambda: stream.read_buffer(chunk_bytes), b""))
 
     def read_bytes(self, relative: str) -> bytes:
@@ -241,8 +255,7 @@ class Root:
                 return Path(self.path(relative)).read_bytes()
             except NotADirectoryError as error:
                 raise FileNotFoundError(*error.args) from error
-        with self.filesystem.open_input_file(self.path(relative)) as stream:
-            return stream.read_at(stream.size(), 0)  # `read` asks for 256 KiB at a time
+        return self._store.read(self.path(relative))
 
     def write_atomic(self, relative: str, content: bytes) -> None:
         if self.local is None:
@@ -257,17 +270,17 @@ class Root:
         Args: staging: a unique relative path outside the target's folder, for the link or copy
             before it is renamed.
         """
-        if self.local is None and self.filesystem == other.filesystem:
-            self.filesystem.copy_file(other.path(source), self.path(target))
+        if self.local is None and self._target[0] == other._target[0]:
+            self.bucket.copy(other.path(source), self.path(target))
         elif self.local is None:
             with other.open_input(source) as stream, self.open_output(target) as sink:
-                while part := stream.read(_REQUEST_BYTES):
-                    sink.write(part)
+                _copy(stream, sink)
         else:
             with replacing(Path(self.path(target)), Path(self.path(staging))) as temporary:
                 temporary.unlink(missing_ok=True)
                 if other.local is None:
-                    pafs.copy_files(other.path(source), str(temporary), other.filesystem, self.filesystem)
+                    with other.open_input(source) as stream, pa.OSFile(str(temporary), "wb") as sink:
+                        _copy(stream, sink)
                     return
                 try:
                     os.link(other.path(source), temporary)
@@ -276,11 +289,17 @@ class Root:
 
     def delete(self, relative: str) -> None:
         with suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.path(relative))
+            if self.local is None:
+                self.bucket.delete(self.path(relative))
+            else:
+                os.unlink(self.path(relative))
 
     def delete_folder(self, relative: str) -> None:
         with suppress(FileNotFoundError):
-            self.filesystem.delete_dir(self.path(relative))
+            if self.local is None:
+                self.bucket.delete_folder(self.path(relative))
+            else:
+                shutil.rmtree(self.path(relative))
 
     def delete_empty_folders(self, relative: str) -> None:
         """Deletes a local folder that has no files, and those below it."""
@@ -293,22 +312,32 @@ class Root:
 
     def size(self, relative: str) -> int | None:
         """Bytes of a file; None if it does not exist."""
-        info = self.filesystem.get_file_info(self.path(relative))
-        return info.size if info.type == pafs.FileType.File else None
+        path = self.path(relative)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self.local is None:
+                return self._store.state(path).num_bytes
+            status = os.stat(path)
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return None
 
     def folders(self) -> list[str]:
         """Names of the folders directly below this root, sorted; none if the root is a file."""
-        if self.local is not None and not self.local.is_dir():
+        if self.local is not None:
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.local) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
             return []
-        selector = pafs.FileSelector(self.path(), allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
-        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+        found = self._store.entries(self.path(), recursive=False)
+        return sorted(key.rpartition("/")[2] for key, state in found if state is None)
 
     def list_files(self, relative: str, *, recursive: bool = True) -> list[tuple[str, int]]:
         """(path relative to this root, bytes) of every file below `relative`, or directly in it, sorted by path."""
         if self.local is not None:
             return sorted(local_files(self.local / relative, f"{relative}/" if relative else "", recursive=recursive))
-        selector = pafs.FileSelector(self.path(relative), allow_not_found=True, recursive=recursive)
-        prefix = len(self.path()) + 1
-        infos = self.filesystem.get_file_info(selector)
-        return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)
+        start = len(self.path(".")) - 1
+        found = self._store.entries(self.path(relative), recursive=recursive)
+        return sorted((key[start:], state.num_bytes) for key, state in found if state is not None)
+
+
+def _copy(source: pa.NativeFile, target: pa.NativeFile) -> None:
+    while part := source.read(_REQUEST_BYTES):
+        target.write(part)

@@ -15,10 +15,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 from ruamel.yaml import YAML
 
+from datapipe.storage.root import Root
 from tests.storm.checks import digests
 from tests.support import cli_processes, corpora
 from tests.support.cli_processes import wait_until
@@ -90,11 +90,9 @@ def _write_corpus(folder: Path, query: str) -> Path:
     for number in range(4):
         rows = [{"text": text} for text in texts[100 * number : 100 * number + 100]]
         corpora.write_jsonl(folder / "web" / f"part-{number}.jsonl", rows)
-    store, path = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
     for number in range(4):
         rows = [{"text": corpora.prose(rng)} for _ in range(50)]
-        with store.open_output_stream(f"{path.rstrip('/')}/book-{number}.jsonl") as stream:
-            stream.write(corpora.jsonl(rows))
+        Root(f"s3://corpus{query}").write_atomic(f"book-{number}.jsonl", corpora.jsonl(rows))
     mixture = folder / "mixture.yaml"
     mixture.write_text(_MIXTURE.format(folder=folder, query=query))
     return mixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry, ShardTable, list_files
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
+from datapipe.storage.local import FileState
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import Method, assemble, pack
 
@@ -28,11 +31,24 @@ FINGERPRINT = bytes_checksum(TOKENIZER)
 
 
 class RemoteRoot(Root):
-    """A folder that is only reached through its file system, as a bucket is."""
+    """A folder that is read as a bucket is."""
 
-    @property
-    def local(self) -> None:
-        return None
+    @cached_property
+    def _target(self) -> Any:
+        return _Objects(), os.path.abspath(self.url)
+
+
+class _Objects:
+    """The files of the disk, with the methods of a `Bucket` that read."""
+
+    def open(self, key: str, num_bytes: int | None = None) -> pa.NativeFile:
+        return pa.OSFile(key)
+
+    def read(self, key: str) -> bytes:
+        return Path(key).read_bytes()
+
+    def state(self, key: str) -> FileState:
+        return FileState.local(os.stat(key))
 
 
 def packed_batch(

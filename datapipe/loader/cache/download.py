@@ -3,7 +3,7 @@
     Root  ──▶  ranged reads of RANGE_BYTES  ──▶  the reserved file  ──▶  size and checksum of the file on disk  ──▶  final name
                retried for `most_s` seconds                             wrong: fetched again, up to REFETCHES times
 
-Each read is one request without retries by pyarrow, which does not let a process end before its requests have ended.
+Each read is one request without retries by the client: `_retry_io` ends as soon as the download is not needed.
 Failures are sorted by what helps: waiting (timeouts, resets, 5xx, stalls), fetching again (a flipped bit), or nothing.
 """
 
@@ -22,6 +22,7 @@ from datapipe.loader.cache.folder import CacheFolder, Reservation, disk_errors
 from datapipe.machine.files import write_at
 from datapipe.machine.retries import RetryPolicy, retry_io
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.storage.outages import StoreRefusedError
 from datapipe.storage.root import Root
 from datapipe.storage.written import chunks_checksum
 
@@ -85,7 +86,7 @@ class ShardDownload:
     def _pause_after(self, error: OSError, number: int) -> float:
         self._failing_since = self._failing_since or time.monotonic()
         pause_s = _POLICY.pause_s(number)
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | StoreRefusedError):
             raise error
         if time.monotonic() - self._failing_since + pause_s > self._most_s:
             raise StoreFailsError from error

@@ -16,20 +16,20 @@ _LINES_BYTES = 8 << 20
 
 def parquet_schema(root: Root, path: str) -> pa.Schema:
     """The columns of a Parquet file."""
-    with root.filesystem.open_input_file(root.path(path)) as stream, closing(pq.ParquetFile(stream)) as file:
+    with root.open_unmapped(path) as stream, closing(pq.ParquetFile(stream)) as file:
         return file.schema_arrow.remove_metadata()
 
 
 def parquet_batches(root: Root, path: str, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The row groups of a Parquet file, one in memory at a time. `names`: only these columns; None: all."""
-    with root.filesystem.open_input_file(root.path(path)) as stream, closing(pq.ParquetFile(stream)) as file:
+    with root.open_unmapped(path) as stream, closing(pq.ParquetFile(stream)) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns=names, use_threads=False).combine_chunks().to_batches()
 
 
 def json_chunks(root: Root, path: str) -> Iterator[bytes]:
     """The bytes of a file of JSON lines, decompressed, a MiB at a time."""
-    with root.filesystem.open_input_file(root.path(path)) as stream, pa.CompressedInputStream(stream, "zstd") as lines:
+    with root.open_unmapped(path) as stream, pa.CompressedInputStream(stream, "zstd") as lines:
         while chunk := lines.read(_CHUNK_BYTES):
             yield chunk
 

@@ -125,8 +125,8 @@ def _short(value: Any) -> str:
 def check_target(root: Root | None, target: Root) -> None:
     """Raises UserError for anything but an empty folder outside of the snapshot, or one that does not exist yet."""
     other = target if root is None else root
-    same_store = root is not None and type(target.filesystem) is type(other.filesystem)
-    if same_store and f"{target.path()}/".startswith(f"{other.path()}/"):
+    same_store = root is not None and (target.local is None) == (root.local is None)
+    if same_store and f"{target.location}/".startswith(f"{other.location}/"):
         raise UserError(f"--to {target.url} is inside the snapshot, which an export does not change. Give a folder outside")
     if target.local is not None and target.local.is_file():
         raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that does not exist yet")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 
 from datapipe.config import load_mixture
@@ -311,11 +310,9 @@ def test_ray_nodes_that_share_no_disk_run_a_mixture_from_and_to_a_store(tmp_path
         for sees_store in (True, True, False):
             lost = nodes.add(sees_store=sees_store)
         nodes.wait()
-        filesystem, _ = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
         for number in range(4):
             path = corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
-            with filesystem.open_output_stream(f"corpus/web/{path.name}") as stream:
-                stream.write(path.read_bytes())
+            Root(f"s3://corpus/web{query}").write_atomic(path.name, path.read_bytes())
         stages = "stages: [normalize.unicode, dedup.exact]"
         sources = [
             f"  web:\n    path: {where}/*.jsonl{end}\n" for where, end in (("s3://corpus/web", query), (tmp_path / "web", ""))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +17,7 @@ from datapipe.inputs import local_folders
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.stage import InputFile, Reader
+from datapipe.storage.root import Root
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet
 from stages.read.text import Text
@@ -265,10 +265,8 @@ def test_discover_parquet_knows_its_row_groups_and_a_broken_one_does_not_stop_pl
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_discover_object_store_is_listed_and_read_like_a_disk() -> None:
     with object_store("corpus") as query:
-        store, _ = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
         for name in ("web/a.jsonl", "web/b/c.jsonl", "web/b/.d.jsonl", "web/e.txt", "[D]/f.jsonl"):
-            with store.open_output_stream(f"corpus/{name}", compression=None) as stream:
-                stream.write(b'{"text": "%s"}\nbad\n' % name.encode())
+            Root(f"s3://corpus{query}").write_atomic(name, b'{"text": "%s"}\nbad\n' % name.encode())
         assert _paths(f"s3://corpus/web/*.jsonl{query}") == ["a.jsonl"]
         assert _paths(f"s3://corpus/web/**{query}") == ["a.jsonl", "b/c.jsonl", "e.txt"]
         assert _paths(f"s3://corpus/[D]/*.jsonl{query}") == ["f.jsonl"]

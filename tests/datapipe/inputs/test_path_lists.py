@@ -8,7 +8,6 @@ import lzma
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 import zstandard
 
@@ -19,7 +18,7 @@ from datapipe.inputs.entries import Notes
 from datapipe.stage import InputFile
 from datapipe.storage.outages import OutageError
 from stages.read.text import Text
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, put_public
 from tests.support.unreliable_store import unreliable
 from tests.support.web_server import web_server
 
@@ -173,8 +172,7 @@ def test_list_store_that_asks_to_slow_down_is_asked_again(folder: Path, monkeypa
     monkeypatch.setattr(path_lists, "sleep", pauses.append)
     (folder / "list.txt").write_text("a.txt\n")
     with object_store("crawl") as query, unreliable(query) as store:
-        with pafs.FileSystem.from_uri(f"s3://crawl{query}")[0].open_output_stream("crawl/a.txt") as stream:
-            stream.write(b"a")
+        put_public(query, "crawl/a.txt", b"a")
         prefix = f"s3://anonymous@crawl{store.query}&max_attempts=1"
         store.fail("status", status=503, times=2, method="HEAD")
         assert [file.path for file in _discover(f"@{folder}/list.txt", prefix=prefix)] == ["a.txt"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
 from datapipe.stage import FieldNames, InputFile
 from datapipe.steps.run_task import run_task
-from datapipe.storage.outages import OutageError, outage_of
+from datapipe.storage.outages import OutageError, StoreRefusedError, StoreSilentError, outage_of
 from datapipe.storage.root import open_input, resolve
 from stages.read.jsonl import Jsonl
 from tests.support import corpora, runs
@@ -198,9 +199,9 @@ def test_error_of_a_reader_over_a_changed_input_is_reported_as_the_change(path: 
     [
         (ValueError("no text"), ValueError, "no text"),
         (OSError(5, "no disk"), OutageError, "{path}: no answer: "),
-        (OSError("AWS Error NETWORK_CONNECTION during GetObject operation: 7"), OutageError, "{path}: no answer: "),
+        (StoreSilentError(5, "no network", "s3://b/a"), OutageError, "s3://b/a: no answer: "),
         (TimeoutError("late"), OutageError, "{path}: no answer: "),
-        (OSError("AWS Error ACCESS_DENIED during GetObject operation"), UserError, "{path}: .*ACCESS_DENIED"),
+        (StoreRefusedError(5, "403 Forbidden: AccessDenied", "s3://b/a"), UserError, "{path}: .*AccessDenied"),
     ],
     ids=["of the reader", "no disk", "no network", "late", "refused"],
 )
@@ -243,13 +244,13 @@ def test_object_that_changes_after_the_plan_or_while_it_is_read_is_found() -> No
         _put(url, b"new and longer content")
         with pytest.raises(ChangedInputError, match="it had 11 bytes"):
             _read_while(file, lambda: None)
-        filesystem, path = resolve(url)
-        filesystem.delete_file(path)
+        bucket, key = resolve(url)
+        bucket.delete(key)
         with pytest.raises(ChangedInputError, match="cannot be opened: No such file or directory"):
             _read_while(file, lambda: None)
 
 
 def _put(url: str, content: bytes) -> None:
-    filesystem, path = resolve(url)
-    with filesystem.open_output_stream(path, compression=None) as stream:
+    bucket, key = resolve(url)
+    with closing(bucket.create(key)) as stream:
         stream.write(content)

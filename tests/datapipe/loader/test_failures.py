@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.fs as pafs
 import pytest
 
 from datapipe.errors import CorruptionError, DatapipeError
@@ -25,7 +24,7 @@ from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage.root import Root
 from tests.support.cli_processes import wait_until
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, upload
 from tests.support.snapshots import make_snapshot
 from tests.support.unreliable_store import UnreliableStore, unreliable
 
@@ -40,7 +39,7 @@ PASSING = {
     "503": {"kind": "status", "status": 503},
     "stall": {"kind": "stall", "after": 200},
 }
-"""Temporary faults. A stall takes about 7 s to detect: libcurl averages the speed over several seconds."""
+"""Temporary faults. A stall takes `request_timeout` to detect."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class StoredSnapshot:
 
     local: Path
     store: UnreliableStore
-    direct: pafs.FileSystem
+    direct: Root
 
     def url(self, **limits: float) -> str:
         return f"s3://snapshots/out{self.store.query}" + "".join(f"&{name}={value}" for name, value in limits.items())
@@ -60,21 +59,18 @@ class StoredSnapshot:
 
     def put(self, shard: ShardEntry, content: bytes | None) -> None:
         """Replaces the content of a shard in the store, or removes it."""
-        path = f"snapshots/out/{shard.path}"
         if content is None:
-            self.direct.delete_file(path)
+            self.direct.delete(shard.path)
         else:
-            with self.direct.open_output_stream(path, compression=None) as stream:
-                stream.write(content)
+            self.direct.write_atomic(shard.path, content)
 
 
 @pytest.fixture(scope="module")
 def shared_snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoredSnapshot]:
     local = make_snapshot(tmp_path_factory.mktemp("failures"), {"web": 60}, sequence_length=S, rows_per_shard=20)
     with object_store("snapshots") as query, unreliable(query) as store:
-        direct, _ = pafs.FileSystem.from_uri(f"s3://snapshots/{query}")
-        pafs.copy_files(str(local), "snapshots/out", source_filesystem=pafs.LocalFileSystem(), destination_filesystem=direct)
-        yield StoredSnapshot(local, store, direct)
+        upload(local, f"s3://snapshots/out{query}")
+        yield StoredSnapshot(local, store, Root(f"s3://snapshots/out{query}"))
 
 
 @pytest.fixture

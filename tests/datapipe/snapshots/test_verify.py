@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,6 +25,7 @@ from datapipe.shards.writer import ShardWriter
 from datapipe.snapshots.verify import batch_problem, verify_snapshot
 from datapipe.storage.root import Root
 from tests.support import packed_shards
+from tests.support.object_store import upload
 from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, make_snapshot, packed_batch, schema_of
 from tests.support.unreliable_store import UnreliableStore
 
@@ -227,8 +227,7 @@ def test_snapshot_is_read_again(store: UnreliableStore, query: str, tmp_path: Pa
     folder.mkdir()
     snapshot = packed_shards.make_snapshot(folder, packed_shards.packed_batch(40, 32), shard_format)
     (folder / "snapshot.json").write_bytes(snapshot.to_json())
-    there = pafs.FileSystem.from_uri(f"s3://outputs{query}")[0]
-    pafs.copy_files(str(folder), f"outputs/{shard_format}", pafs.LocalFileSystem(), there)
+    upload(folder, f"s3://outputs/{shard_format}{query}")
     root = Root(f"s3://outputs/{shard_format}{store.query}")
     store.fail("flip", path="snapshot.json", after=200, times=READINGS - 1)
     assert read_snapshot(root) == snapshot

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,12 +19,12 @@ from datapipe.inputs.discovery import discover
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.local import local_files
-from datapipe.storage.outages import outage_of
-from datapipe.storage.root import Root, current_state, open_input, resolve
+from datapipe.storage.outages import StoreRefusedError, StoreSilentError, outage_of, refusal_of
+from datapipe.storage.root import Root, current_state, open_input
 from stages.read.text import Text
 from tests.support.cli_processes import run as run_process
 from tests.support.fake_hub import FakeHub, fake_hub
-from tests.support.object_store import object_store
+from tests.support.object_store import object_store, put_public
 from tests.support.unreliable_store import UnreliableStore, unreliable
 
 
@@ -94,10 +93,10 @@ def test_uploaded_object_whose_end_is_lost_and_not_found_again_is_looked_up(stor
     store.fail("lost", method="POST", path="uploadId")
     refused = store.fail("status", method="POST", path="uploadId", status=404, code="NoSuchUpload", times=None)
     with root.open_output("object") as stream:
-        for _ in range(12):
+        for _ in range(20):
             stream.write(bytes(1 << 20))
     assert refused.hits > 0
-    assert root.checksum("object") == (stream.checksum, 12 << 20)
+    assert root.checksum("object") == (stream.checksum, 20 << 20)
 
 
 @of_object_store
@@ -105,7 +104,7 @@ def test_write_that_did_not_reach_the_store_is_an_error(store: UnreliableStore) 
     root = Root(f"s3://outputs/none{store.query}&max_attempts=2")
     root.write_atomic("object", b"content before")
     store.fail("status", method="PUT", path="object", times=None)
-    with pytest.raises(OSError, match="PutObject"):
+    with pytest.raises(StoreSilentError, match="PUT"):
         root.write_atomic("object", b"content later.")
     assert root.read_bytes("object") == b"content before"
 
@@ -114,10 +113,8 @@ def test_write_that_did_not_reach_the_store_is_an_error(store: UnreliableStore) 
 def bucket() -> Iterator[str]:
     """The query of a store with public/a.txt and public/b.txt."""
     with object_store("public") as query:
-        store = pafs.FileSystem.from_uri(f"s3://public{query}")[0]
         for name in ("a.txt", "b.txt"):
-            with store.open_output_stream(f"public/{name}") as stream:
-                stream.write(name.encode() * 1000)
+            put_public(query, f"public/{name}", name.encode() * 1000)
         yield query
 
 
@@ -153,15 +150,6 @@ def test_s3_requests_with_credentials_are_signed(public: UnreliableStore) -> Non
     assert None not in public.authorizations
 
 
-@pytest.mark.medium
-def test_s3_anonymous_has_the_limits_of_the_url() -> None:
-    filesystem, path = resolve("s3://anonymous@public/a?region=us-east-1&request_timeout=7")
-    (options,) = filesystem.__reduce__()[1]
-    assert (path, options["anonymous"], options["request_timeout"], options["access_key"]) == ("public/a", True, 7, None)
-    with pytest.raises(UserError, match="exclude anonymous access"):
-        resolve("s3://anonymous@public/a?region=us-east-1&tls_verify_certificates=0")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_s3_store_that_asks_to_slow_down_is_asked_again(public: UnreliableStore, method: str) -> None:
@@ -176,7 +164,7 @@ def test_s3_store_that_asks_to_slow_down_is_asked_again(public: UnreliableStore,
 def test_s3_store_that_stays_busy_is_an_outage_and_not_a_missing_file(public: UnreliableStore, method: str) -> None:
     public.fail("status", status=503, times=None, method=method)
     url = f"s3://anonymous@public/a.txt{public.query}&max_attempts=2"
-    with pytest.raises(OSError, match="AWS Error") as raised, open_input(url) as stream:
+    with pytest.raises(StoreSilentError, match="503") as raised, open_input(url) as stream:
         stream.read()
     assert outage_of(raised.value, url) is not None
 
@@ -192,6 +180,83 @@ def test_object_is_read_by_few_large_requests(public: UnreliableStore, num_bytes
     public.gets.clear()
     assert file_checksum(root, f"of-{num_bytes}") == (bytes_checksum(content), num_bytes)
     assert len(public.gets) <= num_requests + 1
+
+
+_ODD = ("a b", "a%41", "a+b", "a#b", "a?b=c", "100%", "ü/ä", "a*b")
+
+
+@pytest.mark.medium
+def test_keys_with_any_signs_are_listed_and_read(public: UnreliableStore) -> None:
+    root = Root(f"s3://public/odd{public.query}")
+    for name in _ODD:
+        root.write_atomic(name, name.encode())
+    assert [path for path, _ in root.list_files("")] == sorted(_ODD)
+    found = discover([f"s3://public/odd/**{public.query}"], lambda path: Text(), "stat", "here")
+    contents = []
+    for file, _ in found:
+        with open_input(file.url) as stream:
+            contents.append(stream.read().decode())
+    assert sorted(contents) == sorted(_ODD)
+    root.delete_folder("")
+    assert root.list_files("") == root.list_files("none") == []
+
+
+@pytest.mark.medium
+def test_empty_object_that_stands_for_a_folder_is_no_file(public: UnreliableStore) -> None:
+    for key in ("marked/", "marked/below/", "marked/empty", "marked/below/a"):
+        put_public(public.query, f"public/{key}", b"a" if key.endswith("a") else b"")
+    root = Root(f"s3://public/marked{public.query}")
+    assert root.list_files("") == [("below/a", 1), ("empty", 0)]
+    assert root.list_files("", recursive=False) == [("empty", 0)]
+    assert root.folders() == ["below"]
+
+
+@pytest.mark.medium
+def test_object_of_a_known_size_is_read_without_a_head(public: UnreliableStore) -> None:
+    public.fail("status", status=500, times=None, method="HEAD")
+    with open_input(f"s3://public/a.txt{public.query}", 5000) as stream:
+        assert stream.read_at(5, 10) == b"a.txt"
+        assert stream.size() == 5000
+    assert len(public.gets) == 1
+
+
+@pytest.mark.medium
+def test_bytes_of_an_object_are_aligned_for_columns(public: UnreliableStore) -> None:
+    with open_input(f"s3://public/a.txt{public.query}") as stream:
+        assert {stream.read_buffer(num_bytes).address % 8 for num_bytes in (1, 3, 100, 1000)} == {0}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "AccessDenied", "AccessDenied: so it is"),
+        (400, "ExpiredToken", "ExpiredToken"),
+        (400, "", "Renew the credentials"),
+        (404, "NoSuchBucket", "NoSuchBucket"),
+    ],
+)
+def test_refusal_of_a_store_is_told_with_its_code(public: UnreliableStore, status: int, code: str, said: str) -> None:
+    public.fail("status", status=status, code=code, times=None)
+    url = f"s3://public{public.query}"
+    with pytest.raises(StoreRefusedError, match=said) as raised:
+        Root(url).read_bytes("a.txt")
+    assert outage_of(raised.value, url) is None
+    assert "s3://public/a.txt" in str(refusal_of(raised.value))
+
+
+@pytest.mark.medium
+def test_process_that_was_forked_after_a_store_was_used_is_refused(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}")
+    assert root.read_bytes("a.txt")
+    child = os.fork()
+    if child == 0:
+        try:
+            root.read_bytes("a.txt")
+        except UserError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 _TOKEN = "hf_" + "Secret" * 5

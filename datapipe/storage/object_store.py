@@ -1,0 +1,294 @@
+"""Objects of S3, Google Cloud Storage and Azure, through obstore: the only client of object stores.
+
+    s3://bucket/folder/a%20b?region=eu-1 ─▶ Bucket s3://bucket?region=eu-1, one client for all its keys ─▶ key "folder/a b"
+
+    read     one GET for each read of a file, one GET of 1 MiB for small reads in order; no HEAD where the size is known
+    write    one PUT, from 16 MiB on parts of that size, two at a time; the object appears when the stream is closed
+    list     page by page
+
+Failures that may pass are tried again (`max_attempts`); what has arrived of an answer is kept. Then they are a
+`StoreSilentError`, and others a `StoreRefusedError` or FileNotFoundError. A store that sends a byte every other second is not
+detected as stalled. obstore has no keys with an empty part, "." or "..".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from datapipe.credentials import masked
+from datapipe.errors import UserError
+from datapipe.storage.local import FileState
+from datapipe.storage.outages import StoreError, StoreRefusedError, StoreSilentError
+from datapipe.storage.store_options import options_of
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_AHEAD_BYTES = 1 << 20
+_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2
+"""S3 takes 10,000 parts, so an object has at most 156 GiB."""
+_WRITE_TIMEOUT = "120s"  # of one part: the client counts the time without an answer, not the bytes that it sends
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ANSWER = re.compile(r"status code: (\d+[^:\n]*)")
+_CODE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
+_REQUEST = re.compile(r"Error performing ([A-Z]+) ")
+_KIND = re.compile(r"kind: ([A-Z][a-z]+)")
+_REFUSED_CODES = re.compile(r"Expired|Invalid(Token|AccessKeyId|ClientTokenId)|UnrecognizedClient|AuthenticationFailed")
+"""Codes of an answer with the status 400 that no further attempt corrects."""
+_METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
+
+_first_process: list[int] = []
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket by its URL without a path. Methods take keys, which are not percent-encoded."""
+
+    url: str
+
+    def __reduce__(self) -> tuple[type[Bucket], tuple[str]]:
+        return type(self), (self.url,)  # its clients stay in this process
+
+    @property
+    def name(self) -> str:
+        return options_of(self.url).bucket
+
+    @cached_property
+    def _reader(self) -> ObjectStore:
+        return self.client(timeout="1h", read_timeout=f"{options_of(self.url).limits['request_timeout']}s")
+
+    @cached_property
+    def _writer(self) -> ObjectStore:
+        return self.client(timeout=_WRITE_TIMEOUT)
+
+    def client(self, retry: Any = None, **limits: str) -> ObjectStore:
+        """A client with these limits for each request."""
+        from obstore import store  # takes 0.1 s
+
+        options = options_of(self.url)
+        attempts, request_s = int(options.limits["max_attempts"]), options.limits["request_timeout"]
+        retry = retry or {"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=attempts * (request_s + 6))}
+        client = options.of_client() | limits
+        make = getattr(store, options.store)
+        return make(options.bucket, client_options=client, retry_config=retry, **options.of_store())
+
+    def state(self, key: str) -> FileState:
+        if not key:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), masked(self.url))
+        with os_errors(self.url, key):
+            return _state(self._reader.head(key))
+
+    def is_folder(self, key: str) -> bool:
+        with os_errors(self.url, key):
+            return any(self._reader.list(key or None, chunk_size=1))
+
+    def open(self, key: str, num_bytes: int | None = None) -> StoreFile:
+        """A file for random access, of a known size without a request."""
+        return StoreFile(
+            _Reading(self, key, self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)), mode="r"
+        )
+
+    def read(self, key: str) -> bytes:
+        with os_errors(self.url, key):
+            return self._reader.get(key).bytes().to_bytes()
+
+    def read_range(self, key: str, start: int, stop: int) -> memoryview:
+        """The bytes of a range, fewer at the end of the object."""
+        try:
+            with os_errors(self.url, key):
+                return memoryview(self._reader.get_range(key, start=start, end=stop))
+        except StoreSilentError as error:
+            if "416 " in str(error):  # the object ends before the range
+                return memoryview(b"")
+            raise
+
+    def create(self, key: str) -> StoreUpload:
+        return StoreUpload(self.url, key, self._writer)
+
+    def copy(self, source: str, target: str) -> None:
+        with os_errors(self.url, source):
+            self._writer.copy(source, target)
+
+    def delete(self, key: str) -> None:
+        with os_errors(self.url, key):
+            self._writer.delete(key)
+
+    def delete_folder(self, key: str) -> None:
+        with os_errors(self.url, key):
+            for page in self._reader.list(key, chunk_size=1000):
+                self._writer.delete([found["path"] for found in page])
+
+    def entries(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, FileState | None]]:
+        """(key, state) of the objects in a folder, or anywhere below it, and (key, None) of folders there."""
+        folders = {folder}
+        with os_errors(self.url, folder):
+            if recursive:
+                pages: Any = self._reader.list(folder or None, chunk_size=1000)
+            else:
+                listed = self._reader.list_with_delimiter(folder or None)
+                yield from ((key, None) for key in listed["common_prefixes"])
+                pages = [listed["objects"]]
+            for page in pages:
+                for found in page:
+                    key = found["path"]
+                    yield from ((above, None) for above in _new_folders(key, folders))
+                    if found["size"] or not self._is_marker(key, folder):
+                        yield key, _state(found)
+
+    def _is_marker(self, key: str, folder: str) -> bool:
+        """Whether an empty object is "folder/", which consoles create and obstore lists as "folder"."""
+        try:
+            return key == folder or self._reader.head(key) is None
+        except FileNotFoundError:
+            return True
+
+    def create_bucket(self) -> None:
+        """Creates the bucket, where its URL allows that. obstore only signs this request."""
+        import httpx2 as httpx
+        from obstore import sign
+
+        options = options_of(self.url)
+        missing = f"{self.url}: the store has no bucket {self.name}"
+        if not options.is_on("allow_bucket_creation"):
+            raise UserError(f"{missing}. Create it, name another, or add allow_bucket_creation=true to the URL.")
+        region = options.of_store().get("region", "us-east-1")
+        place = f"<LocationConstraint>{region}</LocationConstraint>" if region != "us-east-1" else ""
+        url = sign(self._writer, "PUT", "", timedelta(minutes=5))
+        answer = httpx.put(url, content=f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else "")
+        if not answer.is_success:
+            raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")
+
+
+class StoreFile(pa.PythonFile):
+    """An object as Arrow reads it."""
+
+    def __init__(self, reading: _Reading, mode: str) -> None:
+        self.state = reading.state
+
+
+class _Reading:
+    """The bytes of an object. A read that begins where the last one ended reads ahead."""
+
+    closed = False
+
+    def __init__(self, bucket: Bucket, key: str, state: FileState) -> None:
+        self.state = state
+        self._bucket, self._key = bucket, key
+        self._position = self._end_of_last = self._held_start = 0
+        self._held = memoryview(b"")
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        """The next bytes, in memory that Arrow may map numbers to; the client's own is not aligned."""
+        start, size = self._position, self.state.num_bytes
+        stop = size if num_bytes < 0 else min(start + num_bytes, size)
+        if start >= stop:
+            return b""
+        if start < self._held_start or stop > self._held_start + len(self._held):
+            ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
+            self._held = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
+            self._held_start = start
+        found = bytes(self._held[start - self._held_start : stop - self._held_start])
+        self._position = self._end_of_last = start + len(found)
+        return found
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
+        if origin + position != self._position:  # a caller that found damage asks the store again
+            self.close()
+        self._position = origin + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        self._held = memoryview(b"")
+
+
+class StoreUpload:
+    """A new object, which appears when it is closed."""
+
+    closed = False
+
+    def __init__(self, url: str, key: str, store: ObjectStore) -> None:
+        from obstore import open_writer
+
+        self._url, self._key = url, key
+        self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+
+    def write(self, content: Any) -> None:
+        with os_errors(self._url, self._key):
+            self._writer.write(memoryview(content).cast("B"))
+
+    def flush(self) -> None:
+        """Parts are sent when they are full."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with os_errors(self._url, self._key):
+                self._writer.close()
+
+
+def _state(found: Any) -> FileState:
+    age = found["last_modified"] - _EPOCH
+    return FileState(num_bytes=found["size"], mtime_ns=age // timedelta(microseconds=1) * 1000, etag=found["e_tag"])
+
+
+def _new_folders(key: str, known: set[str]) -> list[str]:
+    """The folders above a key that are not known yet, which they are then."""
+    new: list[str] = []
+    above = key.rpartition("/")[0]
+    while above and above not in known:
+        known.add(above)
+        new.append(above)
+        above = above.rpartition("/")[0]
+    return new[::-1]
+
+
+@contextmanager
+def os_errors(url: str, key: str) -> Iterator[None]:
+    """Raises obstore's errors as those of the operating system, but those of conditions. Theirs quote URLs with signatures."""
+    from obstore import exceptions
+
+    _first_process[:] = _first_process or [os.getpid()]
+    if _first_process != [os.getpid()]:
+        raise UserError(
+            f"{url}: this process was forked after the object store had been used, whose client does not survive a fork. Start "
+            f"processes by 'spawn' or 'forkserver', or fork before"
+        )
+    try:
+        yield
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError, StoreError):
+        raise
+    except (exceptions.BaseError, OSError, ValueError) as error:
+        raise _in_words(error, f"{url.partition('?')[0]}/{key}") from None
+
+
+def _in_words(error: Exception, url: str) -> OSError:
+    text, where = str(error), masked(url)
+    answer, code, request, kind = (pattern.search(text) for pattern in (_ANSWER, _CODE, _REQUEST, _KIND))
+    if isinstance(error, FileNotFoundError) and not (code and code[1] == "NoSuchBucket"):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
+    status = answer[1][:3] if answer else ""
+    cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
+    parts = (request and request[1], cause, code and code[1], code and code[2])
+    message = masked(": ".join(part.strip() for part in parts if part))
+    is_refused = status in ("401", "403", "404") or (status == "400" and code and _REFUSED_CODES.search(code[1]))
+    if status == "400" and not code:
+        is_refused, message = True, f"{message}. Renew the credentials: a store answers so once they have expired"
+    if _METADATA_SERVER.search(text) and not status.startswith("5"):
+        is_refused, message = True, "found no credentials in the URL, the environment, the files of AWS or the machine"
+    is_silent = text.startswith("Generic") and not is_refused
+    return (StoreSilentError if is_silent else StoreRefusedError)(errno.EIO, message, where)

@@ -177,7 +177,7 @@ def plan_run(
 @contextmanager
 def _of_program(output: str | Path | None) -> Iterator[None]:
     """A context in which a program plans or runs. Raises UserError in a worker, and DatapipeError for errors of disks."""
-    if activity.is_published() or is_importing():
+    if activity.is_published() or is_importing.get():
         raise UserError(
             "a module of stages runs a mixture while it is imported, which each worker does. Put the call under "
             '`if __name__ == "__main__":`, or the stages into a separate module.'

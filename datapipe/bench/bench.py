@@ -95,8 +95,7 @@ def bench(
 
 
 class _Measuring:
-    """The measurement of one source in its own folder. `trained`: records of the tokenizer of an
-    earlier pass."""
+    """One source in its own folder. `trained`: the tokenizer of an earlier pass."""
 
     def __init__(self, name: str, request: Request, folder: Path, show: Show) -> None:
         self.name, self.request, self.folder, self.show = name, request, folder, show
@@ -153,7 +152,7 @@ class _Measuring:
         return choose_sample(planned, planned.field_names(mixture.sources[self.name]), budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:
-        """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""
+        """Runs every task of the sample, with the tokenizer that the previous pass trained."""
         root = Root(str(self.folder / str(number)))
         planned = replace(self.request.sources[self.name], groups=tuple(sample.limits))
         request = replace(self.request, sources={self.name: planned})
@@ -179,7 +178,6 @@ class _Measuring:
 
 
 def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
-    """The task; a task that reads input is limited to its part of the sample."""
     return replace(task, limit=limits.get(task.splits)) if isinstance(task, MapTask) and task.splits else task
 
 
@@ -203,7 +201,7 @@ def one_core() -> Iterator[int | None]:
 
 
 def _set_affinity(cores: Set[int]) -> None:
-    """Affinity belongs to a thread: sets it for each existing thread. New threads inherit it from their parent."""
+    """Sets the affinity of each thread; new threads inherit it from their parent."""
     threads = Path("/proc/self/task")
     for thread in [int(entry.name) for entry in threads.iterdir()] if threads.is_dir() else [0]:
         try:

@@ -20,8 +20,7 @@ def bench_loader(
     steps: int,
     compute: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures of
-    `loader-bench --json`. Waits are those of every step but the first."""
+    """Runs a trainer that computes for `step_s`. Returns the figures of `loader-bench --json`."""
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at

@@ -51,7 +51,6 @@ def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
 
 
 def _findings(source: Mapping[str, Any], cores: int) -> Iterator[tuple[str, str]]:
-    """Lines below the table, each with its style."""
     slowest = next(row for row in source["rows"] if row["name"] == source["bottleneck"])
     yield f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"
     several = f"median of {source['passes']} passes"

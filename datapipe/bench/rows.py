@@ -53,8 +53,7 @@ class Row:
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:
-    """The rows of one pass over one source, every step committed. `uses`: the stage of each name in
-    the run. `emitting`: names of the global stages in the run."""
+    """The rows of one pass. `uses`: the stage of each name. `emitting`: the global stages."""
     work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
@@ -93,7 +92,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Documents in and out of the work of a map step that may drop some. The next work gets what one keeps."""
+    """Documents in and out of each work of a map step that may drop some."""
     work = total_by_name(record.metrics.work for record in step.records)
     deciding = [name for name in work if name in uses or name.endswith(": apply")]
     documents = {name: entry.documents for name, entry in work.items()}
@@ -149,8 +148,7 @@ _ONE_TASK = "These are fixed costs of one task: they do not grow with its text, 
 
 
 def advice(row: Row, compressions: Collection[str], num_tasks: int) -> str:
-    """How to relieve a bottleneck. `compressions` of the files: "gzip", "zstd" or ""; `num_tasks`
-    read the sample."""
+    """How to relieve a bottleneck. `num_tasks` read the sample, from files of `compressions`."""
     if row.kind == "other" and num_tasks == 1:
         return _ONE_TASK
     if row.kind == "read":

@@ -78,8 +78,6 @@ def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int,
 
 
 class _Reading:
-    """A group while it is read: what the sample takes of it, and how much of its files was read."""
-
     def __init__(self, group: tuple[Split, ...], planned: PlannedSource, fields: FieldNames) -> None:
         self.group, self.planned, self.fields = group, planned, fields
         self.batches = self._read()
@@ -110,7 +108,7 @@ class _Reading:
 
 
 def _stored_so_far(split: Split, documents: int, input_bytes: int) -> float:
-    """The bytes in its file of the part that was read: by rows, or by the input bytes, which an archive holds in a quarter."""
+    """The bytes in its file of the part that was read: by rows, or by the input bytes."""
     if split.file.row_groups:
         rows = sum(num_rows for num_rows, _ in split.file.row_groups[split.start : split.stop])
         return split.file.num_bytes * split.share * documents / max(1, rows)

@@ -118,7 +118,7 @@ def _print_document(
 
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:
-    """The key of the document that has this id in its input; None where there is none, or where the output has no work/."""
+    """The key of the document with this id; None where there is none, or no work/."""
     from datapipe.explore.documents import Inspector
 
     try:

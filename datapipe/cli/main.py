@@ -125,7 +125,7 @@ def _out_of_order(outage: Outage) -> str:
 
 
 def _unexpected(error: Exception) -> str:
-    """A message for an unexpected error. The traceback goes to a file for the bug report; that of an outage would not help."""
+    """A message for an unexpected error. The traceback goes to a file, but for an outage."""
     outage = outage_of(error, "")
     if outage is not None:
         return _out_of_order(outage)

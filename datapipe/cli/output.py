@@ -70,7 +70,6 @@ def report(
 
 
 def _of_report(output: str) -> Report:
-    """The report of an output. Raises UserError where there is none, and where another version wrote it."""
     from datapipe.records.names import MIXTURE, REPORT
     from datapipe.report.report import read_report
     from datapipe.storage.root import Root
@@ -262,7 +261,7 @@ def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_
 
 
 def _export(root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
-    """Writes an export, with the card where `card_for` names where a reader loads it from, and prints what it has."""
+    """Writes an export, with a card that reads it from `card_for`, and prints what it has."""
     from datapipe.report.card.data_files import data_files, exported_files
     from datapipe.report.card.write import card_maker
     from datapipe.snapshots.export.export import export_snapshot

@@ -27,18 +27,13 @@ def stages(
     name: Annotated[str, typer.Argument(help="A stage or a format: its documentation and options.")] = "",
 ) -> None:
     """List every stage and reader, or print the options of one."""
-    from datapipe.report.layout import Screen
-
-    if name:
-        _print_stage(name, Screen())
-    else:
-        _print_list(Screen())
-
-
-def _print_list(console: Console) -> None:
     from datapipe.config import catalogue
-    from datapipe.report.layout import print_text
+    from datapipe.report.layout import Screen, print_text
 
+    console = Screen()
+    if name:
+        _print_stage(name, console)
+        return
     described = [catalogue.describe(name) for name in catalogue.stage_names()]
     readers = [(name, catalogue.describe(f"read.{name}")) for name in catalogue.formats()]
     _print_names([(stage.name, stage) for stage in described], console)

@@ -31,7 +31,7 @@ from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.machine.libraries import require
-from datapipe.records.source_code import Code, code_of_class
+from datapipe.records.source_code import code_of_class
 from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
@@ -46,12 +46,8 @@ _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text
 
 AnyStage = TypeVar("AnyStage", bound=Stage)
 
-_importing: ContextVar[bool] = ContextVar("importing", default=False)
-
-
-def is_importing() -> bool:
-    """Whether a module that the user names is being imported for a stage, by the caller."""
-    return _importing.get()
+is_importing: ContextVar[bool] = ContextVar("is_importing", default=False)
+"""Whether a module that the user names is being imported for a stage, by the caller."""
 
 
 @lru_cache(maxsize=1)
@@ -140,14 +136,9 @@ def reader_for(path: str, where: str = "") -> Reader:
     )
 
 
-def code_of(stage: Stage) -> Code:
-    """The code of a stage: the modules of its class and base classes, with all that they import."""
-    return code_of_class(type(stage))
-
-
 def code_digest(stage: Stage) -> str:
     """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
-    hasher, libraries = xxhash.xxh3_128(code_of(stage).digest.encode()), {*stage.libraries_used()}
+    hasher, libraries = xxhash.xxh3_128(code_of_class(type(stage)).digest.encode()), {*stage.libraries_used()}
     for name, method in sorted(stage.user_classes().items()):
         own = _own_class(name, method, "")
         hasher.update(f"\0{code_of_class(own).digest}".encode())
@@ -313,7 +304,7 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     if not {folder, ""} & set(sys.path):
         sys.path.insert(0, folder)
     importlib.invalidate_caches()
-    token = _importing.set(True)
+    token = is_importing.set(True)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -326,7 +317,7 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
     finally:
-        _importing.reset(token)
+        is_importing.reset(token)
 
 
 def _refusal(where: str, text: str) -> UserError:

@@ -156,7 +156,6 @@ def _number_or_text(pattern: str, number: dict[str, Any], *examples: int | float
 
 
 def _paths(value: Any) -> Any:
-    """A single path as a list. Raises ValueError for empty paths and empty lists."""
     paths = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else None
     if not paths or not all(isinstance(path, str) and path.strip() for path in paths):
         raise ValueError("expected a path, a glob or a list of them")

@@ -78,11 +78,6 @@ def references(data: Any, path: KeyPath = ()) -> dict[KeyPath, str]:
     return deeper_references
 
 
-def escaped(text: str) -> str:
-    """`text` with every reference escaped: `interpolated` returns the original."""
-    return text.replace("${", "$${")
-
-
 def _replacement(match: re.Match[str], where: str, keep_unset: bool) -> str:
     if match["escaped"]:
         return "${"
@@ -128,4 +123,4 @@ def _plain(data: Any, references: Mapping[KeyPath, str], path: KeyPath = ()) -> 
         return {key: _plain(value, references, (*path, key)) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value, references, (*path, index)) for index, value in enumerate(data)]
-    return escaped(masked_urls(data)) if isinstance(data, str) else data
+    return masked_urls(data).replace("${", "$${") if isinstance(data, str) else data

@@ -144,7 +144,7 @@ def _stage_names(entries: list[Any]) -> dict[str, int]:
 
 
 def _options_of(data: Any, path: KeyPath) -> tuple[Any, KeyPath]:
-    """The options of the stage at `path`; a stage that is written without options gets an empty mapping."""
+    """The options of the stage at `path`; for one without options an empty mapping."""
     entries, index = _value_at(data, path[:-1]), path[-1]
     entry = entries[index]
     name = entry if isinstance(entry, str) else next(iter(entry)) if isinstance(entry, dict) and entry else None

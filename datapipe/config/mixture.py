@@ -216,7 +216,7 @@ class Mixture(Record):
         return problems
 
     def _snapshot_problems(self) -> Iterator[Problem]:
-        """The snapshots that cannot be taken as they are: their rows are packed already, with their tokenizer."""
+        """The snapshots that cannot be taken: their rows are packed, with their tokenizer."""
         paths: list[KeyPath] = [("sources", name) for name in self.snapshot_sources]
         paths += [] if self.mixture.replay is None else [("mixture", "replay")]
         for path in paths if self.tokenizer.is_none else ():
@@ -300,7 +300,6 @@ class Mixture(Record):
                 yield key, weights
 
     def _given_weights(self) -> Sequence[tuple[str, Weights]]:
-        """The weights of each phase, or those of the sources, with their key."""
         phases = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(self.mixture.phases)]
         return phases or [("the weights of the sources", self._source_weights())]
 

@@ -186,8 +186,7 @@ class StrataSpec(Record):
 
 
 def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPhase, ...]:
-    """The phases of a run, with linear schedules as staircases, each with every source.
-    `source_weights` hold without phases and before a first linear phase."""
+    """The phases of a run, each with every source; `source_weights` hold without them."""
     if not spec.phases:
         return (WeightPhase(until_tokens=None, weights=integer_weights(source_weights)),)
     steps: list[tuple[Fraction, Weights]] = []

@@ -1,7 +1,7 @@
 """The problems of a mixture or of a stage's options, one line each: where, what was found, what was expected.
 
-    mixture.yaml:14: sources.web.wieght: unknown key. Did you mean 'weight'? Expected one of:
-    format, id, … mixture.yaml:15: sources.web.max_epochs: found 'four', expected a number
+    mixture.yaml:14: sources.web.wieght: unknown key. Did you mean 'weight'? Expected one of: format, …
+    mixture.yaml:15: sources.web.max_epochs: found 'four', expected a number
 
 pydantic finds the problems. This module adds the location and rewrites its messages.
 """

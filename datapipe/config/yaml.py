@@ -222,7 +222,6 @@ class _Walk:
         return data
 
     def _merge(self, node: Any, path: KeyPath, data: dict[str, Any]) -> None:
-        """Adds to `data` the missing keys of a mapping, or of a list of mappings."""
         for part in node.value if node.tag == f"{_TAG}seq" else [node]:
             if part.tag != f"{_TAG}map":
                 raise self._refusal(part, "the merge key << takes a mapping or a list of mappings")
@@ -257,9 +256,7 @@ def plain_data(value: Any, where: str, path: KeyPath = ()) -> Any:
 
     {"path": Path("a"), "keep": ("url",), "weight": np.float64(0.2)}   ->   {"path": "a", "keep": ["url"], "weight": 0.2}
 
-    Args:
-        where: the argument, for error messages; `path` is that of the value in it.
-    """
+    `where` is the argument, for error messages, and `path` that of the value in it."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if problem := _problem_with(value):
         raise UserError(f"{_place(where, path)}: {problem}.")

@@ -20,7 +20,7 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
     others = _OF_LOADERS if mixture.documents.format == "jsonl.zst" else (_OF_LOADERS, _OF_JSON_LINES)
     reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
-    reached.update(kernel for stage in stages for kernel in catalogue.code_of(stage).kernels)
+    reached.update(kernel for stage in stages for kernel in code_of_class(type(stage)).kernels)
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
     return sorted(name for name in names if not name.startswith(others))
 

@@ -92,14 +92,13 @@ def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
 
 
 def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
-    """A stage as an item of a list of stages in YAML, without credentials."""
     listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
     listed += [f"as: {use.alias}"] if use.alias != use.name else []
     return masked(f"- {use.name}: {{{', '.join([*listed, *([last] if last else [])])}}}")
 
 
 def _is_least_score(use: StageUse, option: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option of a filter that keeps a share is a least score, with which these other options keep no share."""
+    """Whether an option is a least score, with which these other options keep no share."""
     try:
         stage = catalogue.build_stage(use.model_copy(update={"options": {**options, option: 0}}))
     except DatapipeError:

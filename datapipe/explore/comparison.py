@@ -138,7 +138,6 @@ def rule_changes(first: Report, second: Report) -> list[RuleChange]:
 
 
 def _median(bins: Sequence[RuleBin]) -> float | None:
-    """The median of a histogram, by interpolation within its bin."""
     counts = [passed + failed for _, _, passed, failed in bins]
     left = sum(counts) / 2
     for (low, high, _, _), count in zip(bins, counts):

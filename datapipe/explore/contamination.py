@@ -62,8 +62,7 @@ class Contamination(Record):
 
 
 def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
-    """What an output holds of evaluation sets, or of the evaluation files `against`.
-    Raises UserError for an output whose run searched for none."""
+    """What an output holds of evaluation sets, or of the files `against`. Raises UserError."""
     sources = inspector.select_sources(source)
     if against:
         return _scanned(inspector, sources, count, against)
@@ -109,7 +108,7 @@ def _summary(
 def _undetectable(
     inspector: Inspector, sources: Sequence[str], lists: Sequence[SearchedSet]
 ) -> dict[str, tuple[str, ...]] | None:
-    """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
+    """The entries that cannot be found; None where the evaluation files give other counts now."""
     names: dict[str, tuple[str, ...]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
     try:
@@ -136,7 +135,6 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:
-    """The findings in the documents that a source kept. Raises UserError where these are gone."""
     files = inspector.kept_files(source)
     if not files:
         raise UserError(f"--against: the output has no cleaned documents of '{source}'. Run the mixture again, then scan.")

@@ -116,8 +116,7 @@ class Database:
         )
 
     def rows(self, query: str, options: Any = None, scanned: pa.Table | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of ours, with a list or a dict of options, and a table in memory that
-        it names `scanned`."""
+        """The rows of a query of ours, which may name a table in memory `scanned`."""
         with self._cursor() as cursor:
             if scanned is not None:
                 cursor.register("scanned", scanned)
@@ -170,7 +169,7 @@ class Database:
             execute(views)
 
     def _view(self, name: str, facts: FactFiles) -> list[str]:
-        """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
+        """Makes a view over files, with all known columns. Returns the names of the others."""
         known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
         known |= {"filename": "VARCHAR", "file_row_number": "BIGINT"}
         nulls = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in known.items())
@@ -186,7 +185,6 @@ class Database:
         return [column for column in columns if column.lower() not in shown]
 
     def _local(self, root: Root, file: TableFile) -> str:
-        """The path of a file on this machine, once its checksum is compared."""
         if root.local is not None:
             if file_checksum(root, file.path, file.checksum)[0] != file.checksum:
                 raise CorruptionError(f"{file.path}: its checksum is not the committed one. Run the mixture again.")

@@ -64,8 +64,7 @@ class Difference:
 def difference(
     first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
 ) -> Difference:
-    """Compares two texts by n-grams of this size and unit. `context` is the number of common words
-    around each difference; None for one passage with both whole texts."""
+    """Compares two texts by n-grams. `context`: common words around a difference; None for all."""
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
     spans = word_spans(texts[0]), word_spans(texts[1])
     words = [[_folded(text[start:stop]) for start, stop in each] for text, each in zip(texts, spans)]
@@ -112,7 +111,6 @@ def _folded(word: str) -> str:
 
 
 def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
-    """The n-grams of a text; one for a shorter text, none for a text without words."""
     units = words if unit == "word" else "".join(words)
     if len(units) < size:
         return {tuple(units)} if units else set()
@@ -120,7 +118,7 @@ def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> s
 
 
 def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode], bool]:
-    """The opcodes of difflib that turn one list of words into the other, and whether they reach the ends of both."""
+    """The opcodes of difflib for two lists of words, and whether they reach the ends of both."""
     head, tail = common_ends(first, second)
     stops = len(first) - tail, len(second) - tail
     is_aligned = max(stops) - head <= ALIGNED_WORDS
@@ -149,7 +147,7 @@ def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
-    """Opcodes in which a few equal words between longer differences count as differing: they match by chance."""
+    """Opcodes where a few equal words between longer differences differ: they match by chance."""
     joined: list[Opcode] = []
     for index, (tag, start, stop, low, high) in enumerate(opcodes):
         neighbours = (*opcodes[max(index - 1, 0) : index], *opcodes[index + 1 : index + 2])
@@ -165,7 +163,7 @@ def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
 
 
 def _groups(opcodes: Sequence[Opcode], context: int) -> list[list[Opcode]]:
-    """Opcodes split where more than twice `context` equal words separate them; each group keeps `context` of these words."""
+    """Opcodes split at more than twice `context` equal words, which keep `context` of them."""
     groups: list[list[Opcode]] = [[]]
     for tag, start, stop, low, high in opcodes:
         if tag == "equal" and stop - start > 2 * context:

@@ -221,8 +221,7 @@ class Inspector:
         return [self._document(row) for row in rows]
 
     def find_document(self, text: str) -> dict[str, Any]:
-        """One document by a form that `InputFiles.key` takes or by its own id, as
-        `find` returns it. Raises UserError where the run has no such document."""
+        """One document, by its own id or a form of `InputFiles.key`. Raises UserError."""
         try:
             key, problem = self.named_key(text), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
         except UserError as error:

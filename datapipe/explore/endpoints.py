@@ -121,7 +121,6 @@ class Api:
 
 
 def _with_errors(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
-    """The lines of a search. An error is their last line."""
     try:
         yield from lines
     except Exception as error:

@@ -82,8 +82,7 @@ class DocumentLocator:
         self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
-        """The document with this key; reading its text may take reading a whole archive. Raises
-        UserError where the file may not be read."""
+        """The document with this key; reading its text may take reading a whole archive."""
         file_number, position = split_key(key)
         if file_number in self.files:
             source, file, _ = self.files[file_number]
@@ -175,7 +174,7 @@ def split_key(key: bytes) -> tuple[int, int]:
 
 
 def _earlier_text(url: str, key: bytes) -> str | None:
-    """The text of a document in an output; None in an index, which does not know where its input files are."""
+    """The text of a document in an output; None in an index, which has no texts."""
     root = Root(url)
     with suppress(UserError, FileNotFoundError):
         return DocumentLocator(root, read_history(root), read_mixture(root)).locate(key).text

@@ -192,7 +192,7 @@ def _print_head(cluster: Mapping[str, Any], console: Console, full: bool) -> Non
 
 
 def _print_member(cluster: Mapping[str, Any], member: Mapping[str, Any], console: Console, full: bool) -> Difference | None:
-    """Prints a dropped document. Returns what it has in common with the surviving one; None where a text is missing."""
+    """Prints a dropped document. Returns the comparison; None where a text is missing."""
     measured = _measured(member["similarity"], member["similarity"])
     print_text(f"\ndropped  {_document(member)}  {measured}", console, "bold", hanging=_INDENT)
     surviving, dropped = cluster["survivor"]["text"], member["text"]
@@ -274,12 +274,11 @@ def _marked(passage: Passage, segments: Sequence[Segment], full: bool, style: st
 
 
 def _plain(text: str) -> str:
-    """The text without control characters; white space within a line as one space."""
     return harmless(_CONTROLS.sub(" ", text))
 
 
 def _shortened(text: str) -> str:
-    """A text on one line. The middle of a long one is replaced by its number of words, or of characters."""
+    """A text on one line, with its number of words or characters for the middle of a long one."""
     plain = _plain(text).replace("\n", " ")
     if len(plain) <= 3 * _SIDE_CHARS:
         return plain

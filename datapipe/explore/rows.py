@@ -88,8 +88,7 @@ class Rows:
         return counted["documents"], self.shown([{**facts[row["key"]], **row} for row in chosen])
 
     def _tag(self, query: Query) -> tuple[str, str, tuple[str, ...]] | None:
-        """The value and the threshold in SQL and the sources that tag, where kept documents are wanted by a rule that a filter
-        with `mode: tag` has measured."""
+        """Value, threshold and sources in SQL, of kept documents by a rule that tags."""
         if query.fate != "kept" or not query.rule:
             return None
         try:
@@ -125,7 +124,6 @@ class Rows:
         return rows
 
     def _redact_ids(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Redacts ids, source by source; a document without an id has its name as its id."""
         for source in {row["source"] for row in rows}:
             own = [row for row in rows if row["source"] == source and row["id"] not in ("", row["name"])]
             try:

@@ -31,8 +31,6 @@ _REDACTED_DOCS = 64
 
 
 class SearchQuery(BaseModel, frozen=True):
-    """What to search for. Empty strings do not restrict."""
-
     text: str = Field(alias="q", pattern=r"\S", max_length=1_000)
     source: str = ""
     fate: Fate | Literal[""] = ""
@@ -89,7 +87,7 @@ def _count(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> int:
 
 
 def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: list[str]) -> Iterator[_Batch]:
-    """Kept texts, then all texts of the input files. A file that has changed is left out, and named in `problems`."""
+    """Kept texts, then all texts of input files. `problems` gets the files that have changed."""
     if query.fate in ("", "kept"):
         for source, file in ((name, file) for name in sources for file in rows.output.kept_files(name)):
             for each in read_table(rows.output.root, file, ["key", "text"]):
@@ -117,8 +115,7 @@ def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: l
 
 
 def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, Any]]:
-    """The rows of documents whose text contains the query, also when redacted, with an excerpt
-    around the first hit. A few documents are redacted at a time."""
+    """The documents whose redacted text, too, contains the query; an excerpt of each."""
     matches: Callable[..., Any] = compute.match_substring
     contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
     matching = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))

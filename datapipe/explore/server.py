@@ -49,8 +49,6 @@ Endpoint = Callable[[Request], Answer]
 
 
 class PageServer(HttpServer):
-    """Serves the page and one endpoint function below a token."""
-
     def __init__(self, port: int, endpoint: Endpoint) -> None:
         self.endpoint, self.token = endpoint, secrets.token_hex(16)
         super().__init__(HOST, port, f"--port {port}")

@@ -97,7 +97,6 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
 
 
 def _readable(quantiles: Sequence[float]) -> set[float]:
-    """The quantiles rounded to the fewest digits that keep them distinct."""
     exact = rounded = set(quantiles)
     for digits in range(2, 7):
         rounded = {float(f"{value:.{digits}g}") for value in exact}
@@ -163,8 +162,7 @@ def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float])
 def tagged_values(
     database: Database, rule: RuleOf, sources: Sequence[str], most: int, ranks: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """The values of a rule, ascending, and whether these are all; where there are more
-    than `most`, those at some ranks from 0 to 1."""
+    """The values of a rule, ascending, or more than `most` at some ranks; whether these are all."""
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
     rows = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(rows) <= most
@@ -178,8 +176,7 @@ def _column(stage: str, rule: str) -> str:
 
 
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
-    """A rule of one source, or of all for "", by the name of its stage in the run or in the
-    mixture. Raises UserError where none has measured it."""
+    """A rule of one source, or of all for "". Raises UserError where none has measured it."""
     matching = [
         each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])
     ]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from datapipe.errors import CorruptionError
-from datapipe.language_model.cache import Answer, AnswerCache, request_key
-from datapipe.language_model.endpoint import AttemptError, Client, EndpointError, RefusedError
+from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.language_model.cache import Answer, AnswerCache
+from datapipe.language_model.endpoint import AttemptError, Client, RefusedError
 from datapipe.language_model.rate_limiter import RateLimiter
-from datapipe.language_model.spending import Spending, Tokens, expected_tokens, tokens_of
+from datapipe.language_model.spending import Spending, Tokens, tokens_of
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
 """Attempts for one request that fail or find the server busy, before it is given up.
@@ -32,11 +32,6 @@ class Request:
     body: dict[str, Any]  # as it is sent
     key: str  # in the cache
     expected: Tokens  # tokens that it may take
-
-
-def request_of(name: str, body: dict[str, Any]) -> Request:
-    """The request with a body, which has `messages` and `max_tokens`."""
-    return Request(name=name, body=body, key=request_key(body), expected=expected_tokens(body["messages"], body["max_tokens"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +55,7 @@ class Asking:
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, requests: Iterator[Request]) -> None:
-        """Asks until every request is answered or left out. Raises the error that ended it, after
-        the attempts under way."""
+        """Asks until every request is answered or left out. Raises the error that ended it."""
         workers = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
@@ -79,7 +73,6 @@ class Asking:
             self.on_answer(request, await self._answer(request))
 
     async def _answer(self, request: Request) -> Answer | LeftOut:
-        """Asks until the answer is in the cache, or the request is left out."""
         num_failed = num_busy = 0
         limiter, began, num_answered = self.limiter, self.limiter.clock.now(), self.limiter.num_answered
         while True:
@@ -99,7 +92,7 @@ class Asking:
                 if is_to_blame and (num_failed >= _MOST_FAILED or num_busy >= _MOST_BUSY):
                     if self.skip_failed:
                         return LeftOut(reason="failed", message=str(error))
-                    raise EndpointError(
+                    raise DatapipeError(
                         f"{self.client.endpoint.shown}: {num_failed + num_busy} attempts for {request.name} failed, the last "
                         f"with: {error}. What was answered is kept: run the same command again, or with --skip-failed to go on "
                         "without what fails"
@@ -133,7 +126,7 @@ class Asking:
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits until they have ended. Their errors are those that the caller knows, or follow from the end."""
+    """Cancels tasks, and waits for them. Their errors are known, or follow from the end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -126,7 +126,6 @@ def open_cache(folder: Path) -> Iterator[AnswerCache]:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None where it does not have its checksum."""
     checksum, _, text = line.rstrip(b"\n").partition(b" ")
     if len(checksum) != _CHECKSUM_CHARS or checksum != xxhash.xxh3_64_hexdigest(text).encode():
         return None

@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import httpx2 as httpx
 
 from datapipe.credentials import MASK, masked, remember_secret
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import UserError
 from datapipe.language_model.cache import Answer
 from datapipe.storage.http import retry_after_s
 
@@ -67,8 +67,7 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """Where requests go. Its display holds no credentials. `timeout_s`: of a request, to the last
-    byte of the answer."""
+    """Where requests go. Its display holds no credentials. `timeout_s` is that of a request."""
 
     url: str
     api_key_env: str = ""
@@ -94,8 +93,7 @@ class Endpoint:
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
-    """The endpoint at a base URL such as http://127.0.0.1:8000/v1; its key is in a variable of
-    `environment`, if any. Raises UserError."""
+    """The endpoint at a base URL, with the key that a variable holds. Raises UserError."""
     parts = _parts(url)
     key = _key(api_key_env, environment) if api_key_env else ""
     path = parts.path.rstrip("/")
@@ -132,8 +130,6 @@ def _key(name: str, environment: Mapping[str, str]) -> str:
 
 
 class Client:
-    """Connections to an endpoint. `connected` makes it."""
-
     def __init__(self, endpoint: Endpoint, http: httpx.AsyncClient) -> None:
         self.endpoint = endpoint
         self._http = http
@@ -177,7 +173,6 @@ class Client:
             return response.status_code, response.headers, b"".join(parts)
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
-        """What an answer with another status than 200 is raised as."""
         message = self.endpoint.message(f"HTTP {status}: {_detail(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
@@ -259,7 +254,3 @@ def _detail(text: str) -> str:
     inner = data.get("error", data) if isinstance(data, dict) else None
     message = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
     return message if isinstance(message, str) else text
-
-
-class EndpointError(DatapipeError):
-    """The endpoint gave no answer for as long as the command waits, or fails for every document."""

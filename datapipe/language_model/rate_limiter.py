@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from datapipe.language_model.endpoint import AttemptError, EndpointError
+from datapipe.errors import DatapipeError
+from datapipe.language_model.endpoint import AttemptError
 from datapipe.machine.retries import RetryPolicy
 from datapipe.rng import seed_for
 
@@ -17,8 +18,6 @@ _REPORT_AFTER_S, _REPORT_EVERY_S = 5.0, 30.0
 
 
 class Clock:
-    """The time of this machine, which never goes back."""
-
     def now(self) -> float:
         return time.monotonic()
 
@@ -64,13 +63,13 @@ class RateLimiter:
         self._silent_since = self._reported_at = None
 
     def failed(self, error: AttemptError) -> None:
-        """Notes a failed attempt. Raises EndpointError when the server has been silent for too long."""
+        """Notes a failed attempt. Raises DatapipeError when the server has been silent for too long."""
         self.num_failed += 1
         now = self.clock.now()
         self._silent_since = now if self._silent_since is None else self._silent_since
         silent_s = now - self._silent_since
         if silent_s >= self._most_s:
-            raise EndpointError(
+            raise DatapipeError(
                 f"no answer from {self._endpoint} for {silent_s:.0f} s: {error}. What was answered is kept: run the same "
                 "command again when the server answers. --max-wait sets how long it is waited for"
             )

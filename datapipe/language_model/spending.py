@@ -19,8 +19,6 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """Tokens that a model reads, and that it writes."""
-
     prompt: int = 0
     completion: int = 0
 
@@ -47,10 +45,6 @@ class Prices:
 
     def cost(self, tokens: Tokens) -> float:
         return (tokens.prompt * self.prompt + tokens.completion * self.completion) / _MILLION
-
-
-class LimitError(DatapipeError):
-    """The next request could exceed a limit of the user."""
 
 
 def expected_tokens(messages: list[dict[str, str]], max_tokens: int) -> Tokens:
@@ -81,10 +75,10 @@ class Spending:
         self._reserved = Tokens()
 
     def begin(self, expected: Tokens) -> None:
-        """Reserves the tokens of a request. Raises LimitError where they could exceed the limit."""
+        """Reserves the tokens of a request. Raises DatapipeError where they could exceed the limit."""
         most = self.spent + self._reserved + expected
         if self._max_cost is not None and self.prices.cost(most) > self._max_cost:
-            raise LimitError(
+            raise DatapipeError(
                 f"stopped at --max-cost {self._max_cost:,.2f}: {self.spent.total:,} tokens are spent, cost "
                 f"{self.prices.cost(self.spent):,.2f}, and the next request could exceed it. All answers are kept: the same "
                 "command with a higher limit goes on"

@@ -29,11 +29,7 @@ ROWS_AT_A_TIME = 1 << 16  # Where the rows of many steps are counted: their leng
 
 
 class BatchBuilder:
-    """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
-
-    Attributes:
-        damaged_shards: paths of shards whose damaged rows were replaced.
-    """
+    """Builds the batches of one rank. A batch depends on the arguments here and its step alone."""
 
     def __init__(self, batch_order: BatchOrder, reader: RowReader, options: LoaderOptions) -> None:
         self.batch_order, self.reader, self.options = batch_order, reader, options
@@ -124,7 +120,6 @@ class BatchBuilder:
         return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
     def _readable_address(self, sample: int, address: int) -> int:
-        """`address`, or if its row is damaged, that of the first undamaged replacement."""
         for attempt in range(1, MAX_REPLACEMENTS + 1):
             try:
                 self._rows(np.array([address]), self._columns)
@@ -140,7 +135,7 @@ class BatchBuilder:
         raise AssertionError(sample)
 
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
-        """The labels that count in each global batch. `read` are the rows of this rank, which suffice if it is alone."""
+        """The labels that count in each global batch. This rank's rows suffice if it is alone."""
         if self.mesh.data_size > 1:
             samples = [self.batch_order.samples(step) for step in steps]
             borders = (0, *accumulate(map(len, samples)))
@@ -176,6 +171,6 @@ class BatchBuilder:
 
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The numbers in ranges (start, stop), end to end, as int64; and where each range begins and ends in them."""
+    """The numbers in ranges (start, stop), end to end, int64; and the borders of the ranges."""
     borders = (0, *accumulate(stop - start for start, stop in spans))
     return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

@@ -37,7 +37,7 @@ def _buffer(num_bytes: int) -> tuple[np.ndarray, int]:
 
 
 def _own_references() -> int:
-    """The `getrefcount` of a free buffer: how a loop's variable and an argument count depends on Python's version."""
+    """The `getrefcount` of a free buffer, which depends on Python's version."""
     buffers = [_buffer(0)]
     for buffer, _ in buffers:
         return getrefcount(buffer)

@@ -34,11 +34,8 @@ from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:
-    """Batches as tensors on `device`, copied while the trainer computes.
-
-    Args:
-        depth: pending copies beside the batch handed out, in pinned memory and on the device.
-    """
+    """Batches as tensors on `device`, copied while the trainer computes. `depth`: of pending copies, in
+    pinned memory and on the device, beside the batch handed out."""
     if depth < 1:
         raise UserError(f"depth={depth}: expected at least 1 pending copy.")
     return DevicePrefetcher(batches, torch.device(device), depth)

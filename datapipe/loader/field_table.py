@@ -66,11 +66,7 @@ class Chunk:
     global_targets: Sequence[int]
 
     def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
-        """This rank's tokens of `values` (num_rows, S), cut into batches.
-
-        Args:
-            filler: of the padding of documents that are split.
-        """
+        """This rank's tokens of `values` (num_rows, S) by batch. `filler` pads split documents."""
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden
@@ -149,10 +145,7 @@ def count_targets(read: SequenceRows, hidden: np.ndarray, borders: Sequence[int]
 
     A model that shifts labels itself has no token that predicts the first of a row. A row of pieces of 4 and 3 tokens has 3 + 2
     targets with shifted labels, and 6 with unshifted ones, where the last token of a piece predicts the first of the next.
-
-    Args:
-        hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
-    """
+    `hidden`: as in `Chunk`."""
     # used, untaught: (num_rows,) tokens of documents, and those of them that no token predicts
     used = tokens_of_rows(read)
     untaught = np.diff(read.piece_offsets) if labels == "shifted" else (used > 0).astype(np.int64)
@@ -207,8 +200,6 @@ def _piece_offsets(chunk: Chunk) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """How a field is made, and what its values are."""
-
     make: Callable[[Chunk], Sequence[Any]]  # a chunk -> the value of the field for each of its batches
     columns: frozenset[str] = frozenset()
     counts_targets: bool = False  # whether `make` needs `Chunk.global_targets`

@@ -21,10 +21,10 @@ NamedSharding = Any  # of jax.sharding, which is not imported here
 def mesh_of(sharding: NamedSharding) -> Mesh:
     """The rows that this process reads of batches (B, S) with a sharding, and its part of each row where that is split, too.
 
-        mesh = jax.make_mesh((4, 2), ("data", "model")) sharding = NamedSharding(mesh,
-        PartitionSpec("data")) loader = Loader("runs/x", global_batch_size=64,
-        mesh=mesh_of(sharding), dtype="int32") jax.make_array_from_process_local_data(sharding,
-        batch["input_ids"], global_shape=(64, sequence_length))
+        mesh = jax.make_mesh((4, 2), ("data", "model"))
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        loader = Loader("runs/x", global_batch_size=64, mesh=mesh_of(sharding), dtype="int32")
+        jax.make_array_from_process_local_data(sharding, batch["input_ids"], global_shape=(64, length))
 
     Raises UserError where the rows of a process are no slice of the batch, or slices of processes differ in size.
     """
@@ -60,7 +60,6 @@ _ADVICE = (
 
 
 def _num_parts(sharding: NamedSharding, axis: int) -> int:
-    """The parts that a sharding cuts an axis of the batch into."""
     names = sharding.spec[axis] if axis < len(sharding.spec) else None
     names = () if names is None else (names,) if isinstance(names, str) else names
     if not isinstance(names, tuple):

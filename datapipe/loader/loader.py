@@ -160,11 +160,8 @@ class Loader:
         self, stride: int = 1, convert: Callable[[Batch], Batch] | None = None, stacklevel: int = 4
     ) -> Generator[Batch, None, None]:
         """The batches of every `stride`-th step from the position on, which it moves. The caller holds the lock of `turns`.
-
-        Args:
-            convert: applied to each batch, within the time that the trainer waits.
-            stacklevel: of the warning of dropped rows; 0 for none.
-        """
+        `convert` is applied to each batch, within the time that the trainer waits. `stacklevel` is that of the warning
+        of dropped rows; 0 for none."""
         while self.has_more():
             run, ahead = self._source.run, self._prefetcher(stride)
             try:
@@ -175,7 +172,7 @@ class Loader:
         self.warn_of_dropped(stacklevel)
 
     def _take(self, ahead: Prefetcher, stride: int, convert: Callable[[Batch], Batch] | None, stacklevel: int) -> Batch:
-        asked_at = self.clock.asks()
+        asked_at = self.clock.now()
         arrays = ahead.take(self._step)
         batch = arrays if convert is None else convert(arrays)
         self.clock.takes(asked_at, self.clock.count_tokens(arrays))

@@ -41,8 +41,6 @@ _Work = SimpleQueue["_Chunk | None"]
 
 @dataclass(kw_only=True, slots=True)
 class PrefetchCounts:
-    """Counts of the batches that were taken."""
-
     batches: int = 0
     bytes: int = 0
     build_s: float = 0.0  # seconds of building, over the chunks from which batches were taken
@@ -160,7 +158,6 @@ class Prefetcher:
         self._request(step)
 
     def _wait_for(self, chunk: _Chunk) -> None:
-        """Waits until `chunk` is built, and sets the size of later chunks from the size of its batches."""
         chunk.ready.acquire()
         self.counts.build_s += chunk.build_s
         if chunk.batch_bytes:
@@ -168,7 +165,7 @@ class Prefetcher:
             self._most_steps = max(1, min(CHUNK_BYTES // max(1, *chunk.batch_bytes, 1), of_depth))
 
     def _request(self, step: int | None) -> None:
-        """Requests chunks from `step` on, or after the last requested one, while the depth has room for a whole chunk."""
+        """Requests chunks from `step` on, or after the last one, while the depth has room."""
         size = 1
         if self._chunks:
             size = min(2 * len(self._chunks[-1].steps), self._most_steps)
@@ -215,7 +212,7 @@ def _run_builder(work: _Work, build_many: BuildMany) -> None:
 
 
 def _build(chunk: _Chunk, build_many: BuildMany) -> None:
-    """Builds all batches of a chunk; or those before the first failure, and keeps the error, which `take` raises in turn."""
+    """Builds a chunk; or the batches before the first failure, and keeps the error."""
     try:
         batches = list(build_many(chunk.steps))
     except BaseException as error:

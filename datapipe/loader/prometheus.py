@@ -53,8 +53,5 @@ class LoaderMetrics(Collector):
 
 def serve_metrics(loaders: Sequence[Any], port: int, address: str = "127.0.0.1") -> MetricsServer:
     """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine another port.
-
-    Args:
-        loaders: with a method `stats`, of different ranks or splits, which label their figures.
-    """
+    `loaders` have a method `stats`; their ranks and splits, which label the figures, differ."""
     return MetricsServer(address, port, f"port={port}", LoaderMetrics(loaders)).start()

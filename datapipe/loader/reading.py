@@ -53,11 +53,7 @@ class _OpenShard:
 
 
 class RowReader:
-    """Reads rows of one split by address. Several threads may read at once.
-
-    Args: local_copy: called for shards on object stores, before they are opened and at every read
-        from them.
-    """
+    """Reads rows of a split by address, in any thread; `local_copy` finds remote shards on disk."""
 
     def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
         self.layout = layout
@@ -128,7 +124,7 @@ class RowReader:
             self._replace({})
 
     def _fill_missing(self, shards: np.ndarray, rows: np.ndarray, blocks: np.ndarray, wanted: Set[str]) -> list[Any]:
-        """Fills `blocks` and `rows` for the requests without a block, one shard at a time. Returns the owners of the blocks."""
+        """Fills `blocks` and `rows` shard by shard. Returns the owners of the blocks."""
         # missing: (num_missing,) requests without a block, sorted by shard and row
         missing = np.flatnonzero(blocks == 0)
         missing = missing[np.lexsort((rows[missing], shards[missing]))]
@@ -191,7 +187,6 @@ class RowReader:
         return opened
 
     def _open_copy(self, shard: int) -> _OpenShard | None:
-        """The local copy of a remote shard; None if there is none, or if it is deleted or damaged."""
         if self._local_copy is None or self._root.local is not None or shard in self._damaged_copies:
             return None
         path = self._local_copy(shard)
@@ -215,7 +210,7 @@ class RowReader:
         return _OpenShard(reader=reader, table=table, is_remote=False)
 
     def _add(self, shard: int, opened: _OpenShard) -> None:
-        """Makes a shard one of the open shards, in constant time while none needs to be closed. The caller holds the lock."""
+        """Makes a shard one of the open shards. The caller holds the lock."""
         if shard in self._open:  # a local copy replaces a remote shard, which a call may still hold
             self._replace({number: other for number, other in self._open.items() if number != shard})
         self._open[shard] = opened

@@ -11,6 +11,7 @@ from datapipe.loader.batches import Batch, BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead, ShardCache, plan_budget
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
+from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.lineage import Lineage, Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
@@ -37,11 +38,7 @@ KERNELS = (
 
 
 class FileSource:
-    """Batches that this process builds from the files of an output.
-
-    Args:
-        options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
-    """
+    """Batches from the files of an output. `options` have the rank (`LoaderOptions.with_rank`)."""
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         compile_at_once(KERNELS)
@@ -52,7 +49,8 @@ class FileSource:
         self.snapshot = read_tokens(self._root, options.snapshot, options.sequence_length)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
-        self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)
+        layout = self._fresh.inventory.layout
+        self._cache, self._reader, self._read_ahead = open_rows(self._root, self.snapshot, layout, options)
         self._continue(self._fresh)
 
     def _continue(self, order: BatchOrder) -> None:
@@ -119,7 +117,6 @@ def plan_run(root: Root, snapshot: Snapshot, options: LoaderOptions) -> BatchOrd
 
 
 def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> list[str]:
-    """The keys of documents, in hex. Raises UserError for those of a file that the snapshot does not have."""
     keys = document_keys(root, snapshot, documents)
     files = {number for number, _, _ in files_with_hashes(root, snapshot)} if documents else set()
     unknown = [name for name, key in zip(documents, keys) if files and int.from_bytes(key[:8], "big") not in files]
@@ -142,11 +139,11 @@ def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: Lo
 
 
 def open_rows(
-    root: Root, inventory: Inventory, options: LoaderOptions
+    root: Root, snapshot: Snapshot, layout: Layout, options: LoaderOptions
 ) -> tuple[ShardCache | None, RowReader, ReadAhead | None]:
-    """The reader of an inventory's rows. For an object store it has a cache, whose threads start at the first batch."""
+    """The reader of a split's rows. For an object store it has a cache, whose threads start at the first batch."""
     folder = None if options.cache_folder is None else Path(options.cache_folder)
     budget_bytes, path = (0, None) if root.local is not None else plan_budget(options.cache_bytes, folder)
-    cache = ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes and path else None
-    reader = RowReader(root, inventory.snapshot, inventory.layout, None if cache is None else cache.path_of)
+    cache = ShardCache(root, layout.shards, path, budget_bytes) if budget_bytes and path else None
+    reader = RowReader(root, snapshot, layout, None if cache is None else cache.path_of)
     return cache, reader, None if cache is None else ReadAhead(cache, reader)

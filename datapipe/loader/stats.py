@@ -132,15 +132,11 @@ class LoaderStats:
 
 
 class StepClock:
-    """Reads the time around every take. One thread takes batches; others may read the figures.
-
-    Attributes:
-        counts: of all iterations, into which prefetchers count.
-    """
+    """Reads the time around every take, by one thread. Prefetchers count into `counts`."""
 
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
         self._token_field = token_field
-        self._now = now
+        self.now = now
         self.counts, self._before = PrefetchCounts(), PrefetchCounts()  # before: when this iteration began
         self._builder: Prefetcher | None = None
         self._start_s, self._started = 0.0, 0  # building the first batches, in which shards are opened
@@ -152,16 +148,12 @@ class StepClock:
         """Begins an iteration; the time since the last one is not counted. `builder`: None for workers of a DataLoader."""
         self._before, self._builder, self._taken_at = replace(self.counts), builder, None
 
-    def asks(self) -> float:
-        """Called when the trainer asks for a batch. Returns the time, for `takes`."""
-        return self._now()
-
     def count_tokens(self, batch: Mapping[str, Any]) -> int:
         return 0 if self._token_field is None else batch[self._token_field].size
 
     def takes(self, asked_at: float, num_tokens: int) -> None:
         """Called when the trainer gets a batch of `num_tokens` tokens, for which it asked at `asked_at`."""
-        now = self._now()
+        now = self.now()
         wait = now - asked_at
         if self._taken_at is None:
             self._first_wait_s += wait

@@ -38,8 +38,6 @@ from datapipe.storage.root import Root
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPiece:
-    """One piece of a document in a global batch."""
-
     # rank, row: the rank that reads it, and the row of that rank's batch
     rank: int
     row: int
@@ -92,11 +90,7 @@ class DocumentTrace:
 def trace_step(
     output: str | Path, step: int, *, rank: int | None = None, world_size: int = 1, text: bool = False, **run: Any
 ) -> list[TraceRow]:
-    """The documents of the global batch at `step`, or of one rank's share of it, row by row.
-
-    Args:
-        text: whether to decode the tokens of each piece.
-    """
+    """The documents of the batch at `step`, or of one rank; with `text` their decoded tokens."""
     traced = open_run(output, **run)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):
@@ -111,14 +105,10 @@ def trace_document(
     """Every appearance of a document in the run, by step.
 
     With a state, these are the appearances in the steps that the state counts, over all epochs and all changes of the run.
-    Without one, those in the whole of a finite run, and in one epoch of an endless run.
+    Without one, those in the whole of a finite run, and in one epoch of an endless run. `num_epochs`: of the source, to
+    search instead, from its first on. `key` may be a name, in a form that `InputFiles.key` takes.
 
-    Args: key: of the document, or its name, in a form that `InputFiles.key` takes. num_epochs:
-        epochs of the source to search instead, from its first on; also those after the step of the
-        state.
-
-    Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
-    """
+    Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold."""
     trace = open_run(output, **run).find_document(key, num_epochs, world_size)
     trace.check_complete()
     return trace.appearances
@@ -191,7 +181,6 @@ class TracedRun:
                 )
 
     def _stored(self, read: SequenceRows, row: int, piece: int, address: int) -> dict[str, Any]:
-        """The facts of a stored piece: one of those in a row that was read from `address`."""
         [shard], [shard_row] = self.batch_order.layout.find(np.array([address]))
         entry = self.batch_order.layout.shards[int(shard)]
         return {
@@ -251,7 +240,6 @@ class TracedRun:
                         yield from self._find_in(np.arange(first, min(stop, first + ROWS_AT_A_TIME)), key)
 
     def _find_in(self, addresses: np.ndarray, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
-        """As `find_pieces`, in the rows at `addresses`."""
         read = self.reader.read(addresses, EVERY_COLUMN - {TOKENS})
         pieces = np.flatnonzero((read.keys == np.frombuffer(key, np.uint8)).all(axis=1))
         rows = np.searchsorted(read.piece_offsets, pieces, side="right") - 1

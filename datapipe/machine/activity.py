@@ -28,8 +28,6 @@ BLOCK_BYTES = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
-    """What a process does."""
-
     work: str = ""  # a stage, or other work by its name in the metrics; empty between two
     # the id of the first document of the batch, or the position in an input file; empty for work on rows
     place: str = ""
@@ -53,11 +51,7 @@ class Activity:
 
 
 class ActivityBlock:
-    """Shared memory with the latest message of one process.
-
-    Args:
-        descriptor: of a file of `BLOCK_BYTES`, which stays open.
-    """
+    """Shared memory with the latest message of one process: an open file of `BLOCK_BYTES`."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, BLOCK_BYTES)
@@ -161,8 +155,7 @@ def work_clock() -> float:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A block that only the first use of something takes, such as loading compiled code. It is not
-    charged to work."""
+    """A block that only the first use of something takes. It is not charged to work."""
     began = work_clock()
     try:
         yield

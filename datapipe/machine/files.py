@@ -17,10 +17,8 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
 def lock_file(path: Path, *, wait: bool = False, is_created: bool = True) -> int:
     """Locks a file, or a folder that exists, by flock, which ends with the process. Returns its descriptor, for `release`.
-
     Raises BlockingIOError where another process holds the lock and `wait` is false, and OSError
-    where the file cannot be opened, or its file system has no locks.
-    """
+    where the file cannot be opened, or its file system has no locks."""
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | (os.O_CREAT if is_created else 0)
     descriptor = os.open(path, flags, 0o644)
     try:
@@ -49,12 +47,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[int]:
 
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None, *, is_synced: bool = True) -> Iterator[Path]:
-    """A temporary path, whose file replaces `path` when the block ends without an exception, and is deleted otherwise.
-
-    Args:
-        temporary: on the same file system; None for a hidden file beside `path`.
-        is_synced: whether the new file survives a power cut.
-    """
+    """A path on the file system of `path`, by default hidden beside it. Its file replaces `path` when the
+    block ends without an exception, and survives a power cut where `is_synced`; else it is deleted."""
     temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     for parent in (path.parent, temporary.parent):
         parent.mkdir(parents=True, exist_ok=True)

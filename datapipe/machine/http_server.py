@@ -36,14 +36,8 @@ class HttpAnswer:
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Listens once it is made, and answers in `start` or `serve_forever`.
-
-    Args:
-        port: 0 for a free one.
-        option: by which the port was given, for the error.
-
-    Raises UserError where it cannot listen.
-    """
+    """Listens once it is made, at a free port for 0, and answers in `start` or `serve_forever`.
+    Raises UserError where it cannot listen; `option` is the one that gave the port."""
 
     daemon_threads = True
     request_queue_size = 64

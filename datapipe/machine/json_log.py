@@ -15,11 +15,7 @@ from datapipe.errors import UserError
 
 
 class JsonLog:
-    """A log that is flushed at once, without credentials. A disk that fails ends the log and nothing else.
-
-    Args:
-        where: a file, which is appended to, or "-" for stdout.
-    """
+    """A log without credentials, in a file or for "-" on stdout. A disk that fails ends it."""
 
     def __init__(self, where: str) -> None:
         self._stream: TextIO | None = sys.stdout if where == "-" else None

@@ -16,8 +16,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 def require(library: str, needed_by: str) -> str:
     """The version of an installed distribution, which can be imported if it belongs to an extra of datapipe. Raises UserError
-    otherwise, naming `needed_by`: "extract.html".
-    """
+    otherwise, naming `needed_by`: "extract.html"."""
     extra = _extra_of(library)
     advice = f"Run: pip install 'datapipe[{extra}]'" if extra else f"Run: pip install {library}"
     version = installed_version(library)

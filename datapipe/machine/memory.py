@@ -11,10 +11,7 @@ from datapipe.quantities import size
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process so far.
-
-    On Linux this is VmHWM: `ru_maxrss` starts from the size of the parent process there.
-    """
+    """Peak memory of this process; VmHWM on Linux, where `ru_maxrss` starts from the parent's."""
     if peak := kilobytes("/proc/self/status", "VmHWM"):
         return peak * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -22,8 +19,7 @@ def peak_bytes() -> int:
 
 
 def memory_in_words() -> str:
-    """The words: "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free";
-    empty without /proc."""
+    """The memory of this process, and what is free of the machine; empty without /proc."""
     own = kilobytes("/proc/self/status", "VmRSS")
     free, total = kilobytes("/proc/meminfo", "MemAvailable"), kilobytes("/proc/meminfo", "MemTotal")
     if not own or not total:
@@ -42,8 +38,7 @@ def kilobytes(path: str, name: str) -> int:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """A context without garbage collection: for hundreds of thousands of records without cycles, it
-    takes as long as making them."""
+    """No garbage collection: of 10^5 records without cycles it takes as long as making them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, an action is tried again."""
-
     # first_s, longest_s: each pause is twice the one before, from the first to the longest
     first_s: float
     longest_s: float
@@ -34,11 +32,8 @@ class RetryPolicy:
 
 
 def retry_io(action: Callable[[], T], pause_after: Callable[[OSError, int], float], sleep: Callable[[float], object]) -> T:
-    """The result of an action, which is tried again after an OSError.
-
-    Args: pause_after: (error, number of failures) -> seconds until the next attempt. It raises
-        where no attempt helps.
-    """
+    """The result of an action, which is tried again after an OSError, and after the seconds that
+    `pause_after` gives for it and the number of failures. It raises where no attempt helps."""
     for number in count(1):
         try:
             return action()

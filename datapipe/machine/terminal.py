@@ -28,8 +28,7 @@ def harmless(text: str) -> str:
 
 
 class HarmlessStream:
-    """A text stream that only harmless text passes. `unfiltered` is the stream below, for our own
-    escape sequences."""
+    """A text stream that only harmless text passes to the `unfiltered` one below."""
 
     def __init__(self, unfiltered: TextIO) -> None:
         self.unfiltered = unfiltered

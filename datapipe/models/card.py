@@ -20,8 +20,8 @@ import numpy as np
 from datapipe.columns import text_buffers
 from datapipe.models.evaluation import ALL, Evaluation, Measures, kind_of, measures_of, outcome_of
 from datapipe.models.evaluation_tables import decisions_table, record_of, tables_of
+from datapipe.models.examples import Examples
 from datapipe.models.metrics import AtThreshold, at_threshold
-from datapipe.models.training import Examples
 from datapipe.report.cells import rendered
 from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
@@ -32,9 +32,6 @@ _MOST_CUTS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """The figures of a model on held-out documents: an evaluation of one model and one group, documents by label (empty for
-    numbers), the curve of two classes, and the measures of "at least" for numbers."""
-
     evaluation: Evaluation
     labels: dict[str, int]
     curve: list[AtThreshold]

@@ -111,7 +111,6 @@ def _is_mixture(path: str) -> bool:
 
 
 def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
-    """The mixture without its tokenizer, and with the stages and sources that the documents need."""
     path, *more = wanted.paths
     if not any(map(_is_mixture, wanted.paths)):
         files = {"path": list(wanted.paths), "text": wanted.text_field}
@@ -155,8 +154,7 @@ def is_of_runs(paths: Sequence[str]) -> bool:
 
 
 def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
-    """The documents of sources with their labels. Runs stages in the folder `work`, which is kept.
-    Raises UserError."""
+    """The documents of sources with their labels. Runs stages in the folder `work`."""
     if _is_mixture(wanted.paths[0]):  # before the run, which may take long
         _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)

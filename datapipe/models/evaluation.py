@@ -191,8 +191,7 @@ def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> 
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
-    """The measures of one model, without its lead, of `targets` and `outcome`, (num_docs,) each.
-    From `least` on a document is predicted positive; None: no such measures."""
+    """The measures without the lead. From `least` on, a document is predicted positive."""
     if kind == "several classes":
         return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
     agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None

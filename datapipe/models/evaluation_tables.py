@@ -62,7 +62,7 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
 
 
 def _named(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
-    """A row for each group; with several models one for each model of it. Of a single field the values name the groups."""
+    """A row for each group and model of it. The values of a single field name the groups."""
     fields = {group.partition("=")[0] for group in evaluation.groups} - {ALL}
     for group, measures in evaluation.groups.items():
         name = group.partition("=")[2] if len(fields) == 1 and group != ALL else group

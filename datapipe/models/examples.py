@@ -8,19 +8,21 @@ out and counted; one with several numbers has their mean. Memory: for each label
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import xxhash
+from pydantic import BaseModel, ConfigDict, Field
 
 from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.models.labelled_files import LabelledBatch, as_text
-from datapipe.models.training import Examples
 from datapipe.rng import GOLDEN, below_fraction, mix64, seed_for
 
 MOST_LABELS = 100
@@ -29,6 +31,36 @@ _ABOVE_ALL = 1 << 64
 _SCHEMA = pa.schema(
     {"hash": pa.uint64(), "digest": pa.uint64(), "group": pa.uint64(), "target": pa.float64(), "text": pa.large_string()}
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examples:
+    """Texts to learn from, in an order that follows from their content alone."""
+
+    texts: pa.Array  # (num_docs,) large_string without nulls
+    # (num_docs,) float64: the number of the label in `labels`, or the value where `predicts_number`
+    targets: np.ndarray
+    labels: tuple[str, ...]  # the names of the classes; one name where a number is predicted
+    weights: np.ndarray  # (num_docs,) float64, how much each counts; 1 is usual
+    predicts_number: bool = False  # whether the targets are values of a scale, and not numbers of labels
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Trainer(BaseModel):
+    """A kind of model, with the options of its training as fields. Equal examples, order and options give equal bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    predicts_numbers: ClassVar[bool] = False
+    """Whether the kind can predict a number; if not, its examples always have labels."""
+
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="Of the order of the examples and all random numbers.")
+
+    @abstractmethod
+    def train(self, examples: Examples) -> bytes:
+        """The bytes of a model file, which `open_classifier` reads. Raises UserError where the examples do not suffice."""
 
 
 class LowestHashes:
@@ -195,7 +227,7 @@ def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
 
 
 def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa.Table:
-    """All samples in the order of hashes, each text once, with the number of its label as its target."""
+    """All samples in the order of hashes, each text once; targets are numbers of labels."""
     for number, table in enumerate([] if predicts_number else tables):
         tables[number] = table.set_column(3, "target", pa.array(np.full(len(table), float(number))))
     table = pa.concat_tables([_SCHEMA.empty_table(), *tables]).sort_by([("hash", "ascending"), ("digest", "ascending")])

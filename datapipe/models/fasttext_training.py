@@ -25,7 +25,7 @@ from datapipe.kernels.learned import fasttext_training as kernels
 from datapipe.kernels.learned.fasttext import HALF, LOW_HALF, index_words
 from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
 from datapipe.kernels.types import input_record
-from datapipe.models.training import Examples, Trainer
+from datapipe.models.examples import Examples, Trainer
 from datapipe.stage.models import fasttext_file
 from datapipe.stage.models.fasttext_file import LABEL
 
@@ -97,7 +97,7 @@ class FastTextTrainer(Trainer):
         return struct.pack("<2i12id", fasttext_file.MAGIC, _FILE_VERSION, *options, _UNUSED_SAMPLING)
 
     def _inputs(self, num_rows: int) -> np.ndarray:
-        """The rows at the start, (num_rows, dim) float32. Raises UserError where they would take too much memory."""
+        """The rows at the start, (num_rows, dim) float32. Raises UserError for too much memory."""
         num_bytes = num_rows * self.dim * 4
         if num_bytes > MOST_BYTES:
             raise UserError(
@@ -118,7 +118,6 @@ class FastTextTrainer(Trainer):
         return rows
 
     def _features(self, texts: _NumberedTexts, rows: np.ndarray) -> kernels.Words:
-        """The rows of each distinct word, its hash, and the buckets of its n-grams."""
         bounds, data = columns.text_buffers(texts.words)
         spans, lengths = np.stack([bounds[:-1], bounds[1:]], axis=1), np.diff(bounds)  # bytes
         most = int((lengths + 2).sum()) * (self.max_char_ngram - max(self.min_char_ngram, 1) + 1) if self.max_char_ngram else 0
@@ -135,7 +134,6 @@ class FastTextTrainer(Trainer):
     def _learn(
         self, examples: Examples, texts: _NumberedTexts, words: kernels.Words, inputs: np.ndarray, outputs: np.ndarray
     ) -> None:
-        """Reads all texts `epochs` times. Raises UserError where the training diverges."""
         num_words = len(inputs) - (self.buckets if self.word_ngrams > 1 or self.max_char_ngram else 0)
         num_read = len(texts.ids) + len(examples)  # words and ends of texts
         loss = SOFTMAX if self.loss == "softmax" else SIGMOID

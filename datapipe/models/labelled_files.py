@@ -58,8 +58,7 @@ def as_text(values: pa.Array) -> pa.Array:
 
 @dataclass(kw_only=True, slots=True)
 class LabelledFiles:
-    """Files of labelled documents by paths, globs and URLs, their fields (dots reach into objects),
-    and counts of what was left out."""
+    """Files by paths, globs and URLs, their fields, and counts of what was left out."""
 
     patterns: Sequence[str]
     text_field: str = "text"
@@ -69,8 +68,7 @@ class LabelledFiles:
     num_rejected: int = field(default=0, init=False)
 
     def read(self) -> Iterator[LabelledBatch]:
-        """The documents in the order of the patterns and paths. Raises UserError where no document
-        has a label, or a field is missing."""
+        """The documents, file by file. Raises UserError where none is labelled."""
         num_labelled, valueless, files = 0, set(self.other_fields), self._files()
         for file, reader in files:
             for batch in self._read_file(file, reader):

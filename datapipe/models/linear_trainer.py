@@ -22,7 +22,7 @@ from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.kernels.learned.linear_scores import IMPORTANCE_MASK, PARTS, WEIGHT_SHIFT
 from datapipe.kernels.learned.text_features import RowsOut, character_kinds, feature_rows, room_for_counting
-from datapipe.models.training import Examples, Trainer
+from datapipe.models.examples import Examples, Trainer
 from datapipe.rng import seed_for
 from datapipe.stage.models.linear import LinearFile, file_bytes, folded_slices, num_columns
 
@@ -149,8 +149,7 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """The features of the highest weight of each label, searched in the texts that the model was
-    trained on."""
+    """The features of the highest weight of each label, found in the texts of the training."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)
@@ -173,7 +172,6 @@ def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[st
 
 
 def _ngram(text: str, slot: int, file: LinearFile) -> str:
-    """A shortest part of a text that has a slot."""
 
     def has(part: str) -> bool:
         return slot in features_of(pa.array([part], pa.large_string()), file.word_bits, file.character_bits)[1]

@@ -159,8 +159,7 @@ class OfLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Documents by their label and the one that was predicted. Macro figures are means over the
-    labels that documents have."""
+    """Documents by their label and the predicted one. Macro figures: of labels that occur."""
 
     accuracy: Estimate
     macro_f1: Estimate

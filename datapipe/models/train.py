@@ -22,11 +22,10 @@ from datapipe.machine.files import replacing
 from datapipe.machine.libraries import require
 from datapipe.models.card import Figures, card_path, card_text, data_lines, figures_of
 from datapipe.models.documents import DocumentInput, is_of_runs, texts_of_mixture
-from datapipe.models.examples import Labelling, Limits, Prepared, are_numbers, prepare
+from datapipe.models.examples import Labelling, Limits, Prepared, Trainer, are_numbers, prepare
 from datapipe.models.fasttext_training import FastTextTrainer
 from datapipe.models.labelled_files import LabelledFiles
 from datapipe.models.linear_trainer import LinearTrainer, heaviest_features
-from datapipe.models.training import Trainer
 from datapipe.report.layout import print_text
 from datapipe.stage.models.classifier import Classifier, open_classifier
 from datapipe.stage.models.linear import read_file
@@ -42,8 +41,6 @@ _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What to train: the kind of model and its options as text, the documents, and the file to write."""
-
     documents: DocumentInput
     labelling: Labelling
     limits: Limits

@@ -58,37 +58,18 @@ class Client(BaseModel, frozen=True, extra="forbid"):
             raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
 
 
-class _Rate:
-    """Bytes a second, with a burst of one second."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_at, self._lock = 0.0, threading.Lock()
-
-    def take(self, num_bytes: int, now: float) -> float:
-        """Seconds to wait before `num_bytes` may be sent."""
-        with self._lock:
-            starts = max(self._free_at, now - _BURST_S)
-            self._free_at = starts + num_bytes / self.bytes_per_s
-            return max(0.0, self._free_at - now)
-
-
 class _TokenFile(BaseModel, frozen=True, extra="forbid"):
     tokens: tuple[Client, ...]
 
 
 class Access:
-    """The clients.
-
-    Args:
-        most_streams: of a client without a limit in its token.
-        warn: gets the reason, once, when the file cannot be reloaded.
-    """
+    """The clients. `warn` gets the reason, once, where the file cannot be reloaded."""
 
     def __init__(self, token_file: Path | None, most_streams: int, warn: Callable[[str], None] = lambda problem: None) -> None:
         self._token_file, self._most_streams, self._warn = token_file, most_streams, warn
         self._clients: Mapping[str, Client] = {}
-        self._rates: dict[tuple[str, int], _Rate] = {}  # by name and rate, so that a reloaded file continues them
+        # when a client may send again, by name and rate, so that a reloaded file continues it
+        self._free_at: dict[tuple[str, int], float] = {}
         self._seen: tuple[int, int] | None = None
         self._probe_at = 0.0
         self._lock = threading.Lock()
@@ -117,10 +98,14 @@ class Access:
         return known is not None and (known.outputs is None or output in known.outputs)
 
     def pause_s(self, client: Client, num_bytes: int) -> float:
+        """Seconds to wait before a client may get `num_bytes`, at its rate with a burst of one second."""
         if client.bytes_per_s is None:
             return 0.0
-        rate = self._rates.setdefault((client.name, client.bytes_per_s), _Rate(client.bytes_per_s))
-        return rate.take(num_bytes, time.monotonic())
+        key, now = (client.name, client.bytes_per_s), time.monotonic()
+        with self._lock:
+            starts = max(self._free_at.get(key, 0.0), now - _BURST_S)
+            self._free_at[key] = starts + num_bytes / client.bytes_per_s
+            return max(0.0, self._free_at[key] - now)
 
     def _reload(self, path: Path) -> None:
         now = time.monotonic()
@@ -158,8 +143,6 @@ class Access:
 
 
 class Slots:
-    """The streams that run, over all and of each client."""
-
     def __init__(self, most: int, most_bytes: int = 1 << 62) -> None:
         self._most, self._most_bytes, self._lock = most, most_bytes, threading.Lock()
         self.by_client = Counter[str]()

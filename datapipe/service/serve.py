@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from types import FrameType
 
+from prometheus_client import Gauge
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
@@ -34,12 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Running:
-    """A server that runs.
-
-    Args:
-        outputs: as the user gave them: NAME=OUTPUT, or OUTPUT.
-        emit: gets an event and its facts, for the log.
-    """
+    """A server that runs. `outputs` are as the user gave them: NAME=OUTPUT, or OUTPUT."""
 
     def __init__(self, outputs: Sequence[str], options: ServeOptions, emit: Emit = lambda event, **facts: None) -> None:
         _check(options)
@@ -57,7 +53,8 @@ class Running:
         self.figures, self._emit, self._slots = self.service.figures, self.service.emit, self.service.slots
         self.status: StatusServer | None = None
         if options.status_port is not None:
-            self.figures.gauge("ready", "Whether requests are answered.", lambda: not self.why_not_ready())
+            ready = Gauge("datapipe_service_ready", "Whether requests are answered.", registry=self.figures)
+            ready.set_function(lambda: not self.why_not_ready())
             try:
                 self.status = StatusServer(options.host, options.status_port, self.figures, self.why_not_ready).start()
             except UserError:
@@ -112,7 +109,7 @@ def _why_missing(output: ServedOutput) -> str:
 
 
 def _end_connections(port: int) -> None:
-    """Shuts down the connections of this process at a port: gRPC waits for a client that does not read, without a deadline."""
+    """Shuts down connections at a port: gRPC waits for clients that do not read, for ever."""
     with suppress(OSError):  # of a system without /proc
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
@@ -208,7 +205,7 @@ def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
 
 
 def _warm(output: ServedOutput) -> None:
-    """Reads the newest snapshot and builds a batch of all fields, so that a server that is ready answers at once."""
+    """Reads the newest snapshot and builds a batch, so that a ready server answers at once."""
     output.snapshot(None)
     loader = Loader(output.root.url, global_batch_size=1, rank=0, world_size=1, fields=tuple(FIELDS), cache_bytes=0)
     if loader.num_steps != 0:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyarrow import flight
 
@@ -46,8 +46,6 @@ _KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "faile
 
 
 class ServiceFigures(CollectorRegistry):
-    """Counts since the server began. Any thread may count."""
-
     def __init__(self, running: Callable[[], Counts[str]]) -> None:
         super().__init__(auto_describe=False)
         self._running = running
@@ -58,9 +56,6 @@ class ServiceFigures(CollectorRegistry):
         self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
         for kind in _KINDS:
             self.refusals.labels(kind)
-
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
 
     def collect(self) -> Iterator[Metric]:
         yield from super().collect()
@@ -133,7 +128,7 @@ def _messages(
     schema: pa.Schema,
     announce: Callable[[BatchOrder, int], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it, not at the next collection."""
+    """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it."""
     steps, figures = builder.batch_order.steps, service.figures
     step, left, size = steps.next(ticket.first), ticket.count, 1
     while left and (steps.num_steps is None or step < steps.num_steps):
@@ -161,13 +156,8 @@ def _messages(
 
 
 class Service(flight.FlightServerBase):
-    """The server of some outputs. It listens once it is made.
-
-    Args:
-        location: such as grpc://127.0.0.1:0.
-        emit: gets an event and facts, for the log. Threads call it in turn.
-        tls: certificates and keys, in PEM.
-    """
+    """The server of some outputs, which listens once it is made. `emit` gets events and their facts, for
+    the log, from one thread at a time. `tls`: certificates and keys, in PEM."""
 
     def __init__(
         self,

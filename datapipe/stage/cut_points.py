@@ -44,11 +44,8 @@ def cut_points_after(
     offsets: np.ndarray, cut_points: pa.Array | None, starts: np.ndarray, stops: np.ndarray, out_offsets: np.ndarray
 ) -> pa.Array:
     """The cut points of texts after spans are removed: the existing ones, moved, and a new one for each span.
-
-    Args:
-        offsets, out_offsets: (num_docs + 1,) int64, of the texts before and after the cuts.
-        starts, stops: (num_cuts,) int64, the removed bytes; ascending, without overlap, none empty.
-    """
+    `offsets`, `out_offsets`: (num_docs + 1,) int64, of the texts before and after the cuts. `starts`, `stops`:
+    (num_cuts,) int64, the removed bytes; ascending, without overlap, none empty."""
     byte_offsets = np.zeros(0, np.int64) if cut_points is None else _byte_offsets(offsets, cut_points)[1]
     byte_offsets = np.concatenate([starts, byte_offsets])
     removed = np.concatenate([[0], np.cumsum(stops - starts)])

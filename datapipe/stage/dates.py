@@ -51,7 +51,6 @@ def seconds(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _zone_s(matches: pa.Array, fields: dict[str, np.ndarray]) -> np.ndarray:
-    """The offset of the time zone from UTC, (num_rows,) int64."""
     is_negative = _integers(pc.equal(matches.field("sign"), "-").cast(pa.int64())) != 0
     return (fields["zone_hour"] * 60 + fields["zone_minute"]) * 60 * np.where(is_negative, -1, 1)
 

@@ -113,7 +113,7 @@ class FunctionStage(Filter):
 
 
 def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The values that the result of a function changes; None for a document that it drops. Raises StageError."""
+    """The values that a result changes; None for a document that it drops. Raises StageError."""
     if isinstance(result, (bool, np.bool_)):
         return {} if result else None
     if isinstance(result, str):
@@ -133,7 +133,7 @@ def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping
 
 
 def _column(name: str, kind: Any, records: Sequence[Record], changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
-    """(num_docs,): the values that were returned, and for other documents those that they have. Raises StageError."""
+    """(num_docs,): the returned values, for other documents their own. Raises StageError."""
     stored, takes = _COLUMN_TYPES[kind]
     values = [change[name] if change and name in change else dict.get(record, name) for change, record in zip(changes, records)]
     for value in values:
@@ -172,7 +172,6 @@ def function_stage(module: str, name: str, function: FunctionType) -> type[Funct
 
 
 def _options(function: FunctionType) -> dict[str, Any]:
-    """Type and default of each parameter after the record, as pydantic takes fields."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UserError(f"found a coroutine or a generator, expected a plain function that returns {_EXPECTED}")
     parameters = [*inspect.signature(function).parameters.values()]

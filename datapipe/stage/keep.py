@@ -70,7 +70,6 @@ class Criterion:
 
 
 def _parsed(value: Any) -> tuple[Criterion, ...]:
-    """The criteria of a policy as a mixture spells it. Raises ValueError."""
     criteria = tuple(_criterion(item) for item in (value if isinstance(value, list | tuple) else [value]))
     names = [criterion.by for criterion in criteria]
     if not criteria or len({(criterion.by, criterion.column) for criterion in criteria}) < len(criteria):
@@ -205,7 +204,7 @@ def _length_code(lengths: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _date_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Dates, ascending, and which rows have one. The margin keeps a code from being all zeros or all ones."""
+    """Dates, ascending, never all zeros or all ones, and which rows have one."""
     seconds, is_date = dates.seconds(column)
     code = np.where(is_date, seconds + _DATE_MARGIN_S, 0).astype(np.uint64)
     return code >> np.uint64(max(0, _DATE_BITS - bits)), is_date

@@ -67,7 +67,7 @@ def named(text: str | None) -> str:
 
 
 def _named_by_all(text: str) -> str:
-    """The licence of a JSON list, as repositories have it: all of them hold. Other text becomes a LicenseRef."""
+    """The licence of a JSON list: all of them hold. Other text becomes a LicenseRef."""
     try:
         listed = json.loads(text)
         names = dict.fromkeys(named(entry) for entry in listed if entry is None or not entry.startswith("["))

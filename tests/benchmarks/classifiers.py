@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.models.examples import Trainer
 from datapipe.models.fasttext_training import FastTextTrainer
 from datapipe.models.linear_trainer import LinearTrainer
 from datapipe.models.metrics import ranking
-from datapipe.models.training import Trainer
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.fasttext import open_model
 from stages.filter.language import bundled_model

@@ -96,4 +96,4 @@ def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, An
     ran = _ran(stage, name)
     assert any(executed_name.startswith("stages.") for executed_name in ran)
     in_memory = code_of_class(ReduceTask).modules if isinstance(stage, Global) else frozenset[str]()  # of `reduce_all`
-    assert ran - catalogue.code_of(stage).modules - in_memory == set()
+    assert ran - code_of_class(type(stage)).modules - in_memory == set()

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from datapipe.models.training import Examples
+from datapipe.models.examples import Examples
 from tests.support.articles import records
 
 NUM_FOLDS = 5

@@ -38,7 +38,6 @@ _HOMEPAGE = re.compile(r"https?://[^\s/?#]+[^\s\x00-\x1f\x7f]*")
 
 
 def _date(value: Any) -> str:
-    """A date, month or year of the calendar. Raises ValueError."""
     text = str(value) if isinstance(value, str | date) or type(value) is int else ""
     if not _DATE.fullmatch(text):
         raise ValueError(_EXPECTED_DATE)
@@ -50,7 +49,6 @@ def _date(value: Any) -> str:
 
 
 def _collected(value: Any) -> tuple[str, str]:
-    """The first and the last date. Raises ValueError."""
     if isinstance(value, tuple) and len(value) == 2:
         return value
     if not isinstance(value, dict):

@@ -71,7 +71,7 @@ def joined(parts: Sequence[Part]) -> list[Part]:
 
 
 def _cut(part: Part, new: str, stage: str) -> list[Part]:
-    """What a stage that is no redaction took out, and what it wrote instead. A changed letter or space is no cut."""
+    """What a stage took out, and what it wrote instead. A changed letter or space is no cut."""
     if new or not part.text.strip():
         return [Part(text=new)]
     return [Part(text=part.text, kind="cut", stage=stage)]
@@ -88,8 +88,7 @@ def _replacement(part: Part, new: str, stage: str) -> list[Part]:
 def _edited(
     parts: Sequence[Part], changes: Sequence[Edit], make: Callable[[Part, str], list[Part]], *, has_cuts: bool = False
 ) -> list[Part]:
-    """The parts after edits, whose offsets count the characters of all parts, or of
-    those that are not cut. An edit over several parts writes its text in the first."""
+    """The parts after edits of all of them, or of those that are not cut."""
     out: list[Part] = []
     left, position = list(reversed(changes)), 0
     for part in parts:
@@ -138,7 +137,7 @@ def _within(old: str, new: str) -> Iterator[Edit]:
 
 
 def _differing(first: Sequence[str], second: Sequence[str], most: int) -> Iterator[tuple[int, str, str]]:
-    """Offset in the first text, what stands there, and what stands in its place in the second, of each difference."""
+    """Of each difference the offset in the first text, what stands there, and in its place."""
     if max(len(first), len(second)) > most:
         yield 0, "".join(first), "".join(second)
         return

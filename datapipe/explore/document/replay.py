@@ -85,7 +85,7 @@ class Replayer:
         return ""
 
     def _stage(self, source: str, use: StageUse, writes: bool = False) -> Stage:
-        """A stage, opened; with `writes` a filter that may write what it detects, such as the language, does so."""
+        """A stage, opened; with `writes` a filter that may write what it detects does so."""
         stage = self._stages.get((source, use.alias, writes))
         if stage is None:
             stage = catalogue.build_stage(use)
@@ -130,7 +130,6 @@ class Replayer:
         self._add_changed(use, row["source"], replayed, values)
 
     def _add_changed(self, use: StageUse, source: str, replayed: Replayed, values: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Adds a stage that may have changed the text, which the parts then follow."""
         text = replayed.batch.texts[0].as_py() if replayed.batch.has_text else None
         before = None if replayed.parts is None else text_of(replayed.parts)
         if text is None or before == text:
@@ -165,7 +164,7 @@ class Replayer:
             replayed.batch = replayed.batch.with_columns(added)
 
     def _rows_of(self, use: StageUse) -> dict[str, KeyedRows] | None:
-        """The decisions of a stage by table, of a stage that decided about nothing none; None where they are gone."""
+        """The decisions of a stage by table; None where they are gone."""
         gathered = (step for step in self._output.steps if step.kind == "gather")
         step = next((each for each in gathered if stage_alias(f"{each.id.rpartition('/')[0]}:") == use.alias), None)
         if step is None or not (step.records or step.is_committed):

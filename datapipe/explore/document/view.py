@@ -133,7 +133,6 @@ class DocumentView:
         return joined(after_redaction(parts, display)), {**columns, **values}, notes
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
-        """What each step did, as far as the run has come."""
         if _is_unread(row):
             return [entry("read", row["name"], "quarantined", "the input could not be read")]
         steps = [entry("read", row["name"], "read"), *([] if replayed is None else replayed.path)]
@@ -149,7 +148,6 @@ class DocumentView:
         return steps
 
     def _shards(self, key: bytes) -> list[dict[str, Any]]:
-        """The rows of published shards that hold the document, of both splits."""
         return self.output.database.rows(
             'select shards.path, parts."row", start, tokens from parts join shards on shards.written = parts.shard '
             'where key = ? order by split, path, "row", start',
@@ -157,7 +155,6 @@ class DocumentView:
         )
 
     def _cluster(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The cluster of a document that was dropped for another, or that others were dropped for."""
         survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
         if survivor is None:
             return None
@@ -170,7 +167,6 @@ class DocumentView:
 
 
 def _is_unread(row: Mapping[str, Any]) -> bool:
-    """Whether no stage ever had the document."""
     return row["fate"] == "quarantined" and row["stage"] == "read"
 
 

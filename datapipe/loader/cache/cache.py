@@ -44,11 +44,8 @@ JOIN_S = 2.0
 
 
 class ShardCache:
-    """Copies of `shards`, by their index in that sequence.
-
-    Args: budget_bytes: of all files in the folder. most_s: seconds that the store may fail without
-        a break before a download pauses for as long.
-    """
+    """Copies of `shards`, by their index. All files in the folder have `budget_bytes` at most. After `most_s` seconds
+    in which the store fails without a break, a download pauses for as long."""
 
     def __init__(
         self,
@@ -140,10 +137,7 @@ _NO_ROOM_S = 1.0
 
 
 class DownloadScheduler:
-    """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
-
-    `_changed` guards everything.
-    """
+    """Decides what the threads of a `ShardCache` do next. `_changed` guards everything."""
 
     def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, most_s: float) -> None:
         self.process = os.getpid()
@@ -230,7 +224,7 @@ class DownloadScheduler:
         return None, wake - now
 
     def _stamp(self) -> None:
-        """Claims the expected copies for another minute, if it is time, and removes those that other processes have deleted."""
+        """Claims the expected copies for another minute, and removes those that others deleted."""
         with self._changed:
             if time.monotonic() < self._stamp_at:
                 return
@@ -247,7 +241,6 @@ class DownloadScheduler:
             self.lost(shard)
 
     def _fetch(self, shard: int, download: ShardDownload) -> None:
-        """Reuses a copy in the folder, or makes room and fetches the shard. After an error the reader reads from the store."""
         entry, reservation = self._shards[shard], None
         try:
             answer = self._reserve(entry)
@@ -353,7 +346,6 @@ class ReadAhead:
                 self._expect()
 
     def _expect(self) -> None:
-        """Expects the first shard of every stream, then the second, and so on."""
         in_turn = [shard for row in zip_longest(*self._by_stream.values()) for shard in row if shard is not None]
         if not in_turn:  # the last expected shards stay in the cache without readers
             return

@@ -42,8 +42,6 @@ class DownloadCancelled(Exception):  # noqa: N818 (not an error)
 
 
 class ShardDownload:
-    """The download of a shard, by one thread. It ends when `ended` is set."""
-
     def __init__(self, root: Root, entry: ShardEntry, most_s: float) -> None:
         self.ended = threading.Event()
         self._root, self._entry, self._most_s = root, entry, most_s

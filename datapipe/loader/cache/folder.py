@@ -169,10 +169,8 @@ class CacheFolder:
         return sizes
 
     def _lock_part(self, part: Path, *, create: bool = False) -> int | None:
-        """Opens and locks a `.part` file; None if another process holds it, or if there is none.
-
-        The holder may finish the file between the open and the lock. The locked file then has its final name.
-        """
+        """Opens and locks a `.part` file; None if another process holds it, or if there is none. The holder may finish the
+        file between the open and the lock. The locked file then has its final name."""
         try:
             descriptor = lock_file(part, is_created=create)
         except (BlockingIOError, FileNotFoundError):

@@ -64,12 +64,7 @@ _forks = _Forks()
 
 
 class Replica:
-    """A server.
-
-    Attributes:
-        failures: in a row.
-        not_before: end of its pause.
-    """
+    """A server, its `failures` in a row, and the end of its pause (`not_before`)."""
 
     def __init__(self, location: str, address: Address) -> None:
         self.location, self._address = location, address
@@ -95,9 +90,6 @@ class Replica:
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
-    def succeed(self) -> None:
-        self.failures, self.error, self.not_before = 0, "", 0.0
-
     def fail(self, error: str) -> None:
         self.failures += 1
         self.error = error
@@ -111,11 +103,7 @@ class Replica:
 
 
 class Replicas:
-    """The servers of an address.
-
-    Args: first: number of the server that is asked first, modulo their number: ranks spread over
-        the servers by it.
-    """
+    """The servers of an address, asked from the number `first` on: so ranks spread over them."""
 
     def __init__(self, address: Address, first: int) -> None:
         self.address = address
@@ -131,7 +119,7 @@ class Replicas:
         return min(free, key=lambda replica: replica.failures, default=None)
 
     def succeed(self, replica: Replica) -> None:
-        replica.succeed()
+        replica.failures, replica.error, replica.not_before = 0, "", 0.0
         self._failing_since, self._has_warned, self._has_answered = None, False, True
 
     def wait(self) -> float:

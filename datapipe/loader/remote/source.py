@@ -1,8 +1,8 @@
 """Batches from a service: the source of `Loader` over a URL such as grpc+tls://a:8815,b:8815/runs/web.
 
-Loader(…) ─▶ action "where": a folder of this machine, if it can be read ─▶ FileSource Loader(…) ─▶
-action "open": snapshot, lineage, number of samples ─▶ RunSteps: position, length and state are
-local for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
+Loader(…) ─▶ action "where": a folder of this machine, if it can be read ─▶ FileSource
+Loader(…) ─▶ action "open": snapshot, lineage, number of samples ─▶ RunSteps: local position and state
+for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def open_service(output: str, options: LoaderOptions) -> FileSource | ServiceSou
 
 
 def _readable_files(output: str) -> str:
-    """The folder that the server names, if this process can read it and build batches."""
     if find_spec("numba") is None:
         return ""
     replicas = Replicas(Address.parse(output), 0)

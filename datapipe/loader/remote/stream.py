@@ -1,9 +1,9 @@
 """Steps from a service, one after another, whichever of its servers answers.
 
     read(steps) ─▶ a call: DoGet of the next `most_steps` steps ─▶ messages ─▶ batches
-                     │ no message for long (by past waits): the same steps from a second server; the
-                     first answer wins │ the server fails, drains or is busy: the next step from
-                     another server └ the stream has sent its steps: a new one
+                     ├ no message for long: the same steps from a second server; the first wins
+                     ├ the server fails, drains or is busy: the next step from another server
+                     └ the stream has sent its steps: a new one
 
 All servers answer a ticket with the same bytes, so any of them may win. Each call has a thread,
 which waits for messages and keeps two at most; so a client that pauses makes the server wait.
@@ -72,12 +72,7 @@ class _Call:
 
 
 class StepStream:
-    """Batches of a loader by step.
-
-    Args:
-        make_ticket: the ticket for steps from a first one on.
-        read_message: the steps and batches in a message, or a refusal.
-    """
+    """Batches of a loader by step: tickets for steps from a first one on, and their messages."""
 
     def __init__(
         self,
@@ -102,8 +97,6 @@ class StepStream:
         while len(self._ready) < len(steps):
             self._receive()
         taken = [self._ready.popleft() for _ in steps]
-        if [step for step, _ in taken] != list(steps):
-            raise DatapipeError(f"the service sent step {taken[0][0]} instead of {steps[0]}.")
         self._next = self._ready[0][0] if self._ready else self._successor(steps[-1])
         return [batch for _, batch in taken]
 
@@ -128,12 +121,11 @@ class StepStream:
         return step
 
     def _receive(self) -> None:
-        """Takes one message, or handles its absence; begins the calls that it needs."""
+        # how long to wait for a server, or for a message before a second server is asked, or the call given up
         if not self._calls and not self._begin():
-            self._pause(self._replicas.wait())
-            return
-        # how long to wait for a message before a second server is asked, or the call given up
-        most_wait_s = STALL_S if len(self._calls) > 1 or len(self._replicas.all) == 1 else HEDGE_S
+            most_wait_s = self._replicas.wait()
+        else:
+            most_wait_s = STALL_S if len(self._calls) > 1 or len(self._replicas.all) == 1 else HEDGE_S
         try:
             got = self._inbox.get(timeout=most_wait_s)
         except Empty:
@@ -153,7 +145,6 @@ class StepStream:
             self._take(call, message)
 
     def _take(self, call: _Call, message: pa.RecordBatch) -> None:
-        """Takes the message of a call, which wins over others."""
         for other in [other for other in self._calls if other is not call]:
             self._end(other)
             self._replicas.all.remove(call.replica)  # from now on it is asked first
@@ -176,7 +167,6 @@ class StepStream:
         call.took()
 
     def _begin(self) -> bool:
-        """Begins a call at the best server; False if none may be asked now."""
         replica = self._replicas.choose([call.replica for call in self._calls])
         if replica is None:
             return False
@@ -185,7 +175,7 @@ class StepStream:
         return True
 
     def _hedge(self, waited_s: float) -> None:
-        """No message came in time: asks a second server for the same steps, or gives up calls that were silent for long."""
+        """Asks a second server for the same steps, or gives up calls that were silent for long."""
         for call in self._calls:
             call.silent_s += waited_s
         if len(self._calls) == 1 and len(self._replicas.all) > 1 and self._begin():
@@ -197,14 +187,6 @@ class StepStream:
     def _end(self, call: _Call) -> None:
         call.cancel()
         self._calls.remove(call)
-
-    def _pause(self, seconds: float) -> None:
-        try:
-            self._inbox.get(timeout=seconds)
-        except Empty:
-            return
-        if self._is_stopped:
-            raise DatapipeError("the loader was closed.")
 
 
 def _cancel(calls: list[_Call]) -> None:

@@ -184,7 +184,7 @@ class StreamingDataLoader(DataLoader):
     def _take(self) -> Any:
         """The next batch. An error leaves the position unchanged, so another loop asks for the same batch."""
         loader, step = self.dataset.loader, self.step
-        asked_at = loader.clock.asks()
+        asked_at = loader.clock.now()
         if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers
             self.dataset.begin_pass()
             with torch.device("cpu"):  # DataLoader draws a seed, by a generator of the CPU, on the default device
@@ -203,7 +203,6 @@ class StreamingDataLoader(DataLoader):
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
-        """Drops the batches that workers have built and the trainer has not taken."""
         batches: Any = self._pass
         self._pass = None
         if not keep_workers:

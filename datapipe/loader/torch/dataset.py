@@ -126,11 +126,8 @@ class StreamingDataset(IterableDataset):
         return SharedIterator(self._iterate(num_workers), self.loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
-        """The state to resume from.
-
-        Args: steps_done: the next step of the run. Required unless the batches were handed out in
-            this process.
-        """
+        """The state to resume from. `steps_done`: the next step of the run, which only a process
+        that handed out the batches may leave out."""
         state = self.loader.state_dict()
         if steps_done is not None:
             return sealed({**state, "step": steps_done})
@@ -153,7 +150,6 @@ class StreamingDataset(IterableDataset):
         self._passes.permit()
 
     def _check_world(self) -> None:
-        """Raises UserError if the process group began after this dataset, which took this process for another rank."""
         if self._assumed is None or not is_distributed() or self._assumed == rank_and_world_size():
             return
         rank, world_size = rank_and_world_size()
@@ -164,7 +160,6 @@ class StreamingDataset(IterableDataset):
         )
 
     def _refuse_counting(self) -> None:
-        """Raises UserError if this process does not know how many batches the trainer took."""
         if self._passes.is_begun or get_worker_info() is not None:
             reason = "DataLoader workers hand out the batches"
         elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
@@ -178,7 +173,7 @@ class StreamingDataset(IterableDataset):
         )
 
     def _begin(self, worker: int) -> None:
-        """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
+        """Moves to the first step of a pass. Raises UserError for one that would repeat batches."""
         # whether the position counts batches of this process: a copy in a new worker holds the position of its parent
         is_first = self._iterated_in != (os.getpid(), worker)
         starts_over = self.loader.split == "validation" and not self._is_owned
@@ -202,7 +197,7 @@ class StreamingDataset(IterableDataset):
         self._iterated_in, self._is_fresh = (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
-        """Whether this process knows the position of a pass. `is_first`: since its copy was made, or a state loaded."""
+        """Whether this process knows the position of a pass."""
         if get_worker_info() is not None or self._is_owned:
             return self._passes.claim(worker) and (is_first or self._is_owned)
         is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which keeps its own position
@@ -221,7 +216,6 @@ class StreamingDataset(IterableDataset):
                 step = self.loader.step
 
     def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
-        """The remaining rows of the batch of `step`. The loader stays at `step` until the last of them."""
         after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
         self.loader.seek(step)
         while self.loader.step == step:

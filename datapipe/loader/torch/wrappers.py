@@ -28,8 +28,6 @@ MOST_FRAMES = 64  # That are searched: a trainer is within the first dozen
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrappers:
-    """What stands between a dataset and the trainer."""
-
     makes_batches: bool  # a DataLoader collates several items of the dataset into one
     splits: str  # the class, of Accelerate, that gives each process a part of what a rank reads
     # the class that holds batches before the trainer asks, so that positions count them too early
@@ -89,7 +87,7 @@ def find_wrappers(dataset: object) -> Wrappers:
 
 
 def _resumed_at(owner: Any, dataset: object) -> int:
-    """The step after which `owner`, a Trainer, resumes with `dataset` as its training data and does not skip batches; or 0."""
+    """The step after which a Trainer resumes with `dataset` and skips no batches; or 0."""
     if all((kind.__module__, kind.__qualname__) != TRAINER for kind in type(owner).__mro__):
         return 0
     wrapped = getattr(owner.callback_handler, "train_dataloader", None)

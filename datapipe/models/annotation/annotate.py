@@ -140,7 +140,6 @@ def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> I
 async def _ask(
     job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, console: Console
 ) -> dict[str, DocumentOutcome]:
-    """Asks for the missing answers. Returns the documents that are left out."""
     left_out: dict[str, DocumentOutcome] = {}
 
     def on_answer(request: Request, answer: Answer | LeftOut) -> None:

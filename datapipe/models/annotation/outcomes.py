@@ -14,9 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from datapipe.errors import DatapipeError
-from datapipe.language_model.asking import LeftOut, Request, request_of
-from datapipe.language_model.cache import Answer, AnswerCache
-from datapipe.language_model.spending import Tokens, tokens_of
+from datapipe.language_model.asking import LeftOut, Request
+from datapipe.language_model.cache import Answer, AnswerCache, request_key
+from datapipe.language_model.spending import Tokens, expected_tokens, tokens_of
 from datapipe.machine.files import replacing
 from datapipe.models.annotation.rubric import Rubric, Score
 from datapipe.models.annotation.sample import write_line
@@ -32,8 +32,7 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentOutcome:
-    """A document that is not asked about any more: its score, or why there is none; the answer, and
-    its tokens."""
+    """The score of a document, or why there is none; the answer, and its tokens."""
 
     outcome: Score | str
     answer: str
@@ -47,18 +46,17 @@ class Questions:
 
     def state_of(self, document: str, text: str, cache: AnswerCache) -> DocumentOutcome | Request:
         """A document's request, or its outcome where the cache has the answer."""
-        request = request_of(document, self.rubric.request(self.model, text))
+        body = self.rubric.request(self.model, text)
+        expected = expected_tokens(body["messages"], body["max_tokens"])
+        request = Request(name=document, body=body, key=request_key(body), expected=expected)
         answer = cache.get(request.key)
         return request if answer is None else self.outcome_of(request, answer)
 
     def outcome_of(self, request: Request, answer: Answer | LeftOut) -> DocumentOutcome:
         if isinstance(answer, LeftOut):
             return DocumentOutcome(outcome=answer.reason, answer=answer.message)
-        outcome: Score | str
-        if answer.finish_reason == "length":
-            outcome = CUT_OFF
-        else:
-            outcome = self.rubric.parse(answer.content) if answer.content.strip() else EMPTY
+        outcome = self.rubric.parse(answer.content) if answer.content.strip() else EMPTY
+        outcome = CUT_OFF if answer.finish_reason == "length" else outcome
         return DocumentOutcome(outcome=outcome, answer=answer.content, tokens=tokens_of(answer, request.expected))
 
 
@@ -104,8 +102,7 @@ def write_files(
     cache: AnswerCache,
     left_out: Mapping[str, DocumentOutcome],
 ) -> None:
-    """Writes the labelled documents (id, text) and those without a score; `left_out`, by id:
-    refused or failed."""
+    """Writes the labelled documents and the others. `left_out`: refused or failed ones, by id."""
     model, has_decimals = questions.model, questions.rubric.decimals
     with (
         replacing(folder / LABELLED) as with_score,

@@ -106,8 +106,7 @@ class Rubric(BaseModel):
         return own | {"stream": False} | self.options
 
     def parse(self, answer: str) -> Score | str:
-        """The score of an answer, or why there is none: "no_score", "several_scores",
-        "not_a_number", "off_scale"."""
+        """The score of an answer, or the reason why there is none."""
         if self.answer_after:
             answer = answer.rpartition(self.answer_after)[2]
         matches = list(re.finditer(self.answer, answer, re.MULTILINE))
@@ -145,7 +144,7 @@ def read_rubric(path: str | Path) -> Rubric:
 
 
 def _parts(name: str, text: str) -> tuple[str, str, int]:
-    """Front matter, with an empty line in place of its fence so that lines count as in the file; template, and its line."""
+    """Front matter, which begins with an empty line as in the file; the template, and its line."""
     lines = text.splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
     if len(fences) < 2 or fences[0] != 0:

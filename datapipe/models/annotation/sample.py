@@ -73,7 +73,6 @@ def find_sample(path: Path) -> Sample | None:
 
 
 def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Iterator[tuple[str, str]]:
-    """The first document of each of the sorted `hashes` (num_sampled,)."""
     is_missing = np.ones(len(hashes), np.bool_)
     for batch in documents():
         distinct, first = np.unique(text_hashes(as_large_string(batch.column("text")), seed), return_index=True)

@@ -15,8 +15,6 @@ from datapipe.stage.reader import OpenInput
 
 
 class ByteStream:
-    """Chunks as a stream that counts its bytes."""
-
     def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
         self._chunks = chunks
         self._chunk = memoryview(b"")

@@ -119,7 +119,6 @@ def _lines_of_members(
 
 
 def _is_one_text(head: bytes) -> bool:
-    """Whether content that begins like this must be read whole: UTF-16, UTF-32, and JSON that is not written as lines."""
     return is_wide(head) or _JSON_TEXT.match(head.removeprefix(BOM)) is not None
 
 

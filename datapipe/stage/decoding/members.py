@@ -81,8 +81,7 @@ def opened_members(
     beginning: Beginning = ANY_CONTENT,
     max_window_bytes: int = MOST_WINDOW_BYTES,
 ) -> Members:
-    """The members in the stored bytes [start, stop) of a file. A file without compression is one
-    member. Raises BrokenStreamError."""
+    """The members in the stored bytes [start, stop) of a file. Raises BrokenStreamError."""
     stored = StoredBytes(stream, stop)
     if compression is not None and not stored.num_bytes:
         raise BrokenStreamError(f"the file is empty, expected a {compression} archive")

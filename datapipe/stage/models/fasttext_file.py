@@ -30,8 +30,6 @@ _AFTER_WORD = 1 + 8 + 1  # the NUL, the count, the kind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of training that prediction needs."""
-
     dim: int
     run_words: int
     loss: int

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.config import fields
-from datapipe.config.interpolation import Origins, escaped, interpolated
+from datapipe.config.interpolation import Origins, interpolated
 from datapipe.config.load import apply_override
 from datapipe.config.yaml import parse_yaml, read_yaml_mapping
 from datapipe.errors import UserError
@@ -151,7 +151,7 @@ def test_references_are_filled_in_everywhere(data: object, filled: object, monke
 
 @given(st.text(alphabet="${}aX:"))
 def test_escaped_text_is_read_back_as_it_was(text: str):
-    assert interpolated(escaped(text), PLACES) == text
+    assert interpolated(text.replace("${", "$${"), PLACES) == text
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.support.kernel_table import (
 )
 
 COMPARED_WHOLE = {
-    "models/test_training.py": """
+    "models/test_train_models.py": """
         text_features.feature_rows fasttext_training.list_grams
         fasttext_training.randomise fasttext_training.train_epoch
     """,

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from datapipe.language_model.endpoint import AttemptError, EndpointError
+from datapipe.errors import DatapipeError
+from datapipe.language_model.endpoint import AttemptError
 from datapipe.language_model.rate_limiter import RateLimiter, pause_s
 from tests.support.annotation_jobs import FakeClock
 
@@ -47,7 +48,7 @@ def test_rate_limiter_reports_silence_and_ends_it():
     assert [f"for {left} s" in line and "no route" in line for left, line in zip((90, 60, 30), reported, strict=True)] == [
         True
     ] * 3
-    with pytest.raises(EndpointError, match="100 s: no route"):
+    with pytest.raises(DatapipeError, match="100 s: no route"):
         limiter.failed(error)
     limiter.answered()
     assert len(reported) == 4

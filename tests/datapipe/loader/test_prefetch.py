@@ -276,7 +276,7 @@ def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2)
     counts = clock.counts
     clock.start(SimpleNamespace(num_ready=1, chunk_steps=1))  # type: ignore[arg-type]
     for number, (wait_s, compute_s) in enumerate(steps, start=1):
-        asked_at = clock.asks()
+        asked_at = clock.now()
         counts.batches = counts.ready_sum = number
         counts.bytes, counts.build_s = number * BATCH["input_ids"].nbytes, number * build_s
         now[0] += wait_s

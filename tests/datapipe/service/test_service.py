@@ -16,7 +16,7 @@ from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.remote.protocol import OpenRequest, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
-from datapipe.service.access import Access, Client, RefusedError, Slots, _Rate, host_of, is_loopback
+from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
 from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
 from tests.support.snapshots import make_snapshot
 
@@ -92,14 +92,17 @@ def test_a_file_that_is_wrong_is_refused_without_showing_it(tmp_path: Path, cont
     assert "secret" not in str(told.value)
 
 
-def test_a_rate_holds_over_any_time_but_for_a_burst_of_a_second() -> None:
-    rate, now, sent = _Rate(1_000), 100.0, 0
+def test_a_rate_holds_over_any_time_but_for_a_burst_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sent = [100.0], 0
+    monkeypatch.setattr(access_module.time, "monotonic", lambda: now[0])
+    access, client = Access(None, 1), Client.at("a", 1).model_copy(update={"bytes_per_s": 1_000})
     while sent < 20_000:
-        now += rate.take(700, now)
+        now[0] += access.pause_s(client, 700)
         sent += 700
-    assert 19_000 <= (now - 100.0) * 1_000 <= 20_700
-    assert rate.take(500, now + 50) == 0.0  # after a pause
-    assert rate.take(1_000, now + 50) == pytest.approx(0.5)
+    assert 19_000 <= (now[0] - 100.0) * 1_000 <= 20_700
+    now[0] += 50  # after a pause
+    assert access.pause_s(client, 500) == 0.0
+    assert access.pause_s(client, 1_000) == pytest.approx(0.5)
 
 
 def test_a_rate_of_a_token_continues_when_the_file_changes(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

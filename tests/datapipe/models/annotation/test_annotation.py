@@ -15,9 +15,9 @@ import pytest
 
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.language_model.asking import _MOST_BUSY, _MOST_FAILED
-from datapipe.language_model.endpoint import EndpointError, RefusedError, endpoint_of
+from datapipe.language_model.endpoint import RefusedError, endpoint_of
 from datapipe.language_model.rate_limiter import RateLimiter
-from datapipe.language_model.spending import LimitError, Prices, Spending, Tokens
+from datapipe.language_model.spending import Prices, Spending, Tokens
 from datapipe.models.annotation.annotate import Progress
 from datapipe.models.annotation.outcomes import Counts, Questions
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
@@ -191,7 +191,7 @@ def test_document_on_which_the_server_fails_each_time_is_named_or_left_out(tmp_p
     poisoned = rows(tmp_path / "out")[0]
     server.fail("hang up", text=poisoned["text"][:80], times=None)
     wanted = job(documents, server.url, tmp_path / "other", num_documents=6)
-    with pytest.raises(EndpointError, match=f"attempts for {poisoned['id']} failed"):
+    with pytest.raises(DatapipeError, match=f"attempts for {poisoned['id']} failed"):
         annotated(wanted)
     assert "labelled.jsonl" not in files(tmp_path / "other")
     num_asked = len(server.requests)
@@ -205,7 +205,7 @@ def test_document_on_which_the_server_fails_each_time_is_named_or_left_out(tmp_p
 @pytest.mark.medium
 def test_document_that_is_always_too_many_tokens_is_given_up(tmp_path, documents, server):
     server.fail("status", status=429, headers={"Retry-After": "10"}, times=None)
-    with pytest.raises(EndpointError, match=f"{_MOST_BUSY} attempts"):
+    with pytest.raises(DatapipeError, match=f"{_MOST_BUSY} attempts"):
         annotated(job(documents, server.url, tmp_path / "out", num_documents=1))
     assert len(server.requests) == _MOST_BUSY
 
@@ -216,7 +216,7 @@ def test_server_that_is_gone_is_reported_and_waited_for_up_to_a_limit(tmp_path, 
         url = gone.url
     clock = FakeClock()
     wanted = job(documents, url, tmp_path / "out", clock=clock, max_wait_s=120.0)
-    with pytest.raises(EndpointError, match=url):
+    with pytest.raises(DatapipeError, match=url):
         annotated(wanted)
     assert 1120 <= clock.time < 1160
 
@@ -326,7 +326,7 @@ def test_retry_after_holds_all_requests_and_is_capped(tmp_path, documents, serve
 @pytest.mark.medium
 def test_spending_stops_before_its_limit_and_goes_on_with_a_higher_one(tmp_path, documents, server):
     prices = Prices(prompt=10.0, completion=100.0)
-    with pytest.raises(LimitError):
+    with pytest.raises(DatapipeError, match="stopped at --max-cost"):
         annotated(job(documents, server.url, tmp_path / "out", prices=prices, concurrency=4, max_cost=0.01))
     assert 0 < len(server.requests) < 12
     annotated(job(documents, server.url, tmp_path / "out", prices=prices, max_cost=1.0))

@@ -16,13 +16,12 @@ import pytest
 
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
-from datapipe.models.examples import Labelling, Limits, Prepared
+from datapipe.models.examples import Examples, Labelling, Limits, Prepared, Trainer
 from datapipe.models.examples import prepare as prepare_texts
 from datapipe.models.fasttext_training import FastTextTrainer
 from datapipe.models.labelled_files import LabelledBatch
 from datapipe.models.linear_trainer import LinearTrainer
 from datapipe.models.metrics import ranking
-from datapipe.models.training import Examples, Trainer
 from datapipe.stage.models import linear
 from datapipe.stage.models.classifier import Classifier, open_classifier
 from tests.benchmarks.classifiers import fasttext_trainer, ours

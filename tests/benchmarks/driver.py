@@ -141,7 +141,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
         started, cpu = time.perf_counter(), time.process_time()
         ledger = _loaded(root, lock)
         if engine == "none":
-            ledger._has_outputs = lambda record: True  # type: ignore[method-assign]  # they never existed
+            ledger._lost = lambda record: iter(())  # type: ignore[method-assign]  # they never existed
         assert Driver(request, ledger, runs.Watcher(), lock).compile().is_committed
         resumed_s, resumed_cpu = time.perf_counter() - started, time.process_time() - cpu
     shutil.rmtree(folder)

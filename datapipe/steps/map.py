@@ -150,7 +150,7 @@ class MapTask(Task):
 
 
 class _Flow:
-    """One map task that runs: its source, its stages and its sinks."""
+    """One map task that runs: its source, its stages and what it writes."""
 
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root, self.own = task, root, MapMetrics()

@@ -75,7 +75,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
-    """What a run would do now, as `datapipe plan --json` tells it."""
+    """What a run would do now, as `datapipe plan --json` prints it."""
 
     name: str
     output: str  # path or URL, with credentials masked
@@ -106,7 +106,7 @@ def run(
 ) -> RunResult:
     """Runs a mixture and publishes its snapshot, as `datapipe run` does. The same call resumes a run that was stopped.
 
-    Warnings, and in detail what the run tells, go to the logger "datapipe".
+    Warnings, and in detail the messages of the run, go to the logger "datapipe".
 
     Args:
         mixture: a file, or nested dicts and lists.
@@ -121,7 +121,7 @@ def run(
 
     Raises:
         UserError: the mixture, an option or an input is wrong.
-        DatapipeError: the run failed. What is committed stays, and report.json tells of it.
+        DatapipeError: the run failed. What is committed stays, and report.json has it.
     """
     options = RunOptions(engine=engine, workers=workers, address=address, limit=limit, replaces=replace)
     with _of_program(output):
@@ -180,7 +180,7 @@ def _of_program(output: str | Path | None) -> Iterator[None]:
     if activity.is_published() or is_importing():
         raise UserError(
             "a module of stages runs a mixture while it is imported, which each worker does. Put the call under "
-            '`if __name__ == "__main__":`, or the stages into a module of their own.'
+            '`if __name__ == "__main__":`, or the stages into a separate module.'
         )
     try:
         yield

@@ -36,7 +36,7 @@ _OF_PLAIN_BUFFERS = (
     pa.types.is_binary,
     pa.types.is_decimal,
 )
-"""Kinds of types whose arrays have their values in two or three buffers of their own."""
+"""Kinds of types whose arrays have their values in two or three buffers."""
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf"})
 
 _REFERENCE = r"\$\{[^{}]*\}"
 _HARMLESS_USER = re.compile(rf"{_REFERENCE}|([^:@]+:)({_REFERENCE})+|anonymous|")
-"""User information without a secret of its own: the name of a user is none, unless it stands alone, as access tokens do."""
+"""User information without its own secret: the name of a user is none, unless it stands alone, as access tokens do."""
 
 _PORT = r"(\d{1,5}|PORT)"
 _PORTS = re.compile(rf"{_PORT}(,[\w.-]+:{_PORT})*")
@@ -90,14 +90,14 @@ def is_masked(url: str) -> bool:
 def restored(url: str, originals: Iterable[str]) -> str:
     """A masked URL with the credentials of the first original on the same host; the URL itself
     where there is none. `originals`: URLs and globs with their credentials."""
-    found = _URL.fullmatch(url)
-    if found is None or not is_masked(url):
+    match = _URL.fullmatch(url)
+    if match is None or not is_masked(url):
         return url
     for original in originals:
         other = _URL.fullmatch(original)
-        if other is None or other[1] != found[1]:
+        if other is None or other[1] != match[1]:
             continue
-        candidate = f"{found[1]}://{_user(other)}{_bare(found)}{_query(other)}"
+        candidate = f"{match[1]}://{_user(other)}{_bare(match)}{_query(other)}"
         if masked_urls(candidate) == url:
             return candidate
     return url

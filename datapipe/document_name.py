@@ -3,7 +3,7 @@
     key  =  hash of (source, path), position   ◀─▶   web/2025/part-07.jsonl:15180
 
 PATH is the path of the input file relative to its source. POSITION is the byte offset of the record
-in the decompressed file, its row number, or in files of many members what `stages/README.md` says.
+in the decompressed file, its row number, or in files of many members as in `stages/README.md`.
 A document whose input has an id is printed with it: "doc-17 (web/a.jsonl:120)".
 
 A text is taken as the first of these that a file has; a text that names two documents in the same way is refused with both:
@@ -69,13 +69,13 @@ class InputFiles:
         if not numbered:
             raise UserError(f"{text!r}: expected {FORMS}.")
         ways = (whole, self._by_name), (numbered, self._by_name), (numbered, self._by_path)
-        found = next(filter(None, (_documents(*way) for way in ways)), {})
-        if len(found) > 1:
+        documents = next(filter(None, (_documents(*way) for way in ways)), {})
+        if len(documents) > 1:
             raise UserError(
-                f"{text!r} may be {' and '.join(map(repr, sorted(found.values())))}. Expected a whole name, "
+                f"{text!r} may be {' and '.join(map(repr, sorted(documents.values())))}. Expected a whole name, "
                 f"SOURCE/PATH:POSITION, or a key. In double quotes, as a JSON string, a name is nothing else."
             )
-        return next(iter(found), None)
+        return next(iter(documents), None)
 
 
 def _quoted(named: str, text: str) -> str | None:
@@ -95,13 +95,13 @@ def _quoted(named: str, text: str) -> str | None:
 
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    found: dict[tuple[str, int], None] = {}
+    numbered: dict[tuple[str, int], None] = {}
     for name in names:
         file, colon, digits = name.rpartition(":")
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
         if file and colon and is_number and int(digits) < 1 << 8 * _POSITION_BYTES:
-            found[file, int(digits)] = None
-    return list(found)
+            numbered[file, int(digits)] = None
+    return list(numbered)
 
 
 def _documents(numbered: Iterable[tuple[str, int]], files: Mapping[str, Mapping[int, str]]) -> dict[bytes, str]:

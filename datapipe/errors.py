@@ -19,14 +19,14 @@ from datapipe.credentials import masked
 
 
 class DatapipeError(Exception):
-    """An error for the user. Its text says what was found, what was expected, and what to do next; it holds no credentials."""
+    """An error for the user. Its text has what was found, what was expected, and what to do next; it holds no credentials."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(masked(message))
 
 
 class UserError(DatapipeError):
-    """The user's mixture, options or input files are wrong. The command line exits with status 2."""
+    """The user's mixture, options or input files are wrong. The command exits with status 2."""
 
 
 class EndlessError(UserError, TypeError):
@@ -34,7 +34,7 @@ class EndlessError(UserError, TypeError):
 
 
 class DamagedInputError(UserError):
-    """An input file is damaged, cut off or of another format than its name tells, so that nothing of it can be read."""
+    """An input file is damaged, cut off or of another format than its name has, so that nothing of it can be read."""
 
 
 class UnsplittableInputError(DatapipeError):

@@ -54,7 +54,7 @@ class DocumentCounts(Sums):
     quarantine_reasons: Counter[str] = field(default_factory=Counter)
 
     def quarantine(self, stage: str, error: str) -> None:
-        """Counts a document in quarantine. A task tells at most `MAX_QUARANTINE_REASONS` reasons apart."""
+        """Counts a document in quarantine. A task has at most `MAX_QUARANTINE_REASONS` reasons."""
         self.quarantined += 1
         reason = quarantine_reason(stage, error)
         is_known = reason in self.quarantine_reasons or len(self.quarantine_reasons) < MAX_QUARANTINE_REASONS

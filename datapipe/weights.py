@@ -19,7 +19,7 @@ ROUNDED_SUM = 1 << 40
 """The sum of rounded weights. A share is off by at most 2^-40, one token in 10^12."""
 
 NOISE = Fraction(1, 10**6)
-"""A share that rounding changes by at most this part of itself is not worth telling: most floats are less exact."""
+"""A share that rounding changes by at most this part of itself is not worth a warning: most floats are less exact."""
 
 _HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
 

@@ -27,7 +27,7 @@ NOT_FAST_FOLDERS = {"annotation", "benchmarks", "cache", "conformance", "deploy"
 
 settings.register_profile("any", deadline=None)  # a busy machine is no fault
 settings.register_profile("fast", max_examples=8, deadline=None)
-"""Examples of a property under `pytest -m fast`, where the test does not say how many."""
+"""Examples of a property under `pytest -m fast`, where the test does not give how many."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +72,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Names bytes that nobody can read by their argument: those of gzip hold the time, and two workers read two."""
+    """Names bytes that no one can read by their argument: those of gzip hold the time, and two workers read two."""
     return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None
 
 

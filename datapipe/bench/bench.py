@@ -48,16 +48,16 @@ WARM_UP_BYTES = 1 << 20
 
 MAX_PASSES = 5
 
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def bench(
-    mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say
+    mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, show: Show
 ) -> dict[str, Any]:
     """Measures a mixture, or one `source`. Returns the figures that README.md describes. Raises UserError, as a run does.
 
     Args: sample_bytes: text to read of each source. seconds: repeat the passes over the samples for
-        about so long, at least once and at most `MAX_PASSES` times. say: shows a line of progress.
+        about so long, at least once and at most `MAX_PASSES` times. show: prints progress.
     """
     if source and source not in mixture.sources:
         known = ", ".join(mixture.sources)
@@ -69,14 +69,14 @@ def bench(
     compile_kernels(
         kernels_of_run(mixture),
         cores,
-        lambda name, number, count: say(f"compiled kernel {number} of {count}, once for this machine: {name}"),
+        lambda name, number, count: show(f"compiled kernel {number} of {count}, once for this machine: {name}"),
     )
     measured: dict[str, dict[str, Any]] = {}
     scratch_bytes = 0
     with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:
         for name in names:
             alone = replace(request, sources={name: request.sources[name]}, reference_rows={})
-            measuring = _Measuring(name, alone, Path(folder) / name, say)
+            measuring = _Measuring(name, alone, Path(folder) / name, show)
             measured[name] = measuring.measure(sample_bytes, seconds / len(names))
             scratch_bytes = max(scratch_bytes, measuring.scratch_bytes)
     summed = ("text_bytes", "estimated_text_bytes", "estimated_core_hours")
@@ -98,8 +98,8 @@ class _Measuring:
     """The measurement of one source in its own folder. `trained`: records of the tokenizer of an
     earlier pass."""
 
-    def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
-        self.name, self.request, self.folder, self.say = name, request, folder, say
+    def __init__(self, name: str, request: Request, folder: Path, show: Show) -> None:
+        self.name, self.request, self.folder, self.show = name, request, folder, show
         self.scratch_bytes = 0
         self.trained: tuple[Record, ...] = ()
 
@@ -112,7 +112,7 @@ class _Measuring:
         plans: list[Plan] = []
         wall_s = cpu_s = pass_s = 0.0
         while not plans or (len(plans) < MAX_PASSES and wall_s + pass_s <= seconds):
-            self.say(f"{self.name}: pass {len(plans) + 1} over {counted(sample.documents, 'document')} …")
+            self.show(f"{self.name}: pass {len(plans) + 1} over {counted(sample.documents, 'document')} …")
             started, cpu_started = perf_counter(), process_time()
             plans.append(self._pass(sample, len(plans) + 1))
             pass_s = perf_counter() - started

@@ -17,7 +17,6 @@ _BUSY = 0.9
 
 
 def print_bench(bench: Mapping[str, Any], console: Console) -> None:
-    """Prints the figures of `bench.bench.bench`."""
     core = "one core" if bench["core"] is None else f"one core (number {bench['core']})"
     print_text(f"{bench['name']}: one process on {core}, files in the page cache", console, "bold")
     for name, source in bench["sources"].items():

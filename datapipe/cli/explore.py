@@ -1,4 +1,4 @@
-"""`datapipe inspect`, `sql` and `browse`: look at the documents of an output."""
+"""`datapipe inspect`, `sql` and `browse`: explore the documents of an output."""
 
 import math
 from collections.abc import Iterator
@@ -108,15 +108,15 @@ def inspect(
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
     if against and not contaminated:
         raise UserError("--against goes with --contamination")
-    at = _numbers(thresholds)
+    values = _numbers(thresholds)
     inspector = Inspector.open(output)
     if contaminated:
-        found = contamination(inspector, source, count, against or ())
-        print_json({"contamination": found.model_dump(mode="json")}) if as_json else print_contamination(
-            found, wide_console(), full
+        overlap = contamination(inspector, source, count, against or ())
+        print_json({"contamination": overlap.model_dump(mode="json")}) if as_json else print_contamination(
+            overlap, wide_console(), full
         )
     elif sweep is not None:
-        swept = count_sweep(inspector, sweep, source=source, thresholds=at)
+        swept = count_sweep(inspector, sweep, source=source, thresholds=values)
         print_json({"sweep": swept}) if as_json else print_sweep(swept, wide_console())
     elif clusters is not None:
         alike = find_clusters(inspector, clusters, source, count, members or 3, least_alike)
@@ -173,18 +173,18 @@ def sql(
     database = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database
 
     def answer() -> None:
-        names, found = database.ask(query)
+        names, answers = database.ask(query)
         if as_json:
-            for row in found:
+            for row in answers:
                 line = dict(zip(names, row))
                 print(to_json(line, ensure_ascii=True, bytes_mode="hex", inf_nan_mode="null", fallback=str).decode())
         else:
-            _print_table(names, found, rows)
+            _print_table(names, answers, rows)
 
     in_background(answer)
 
 
-def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) -> None:
+def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]], most: int) -> None:
     from rich import box
     from rich.table import Table
 
@@ -193,12 +193,12 @@ def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
         table.add_column(harmless_text(name), overflow="fold")
-    for row in islice(found, most):
+    for row in islice(rows, most):
         plain = ("·" if value is None else value.hex() if isinstance(value, bytes) else str(value) for value in row)
         table.add_row(*map(harmless_text, plain))
     console = wide_console()
     console.print(table)
-    if next(found, None) is not None:
+    if next(rows, None) is not None:
         print_text(f"The first {most:,} rows; --rows N shows more, --json all.", console)
 
 
@@ -210,7 +210,7 @@ def browse(
     threads: Threads = 2,
     spill: Spill = "",
 ) -> None:
-    """Look at the documents of an output in a browser.
+    """Explore the documents of an output in a browser.
 
     \b
     datapipe browse OUTPUT
@@ -225,4 +225,7 @@ def browse(
 
     end_by_signals()
     limits = Limits(memory=memory, threads=threads, spill=spill)
-    serve(output, port, opens=not no_open, emit=lambda line: print(line, flush=True), limits=limits)
+    try:
+        serve(output, port, opens=not no_open, emit=lambda line: print(line, flush=True), limits=limits)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

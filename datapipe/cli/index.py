@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import no_mixture, say
+from datapipe.cli.options import no_mixture, show
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -48,7 +48,7 @@ def index(
     row_bytes = sum(rows.output.bytes for rows in made.rows)
     stages = ", ".join(stage.name for stage in made.stages)
     whole = ". It was whole already: nothing was written" if was_there else ""
-    say(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}{whole}")
+    show(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}{whole}")
 
 
 def takedown(
@@ -80,7 +80,7 @@ def takedown(
     without such rows, and the outputs that the index was made of, do not change.
 
     Documents that are not there are listed, and the exit status is 1; of an output on an object store, only those whose file is
-    not there, since looking for the others would read all shards. In an index that may be a document that was dropped
+    not there, since a search for the others would read all shards. In an index that may be a document that was dropped
     before it reached a dedup stage, or taken down before.
 
     \b
@@ -109,17 +109,17 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     snapshot, done = take_down(root, named)
     note = complete_about(root, snapshot)
     for stage, num_rows in done.rows.items():
-        say(f"{stage}: {num_rows:,} rows of the index deleted")
+        show(f"{stage}: {num_rows:,} rows of the index deleted")
     before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
-    say(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
+    show(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
     if note:
-        say(note)
+        show(note)
     if done.num_new:
-        say(f"published snapshot {snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
+        show(f"published snapshot {snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
     for name, reason in done.unknown.items():
-        say(f"  {name}: {reason}")
+        show(f"  {name}: {reason}")
     if done.unknown:
-        say("What a later run must leave out, too, belongs into the list that the mixture names: takedown: FILE")
+        show("What a later run must leave out, too, belongs into the list that the mixture names: takedown: FILE")
         raise typer.Exit(1)
 
 
@@ -129,10 +129,10 @@ def _take_down_from_index(index: str, named: list[str]) -> None:
 
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
-        say(f"{stage}: {counted(num_rows, 'row')} deleted")
+        show(f"{stage}: {counted(num_rows, 'row')} deleted")
     deleted = f"{taken_down.num_new:,} of {counted(taken_down.num_documents, 'document')} deleted"
-    say(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
+    show(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
     for name, reason in taken_down.unknown.items():
-        say(f"  {name}: {reason}")
+        show(f"  {name}: {reason}")
     if taken_down.unknown:
         raise typer.Exit(1)

@@ -165,7 +165,7 @@ def loader_bench(
     that trains, once for each rank on that machine at the same time, so that they compete for disk
     and cores as the trainers will. A second run reads from the page cache, so trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line says what would
+    data-bound: at least 1 % of the time was spent waiting for batches; the line names what would
     help. --prefetch measures another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -27,7 +27,7 @@ from typer.core import TyperCommand
 from datapipe.cli.explore import browse, inspect, sql
 from datapipe.cli.index import index, takedown
 from datapipe.cli.loader import loader_bench, serve, trace
-from datapipe.cli.options import say
+from datapipe.cli.options import show
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
@@ -59,7 +59,14 @@ _NOT_LOADED = "failed to map segment from shared object"
 
 
 class _Command(TyperCommand):
-    """A command of which the list of commands shows the whole first sentence, on two lines where one is too short."""
+    """A command of which the list of commands shows the whole first sentence, on two lines where one is too short. An
+    interrupted command ends with a line, which Typer would leave out."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            _fail("stopped", exit_status_of(error), style="")
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_UNLIMITED)
@@ -102,8 +109,6 @@ def main() -> None:
         _fail(_out_of_order(error.outage), exit_status_of(error))
     except DatapipeError as error:
         _fail(str(error), exit_status_of(error))
-    except KeyboardInterrupt as error:
-        _fail("stopped", exit_status_of(error), style="")
     except Exception as error:
         if (refusal := refusal_of(error)) is not None:
             _fail(f"{refusal}, and run the same command again", 2)
@@ -111,7 +116,7 @@ def main() -> None:
 
 
 def _fail(message: str, status: int, style: str = "red") -> NoReturn:
-    say(f"datapipe: {masked(message)}", style, to_stderr=True)
+    show(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)
 
 
@@ -120,7 +125,7 @@ def _out_of_order(outage: Outage) -> str:
 
 
 def _unexpected(error: Exception) -> str:
-    """A message for an unexpected error. The traceback goes to a file for the bug report; that of an outage helps nobody."""
+    """A message for an unexpected error. The traceback goes to a file for the bug report; that of an outage would not help."""
     outage = outage_of(error, "")
     if outage is not None:
         return _out_of_order(outage)

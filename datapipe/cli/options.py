@@ -26,7 +26,7 @@ def no_mixture(outputs: Any) -> Any:
 
             try:
                 output = load_mixture(url, keep_unset=True).output
-            except UserError:  # of a mixture with a mistake: the command says what it expects
+            except UserError:  # of a mixture with a mistake: the error has what is expected
                 continue
             raise UserError(f"{url}: a mixture. Expected the output of its run: {output}")
     return outputs
@@ -52,6 +52,7 @@ Json = Annotated[
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")]
 
 
 def size_of(option: str, value: str) -> int:
@@ -91,7 +92,7 @@ def taking(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
             command(**given, options=record(**chosen))
 
         own = inspect.signature(command, eval_str=True).parameters.values()
-        several = [each for one in own for each in ([one] if one.name != "options" else map(parameter, fields))]
+        several = [each for option in own for each in ([option] if option.name != "options" else map(parameter, fields))]
         listed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in several]
         call.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in listed}
@@ -110,7 +111,7 @@ def share_of(option: str, value: str) -> Fraction:
         raise UserError(f"{option} {value}: {error}") from None
 
 
-def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
+def show(text: str, style: str = "", *, to_stderr: bool = False) -> None:
     """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
     from datapipe.report.layout import Screen, print_text
 
@@ -137,7 +138,7 @@ def end_by_signals() -> None:
 
 
 def in_background(work: Callable[[], None]) -> None:
-    """Calls `work` in another thread and raises its error, so that Ctrl-C ends even a call of C++ that never looks for it."""
+    """Calls `work` in another thread and raises its error, so that Ctrl-C ends even a call of C++ that never checks for it."""
     errors: list[BaseException] = []
 
     def call() -> None:
@@ -154,6 +155,6 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 def ignore_signals() -> None:
-    """From now on no signal but SIGKILL changes how the command ends: its last words are said, and its status is known."""
+    """From now on no signal but SIGKILL changes how the command ends: its last line is printed, and its status is known."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, say, size_of
+from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, show, size_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -30,7 +30,7 @@ def report(
     full: Annotated[
         bool, typer.Option("--full", help="Every reason of drops, the mixture, the time of each step, the tokenizer.")
     ] = False,
-    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page to look at.")] = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print the report of the last run: what is kept, warnings. Of two outputs, what differs.
@@ -98,7 +98,7 @@ def _write_page(output: str, file: Path) -> None:
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
     content = report_html(_of_report(output))
     file.write_bytes(content)
-    say(f"{file}: {size(len(content))}; open it in a browser")
+    show(f"{file}: {size(len(content))}; open it in a browser")
 
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
@@ -106,11 +106,11 @@ def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
     from datapipe.explore.printed import print_comparison
     from datapipe.report.layout import wide_console
 
-    found = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
+    differences = compare(outputs, (_of_report(outputs[0]), _of_report(outputs[1])))
     if as_json:
-        print_json({"comparison": found.model_dump(mode="json")})
+        print_json({"comparison": differences.model_dump(mode="json")})
     else:
-        print_comparison(found, wide_console(), full)
+        print_comparison(differences, wide_console(), full)
 
 
 def verify(
@@ -132,16 +132,17 @@ def verify(
     root = Root(output)
     problems: list[str] = []
     for name in list(fingerprints(root)) or [None] if all_ else [snapshot]:
-        found = read_snapshot(root, name)
-        damaged = verify_snapshot(root, found)
+        manifest = read_snapshot(root, name)
+        damaged = verify_snapshot(root, manifest)
         if not damaged:
             files = counted(
-                len(found.shards) + sum(len(rows.shards) for rows in found.further), "shard" if found.has_tokens else "file"
+                len(manifest.shards) + sum(len(rows.shards) for rows in manifest.further),
+                "shard" if manifest.has_tokens else "file",
             )
-            say(f"{masked(root.url)}: {files}, {amount(found)}: every byte equals what was committed")
+            show(f"{masked(root.url)}: {files}, {amount(manifest)}: every byte equals what was committed")
         problems += damaged
     for problem in problems:
-        say(masked(problem), "red", to_stderr=True)
+        show(masked(problem), "red", to_stderr=True)
     if problems:
         raise typer.Exit(1)
 
@@ -215,7 +216,7 @@ def export(
     manifest = read_snapshot(root, snapshot)
     if format is None and to is None and card:
         warning = write_card(root, manifest, report_of(root, manifest))
-        say(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
+        show(masked(warning or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
         return
     if format is None or to is None:
         raise UserError("export: give --format and --to, or --card alone, which writes the card into OUTPUT")
@@ -223,7 +224,7 @@ def export(
         of_text = " --text: expected parquet, jsonl or mds" if text else ": expected megatron, parquet, arrow, mds or jsonl"
         raise UserError(f"--format {format}{of_text}")
     if zstd and format != "mds":
-        raise UserError(f"--zstd requires --format mds: {format} files have a compression of their own. Leave out --zstd")
+        raise UserError(f"--zstd requires --format mds: {format} files have their own compression. Leave out --zstd")
     if rows and format != "megatron":
         raise UserError(f"--rows requires --format megatron: without --text, {format} holds packed rows. Leave out --rows")
     is_hub = to.startswith("hf://")
@@ -253,11 +254,11 @@ def _upload(root: Root, manifest: Snapshot, url: str, wanted: ExportRequest, is_
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint, "length": manifest.sequence_length}
     with staged(root, target, request, lambda folder: _export(root, manifest, folder, wanted, target.name)) as folder:
-        done = upload(folder, target, is_private=is_private, emit=say)
+        done = upload(folder, target, is_private=is_private, emit=show)
     there = f", {counted(done.there, 'file')} there already" if done.there else ""
     gone = f", {counted(done.deleted, 'file')} of an earlier export deleted" if done.deleted else ""
-    say(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")
-    say(f'datasets.load_dataset("{target.name}", split="train")')
+    show(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")
+    show(f'datasets.load_dataset("{target.name}", split="train")')
 
 
 def _export(root: Root, manifest: Snapshot, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
@@ -301,13 +302,13 @@ def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSp
 
     for part in exported:
         files = f", {counted(len(part.files), 'file')}: {', '.join(part.files[:2])}" if part.files else ""
-        say(f"{part.source} {part.split}: {amount(part.rows, part.tokens)}{files}{' …' if len(part.files) > 2 else ''}")
+        show(f"{part.source} {part.split}: {amount(part.rows, part.tokens)}{files}{' …' if len(part.files) > 2 else ''}")
     sizes = [num_bytes for path, num_bytes in target.list_files("") if path != RECORD]
     whole = amount(sum(part.rows for part in exported), sum(part.tokens for part in exported))
     stays = ". It was whole already: nothing was written" if was_whole else ""
-    say(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
+    show(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
     if wanted.is_snapshot:
         split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
-        say(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
+        show(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
     elif wanted.format != "megatron":
-        say(loading_line(url, target.local is None, wanted, exported[0].split))
+        show(loading_line(url, target.local is None, wanted, exported[0].split))

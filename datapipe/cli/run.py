@@ -20,12 +20,13 @@ from datapipe.cli.options import (
     Limit,
     MixtureFile,
     Output,
+    Rebuild,
     Settings,
     command_line,
     end_by_signals,
     ignore_signals,
     print_json,
-    say,
+    show,
     size_of,
 )
 from datapipe.credentials import masked
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from datapipe.engine.events import Observer
     from datapipe.engine.run import Run, RunOptions
     from datapipe.engine.watching.state import RunState
-    from datapipe.steps.request import Generation
+    from datapipe.snapshots.generations import Generation
 
 _SHOWN_SOURCES = 10  # Sources of which the last screen names the documents
 
@@ -50,7 +51,7 @@ def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    say(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
+    show(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
 
 
 def run(
@@ -69,12 +70,10 @@ def run(
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="Go on: look for new files so often, and add them as `publish` of the mixture says.",
+            help="Go on: list the sources so often, and add new files by `publish` of the mixture.",
         ),
     ] = None,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")
-    ] = False,
+    rebuild: Rebuild = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
@@ -115,7 +114,7 @@ def run(
 
                 about = {"mixture": mixture.name, "output": masked(Root(mixture.output).url), "engine": engine}
                 server = stack.enter_context(serve_runs(state, {**about, "version": version("datapipe")}, metrics_port))
-                say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+                show(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())
@@ -125,7 +124,7 @@ def run(
                 Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow()
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
+        show(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
@@ -138,7 +137,7 @@ def _run(
 
     ended = run_and_report(run := Run(mixture, emit, options, generation=generation), state)
     if ended.report is not None:
-        print_screen(ended.report, masked(run.root.url), console, _news(run), has_next=generation is None)
+        print_screen(ended.report, masked(run.root.url), console, _snapshot_lines(run), has_next=generation is None)
     ended.raise_problem()
 
 
@@ -155,9 +154,9 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _news(run: Run) -> list[str]:
-    """Lines about the new snapshot; none where there is none, and of a generation, about which the follower has one."""
-    from datapipe.report.screen import snapshot_news
+def _snapshot_lines(run: Run) -> list[str]:
+    """Lines about the new snapshot; none where there is none, and where files are added: the follower has one."""
+    from datapipe.report.screen import snapshot_lines
     from datapipe.report.snapshot_list import changes
     from datapipe.snapshots.clean import work_bytes
 
@@ -166,10 +165,10 @@ def _news(run: Run) -> list[str]:
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []
     output, num_bytes = masked(run.root.url), work_bytes(run.root)
-    news = snapshot_news(
+    lines = snapshot_lines(
         output, newest, before, differences, num_bytes, loads_before=run.before is not None and run.before.has_tokens
     )
-    return [*news, *_documents(run)] if not run.snapshot.has_tokens else news
+    return [*lines, *_documents(run)] if not run.snapshot.has_tokens else lines
 
 
 def _documents(run: Run) -> list[str]:
@@ -188,11 +187,16 @@ def _documents(run: Run) -> list[str]:
 
 
 def plan(
-    mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
+    mixture_file: MixtureFile,
+    output: Output = None,
+    limit: Limit = None,
+    set_: Settings = None,
+    rebuild: Rebuild = False,
+    as_json: Json = False,
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line says about how much would be written, and in which time, without
+    Nothing runs. The last line estimates how much would be written, and in which time, without
     that of compiling the kernels, once on a machine. The document of --json has `steps`, `sources`,
     `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
     """
@@ -206,11 +210,11 @@ def plan(
     from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: say(line, to_stderr=True))
+    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True), rebuilds=rebuild)
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if root.local is not None and not may_write(str(root.local)):
-        say(
+        show(
             f"warning: output: {root.url}: this user cannot write there, or its disk has no room, so a run would fail. Give "
             f"this user access, or another --output",
             "yellow",
@@ -219,7 +223,7 @@ def plan(
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:
-            say(f"warning: {warning}", "yellow", to_stderr=True)
+            show(f"warning: {warning}", "yellow", to_stderr=True)
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
@@ -255,7 +259,7 @@ def bench(
     end_by_signals()
     console = wide_console()
     with console.status("") as status:
-        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update)
+        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, show=status.update)
     print_bench(figures, console)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json, say
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json, show
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -15,9 +15,9 @@ _EVERY_S = 2.0
 def status(
     output: OutputFolder,
     seconds: Annotated[
-        float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: between two looks; 2 by default.")
+        float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: between two reads; 2 by default.")
     ] = None,
-    watches: Annotated[bool, typer.Option("--watch", help="Look again and again, until the run ends.")] = False,
+    watches: Annotated[bool, typer.Option("--watch", help="Show it again and again, until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show how far a run is, from another terminal or machine.
@@ -34,7 +34,7 @@ def status(
     from datapipe.storage.root import Root
 
     if seconds is not None and not watches:
-        raise UserError(f"{seconds:g}: expected --watch before the seconds between two looks, or OUTPUT alone")
+        raise UserError(f"{seconds:g}: expected --watch before the seconds between two reads, or OUTPUT alone")
     if watches:
         if as_json:
             raise UserError("--watch --json: expected one of them. `datapipe run --log-json FILE` writes each event of a run")
@@ -44,13 +44,13 @@ def status(
             raise typer.Exit(watch(lambda: read_status(root), masked(output), seconds or _EVERY_S, Screen()))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-    found = read_status(Root(output))
+    state = read_status(Root(output))
     if as_json:
-        print_json(found)
+        print_json(state)
     else:
-        for line in status_lines(found, masked(output)):
-            say(masked(line))
-    if found["state"] not in ("running", "finished"):
+        for line in status_lines(state, masked(output)):
+            show(masked(line))
+    if state["state"] not in ("running", "finished"):
         raise typer.Exit(3)
 
 
@@ -97,7 +97,7 @@ def snapshots(
 def clean(
     output: OutputFolder,
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest snapshots stay.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
 ) -> None:
     """Delete what the newest snapshots do not need.
 
@@ -114,21 +114,21 @@ def clean(
     end_by_signals()
     planned = plan_cleaning(root, keep)
     if planned.keeps_tasks:
-        say(f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here")
+        show(f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here")
     kept = counted(len(planned.kept), "snapshot")
     for each in planned.pins:
-        say(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
+        show(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
     if planned.is_empty:
-        say(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
+        show(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return
     if not dry_run:
-        with exclusive(root):  # else it would list what it deletes, and then say that a run is at work
+        with exclusive(root):  # else it would list what it deletes, and then fail beside a run
             pass
-    say(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
+    show(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
     for line in cleaning_lines(planned):
-        say(f"  {line}")
+        show(f"  {line}")
     if dry_run:
-        say(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
+        show(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
         return
     deleted = clean(root, keep)
-    say(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")
+    show(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")

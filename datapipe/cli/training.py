@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Json, Limit, Settings, command_line, end_by_signals, print_json, say, share_of, size_of
+from datapipe.cli.options import Json, Limit, Settings, command_line, end_by_signals, print_json, share_of, show, size_of
 from datapipe.errors import UserError
 
 Until = Annotated[
@@ -203,7 +203,7 @@ def annotate(
     try:
         annotate_documents(job, wide_console())
     except KeyboardInterrupt:
-        say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)
+        show(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 

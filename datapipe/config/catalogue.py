@@ -269,7 +269,7 @@ def _why_unusable(stage: Any) -> str:
         )
     if "__init__" in vars(stage):
         return (
-            "the class has an __init__ of its own, and a stage is a frozen record of options. Declare options as fields, "
+            "the class has its own __init__, and a stage is a frozen record of options. Declare options as fields, "
             "`least: int = 3`, and load what they name in open(self, context)"
         )
     if issubclass(stage, (Filter, Map)) and stage.process in (Filter.process, Map.process):
@@ -283,8 +283,8 @@ def _own_class(name: str, method: str, where: str) -> type:
     module_name, _, member_name = name.partition(":")
     member = getattr(_user_module(module_name, name, where), member_name, None)
     if not inspect.isclass(member) or not callable(getattr(member, method, None)):
-        found = "nothing of this name" if member is None else f"a {type(member).__name__} without a method {method}"
-        raise _refusal(where, f"{name}: found {found} in {module_name}, expected a class with a method {method}.")
+        member_text = "nothing of this name" if member is None else f"a {type(member).__name__} without a method {method}"
+        raise _refusal(where, f"{name}: found {member_text} in {module_name}, expected a class with a method {method}.")
     with suppress(ValueError):  # of a class that is not written in Python
         try:
             inspect.signature(member).bind()
@@ -306,8 +306,8 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     if module_name == "__main__":
         raise _refusal(
             where,
-            f"{name}: no worker can import __main__, which is the program or notebook that runs. Put the stage into a module "
-            "of its own, such as my_stages.py beside it, and name it my_stages:NAME.",
+            f"{name}: no worker can import __main__, which is the program or notebook that runs. Put the stage into a separate "
+            "module, such as my_stages.py beside it, and name it my_stages:NAME.",
         )
     folder = os.getcwd()
     if not {folder, ""} & set(sys.path):

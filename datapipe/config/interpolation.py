@@ -72,10 +72,10 @@ def interpolated(data: Any, origins: Origins, path: KeyPath = (), *, keep_unset:
 def references(data: Any, path: KeyPath = ()) -> dict[KeyPath, str]:
     """The text values of `data` that refer to environment variables, by path."""
     children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    found = {deeper: text for key, value in children for deeper, text in references(value, (*path, key)).items()}
+    deeper_references = {deeper: text for key, value in children for deeper, text in references(value, (*path, key)).items()}
     if isinstance(data, str) and any(_NAME.fullmatch(match["name"] or "") for match in _REFERENCE.finditer(data)):
-        found[path] = data
-    return found
+        deeper_references[path] = data
+    return deeper_references
 
 
 def escaped(text: str) -> str:

@@ -28,7 +28,7 @@ def load_mixture(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     output: str | Path | None = None,  # replaces the mixture's own
     *,
-    # leave references to environment variables that are not set, to look at a mixture that does not run
+    # leave references to environment variables that are not set, to show mixtures that do not run
     keep_unset: bool = False,
 ) -> Mixture:
     """The mixture in a file, or one that a program has built. Raises UserError."""

@@ -325,7 +325,7 @@ class Mixture(Record):
         return {name: source.weight for name, source in self.all_sources.items()}
 
     def unused_keys(self) -> list[str]:
-        """The keys that are set and that no step of a run without a tokenizer, or with one, reads."""
+        """The keys that are set, and read by no step of a run without a tokenizer, or with one."""
         if not self.tokenizer.is_none:
             return [] if self.documents == DocumentsSpec() else ["documents"]
         is_set = {

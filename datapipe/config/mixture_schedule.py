@@ -91,7 +91,7 @@ class MixtureSpec(Record):
         default=None, description="For weighting: temperature. 1: in proportion to the tokens. Higher: more evenly."
     )
     max_epochs: float | None = Field(
-        default=None, gt=0, description="Largest number of repetitions of every source that has no max_epochs of its own."
+        default=None, gt=0, description="Largest number of repetitions of every source without its own max_epochs."
     )
     exhausted: Literal["stop", "refuse", "redistribute"] = Field(
         default="stop",
@@ -140,7 +140,7 @@ class MixtureSpec(Record):
 
 
 class StrataSpec(Record):
-    """Divides a source into strata by a number of each document. Each stratum has its own shards."""
+    """Divides a source into strata by a number of each document. A stratum has its own shards."""
 
     by: str = Field(
         min_length=1,

@@ -52,7 +52,7 @@ Problem = tuple[KeyPath, str]  # the path of a key below the value at hand, and 
 
 
 class ProblemsError(ValueError):
-    """Several problems inside one value, each with its path below that value. Validators raise it."""
+    """Several problems inside one value, each with its path below it. Validators raise it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(text for _, text in problems))
@@ -94,7 +94,7 @@ def _problems_of(details: ErrorDetails, model: type[BaseModel], data: Any) -> li
         known = known_keys(model, path[:-1], parent.keys() - {path[-1]} if isinstance(parent, dict) else ())
         return [(path, f"unknown key.{suggest(str(path[-1]), known)} Expected one of: {', '.join(known)}")]
     if kind == "too_short" and len(value) >= context["min_length"]:
-        return []  # pydantic counts the right items of a tuple alone; each wrong one has a line of its own
+        return []  # pydantic counts the right items of a tuple alone; each wrong one has its line
     cause = context.get("error")
     if isinstance(cause, ProblemsError):
         return [((*path, *below), text) for below, text in cause.problems]
@@ -175,5 +175,5 @@ def _model_at(annotation: Any, path: KeyPath, given: Collection[str] = ()) -> ty
     if origin in (dict, list, tuple) and path:
         return _model_at(arguments[-1 if origin is dict else 0], path[1:], given)
     members = [_model_at(member, path, given) for member in arguments] if origin not in (dict, list, tuple) else []
-    found = [reached for reached in members if reached is not None]
-    return max(found, key=lambda model: sum(_field(model, key) is not None for key in given), default=None)
+    models = [reached for reached in members if reached is not None]
+    return max(models, key=lambda model: sum(_field(model, key) is not None for key in given), default=None)

@@ -35,7 +35,7 @@ class TokenizerTraining(Record):
 
 
 class TokenizerSpec(Record):
-    """A tokenizer: one to train, an existing one, or none, as `tokenizer: none` says."""
+    """A tokenizer: one to train, an existing one, or none: `tokenizer: none`."""
 
     train: TokenizerTraining | None = Field(default=None, description="Train a tokenizer on this mixture, with these options.")
     path: str | None = Field(

@@ -77,8 +77,8 @@ def read_yaml_mapping(path: str | Path) -> YamlText:
         raise UserError(f"{path}:1: the file is empty. Expected a mixture; `datapipe init FILE` writes one to start from.")
     if not isinstance(parsed.data, dict):
         line = min(parsed.lines.values(), default=1)
-        found = "a list" if isinstance(parsed.data, list) else "a single value"
-        raise UserError(f"{path}:{line}: found {found}, expected a mapping with keys such as name, output and sources.")
+        kind = "a list" if isinstance(parsed.data, list) else "a single value"
+        raise UserError(f"{path}:{line}: found {kind}, expected a mapping with keys such as name, output and sources.")
     return parsed
 
 
@@ -245,8 +245,8 @@ class _Walk:
 
 def _problem_with(value: Any) -> str:
     """Why no file can hold a text, or no message can show a number; "" for every other value."""
-    if isinstance(value, str) and (found := _NO_TEXT.search(value)):
-        return f"found the character U+{ord(found[0]):04X}, expected text without NUL and surrogates"
+    if isinstance(value, str) and (match := _NO_TEXT.search(value)):
+        return f"found the character U+{ord(match[0]):04X}, expected text without NUL and surrogates"
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         return "found a whole number of more than 300 digits, expected a smaller one"
     return ""

@@ -126,7 +126,7 @@ class Attempts:
 
         A task has at most one, whatever its end: a task that is slow twice is slow by itself.
         """
-        late = [found for message in self._messages if (found := self._late(message)) is not None]
+        late = [late_attempt for message in self._messages if (late_attempt := self._late(message)) is not None]
         if not late:
             return ""
         _, attempt, text = max(late)
@@ -189,7 +189,7 @@ class Pending:
 
 
 def largest_first(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks in their order, behind those of `LARGE` times the usual input, the largest first."""
+    """The tasks in order, behind those of `LARGE` times the usual input, the largest first."""
     if not tasks:
         return []
     limit = LARGE * median(map(input_bytes, tasks))

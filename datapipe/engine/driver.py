@@ -16,7 +16,7 @@ from shlex import quote
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, Pending, largest_first
-from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, Said
+from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, UserMessage
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
@@ -49,7 +49,7 @@ class Driver:
     Args:
         lock: of the output; a run that has lost it stops.
         kept_before: the share of text that each step kept in the run before, for estimates.
-        generations: the committed steps of the generations before that of the request.
+        earlier: the committed steps of the snapshot that the files of the request are added to.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Driver:
         emit: Observer,
         lock: OutputLock,
         kept_before: KeptText | None = None,
-        generations: Sequence[Step] = (),
+        earlier: Sequence[Step] = (),
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
-        self._kept_before, self._generations = kept_before or {}, generations
+        self._kept_before, self._earlier = kept_before or {}, earlier
         self._pending = Pending()
         self._next_update = 0.0
         self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
@@ -73,10 +73,9 @@ class Driver:
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        look_up, generations = self.ledger.look_up, self._generations
-        compiled = partial(compile_plan, self.request, look_up, self.plan, generations)
+        compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
         self.plan = plan = retry_io(compiled, self._pause_after, time.sleep)
-        self.emit(Planned(plan=plan.of_all_generations(), costs=step_costs(self.request, plan, self._kept_before)))
+        self.emit(Planned(plan=plan.with_earlier(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
         for first in self._reading.values():
@@ -138,14 +137,14 @@ class Driver:
             return
         self._next_update = now + _UPDATE_EVERY_S
         messages = engine.messages()
-        for line in engine.take_notices():
-            self.emit(Said(line))
+        for line in engine.take_lines():
+            self.emit(UserMessage(line))
         queued = max(0, num_ready + len(attempts) - len(messages))
         self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
         self._reported_s = {each.attempt: self._report_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.update(messages)
         if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
-            self.emit(Said(line))
+            self.emit(UserMessage(line))
 
     def _report_silent(self, message: Message) -> float:
         """Reports a silent attempt whenever its silence has doubled; the seconds reported last."""
@@ -153,7 +152,7 @@ class Driver:
         if message.silent_s < 2 * reported_s:
             return reported_s
         computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        self.emit(Said(f"no report for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
+        self.emit(UserMessage(f"no report for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}"))
         return message.silent_s
 
     def _commit(self, missing: Counter[str]) -> None:
@@ -205,7 +204,7 @@ class Driver:
         if outage is None:
             raise error
         if line := self._wait(outage):
-            self.emit(Said(line))
+            self.emit(UserMessage(line))
         return max(0.0, self._outage_wait.resumes_at - time.monotonic())
 
     def _wait(self, outage: Outage) -> str:
@@ -223,7 +222,7 @@ class Driver:
         changed = changed_inputs(task.input_files.values())
         if not changed:
             return
-        unseen = {error.file.url for error in changed if error.looks_planned}
+        unseen = {error.file.url for error in changed if error.has_planned_state}
         maps = self.plan.of_kind("map") if self.plan is not None else ()
         tasks = [other for step in maps for other in step.tasks or () if not unseen.isdisjoint(other.input_files)]
         self.ledger.forget({other.fingerprint for other in tasks})

@@ -4,7 +4,7 @@
                                    └▶ terminal, log of JSON, logger of a program
 
     RunStarted ─▶ Planned ─▶ Started ┬▶ Failed ─▶ Retried ─▶ Started …        ─▶ Planned … ─▶ RunEnded
-                     Progress, Said  ├▶ Cancelled
+                     Progress        ├▶ Cancelled
                                      └▶ Committed, with the others of its commit
 
 Events come from one thread, in order. Each attempt starts once, and ends once unless the run ends before. An attempt that is
@@ -95,14 +95,14 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A line for the user."""
+class UserMessage:
+    """A line for the user, such as a node that is gone."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SourcesListed:
     """A follower has listed the sources."""
 
 
@@ -145,8 +145,8 @@ class Published:
         return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
 
 
-OfFollower = Looked | Waiting | Adding | Published
-Event = RunStarted | RunEnded | Planned | AttemptEvent | Retried | Committed | Progress | Blocked | Said | OfFollower
+OfFollower = SourcesListed | Waiting | Adding | Published
+Event = RunStarted | RunEnded | Planned | AttemptEvent | Retried | Committed | Progress | Blocked | UserMessage | OfFollower
 Observer = Callable[[Event], None]
 
 
@@ -161,7 +161,7 @@ def all_of(observers: Sequence[Observer]) -> Observer:
 def line_of(event: Event) -> str:
     """The line of an event for people; empty for none."""
     match event:
-        case Said():
+        case UserMessage():
             return event.line
         case Retried():
             return f"retrying: {event}"
@@ -194,8 +194,8 @@ class EventLog:
                     self._write("task_committed", **_facts(attempt))
             case Retried():
                 self._write("task_retried", **_facts(event.attempt) | {"message": event.text})
-            case Said():
-                self._write("said", message=event.line)
+            case UserMessage():
+                self._write("message", message=event.line)
             case RunEnded(problem=None):
                 self._write("run_finished", snapshot=event.snapshot or None)
             case RunEnded(problem=KeyboardInterrupt()):

@@ -62,7 +62,7 @@ class _Seen:
         more = f", and {len(names) - _LISTED_NAMES:,} others" if len(names) > _LISTED_NAMES else ""
         known = f"the fields {', '.join(names[:_LISTED_NAMES])}{more}" if names else "no fields beside the text"
         return (
-            f"none of the {counted(self.num_records, 'record')} looked at has the field '{name}' ({len(self.files):,} of "
+            f"none of the {counted(self.num_records, 'record')} probed has the field '{name}' ({len(self.files):,} of "
             f"{counted(self.num_files, 'file')}: {listed}).{suggest(name, names)} They have {known}."
         )
 
@@ -213,7 +213,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
     for split, reader in first_splits(files):
         with suppress(OSError):  # the run opens the file again, and reports it
             batches = (batch.extra[column].drop_null() for batch in reader.read(split, fields, open_input))
-            values = next((found[:_LISTED_VALUES].to_pylist() for found in batches if len(found)), [])
+            values = next((array[:_LISTED_VALUES].to_pylist() for array in batches if len(array)), [])
         if values:
             break
     for value in values:
@@ -222,9 +222,9 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
             return []
     if not values:
         return []
-    where, found = mixture.where("sources", name, "strata", "by"), str(values[0])[:_SHOWN_CHARS]
+    where, example = mixture.where("sources", name, "strata", "by"), str(values[0])[:_SHOWN_CHARS]
     return [
-        f"{where}: the field '{column}' holds no numbers in the {len(values):,} records looked at, but {found!r}. Expected the "
+        f"{where}: the field '{column}' holds no numbers in the {len(values):,} probed records, but {example!r}. Expected the "
         f"name of a field with a number for each document. If records further on have numbers, set check_fields: false for the "
         f"source."
     ]

@@ -28,11 +28,12 @@ from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.records.ledger import RECORD_VERSION, Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
+from datapipe.snapshots.committed_steps import read_step, step_entry
+from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.steps.estimate import Estimate, KeptText, estimate, kept_text
 from datapipe.steps.kind import Plan, Step
-from datapipe.steps.kinds import kind_named
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
@@ -46,27 +47,22 @@ _INPUTS = pa.schema({**_TEXTS, "num_bytes": pa.int64(), "pieces": pa.list_(pa.li
 class RunHistory:
     """The last run of an output."""
 
-    # with the records that still exist, and without tasks; a step that had none has ()
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # with the records that still exist
     files: dict[int, tuple[str, InputFile, Reader]]  # by file hash, the source, the file and its reader
     earlier: tuple[str, ...] = ()  # URLs of the outputs and indexes that the run was compared with
     # by step, a file of each committed task that has lost one
     lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] = ()) -> None:
-    """Writes work/run.json, at the end of a run whether it succeeded or failed. `earlier`: URLs of
-    the outputs and indexes that the run was compared with."""
-    steps = [
-        {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
-        for step in plan.steps
-    ]
+def write_run(root: Root, plan: Plan, request: Request) -> None:
+    """Writes work/run.json, at the end of a run whether it succeeded or failed."""
+    stages = (bound for source in request.sources.values() for bound in source.stages)
     widened = {name: source.types for name, (source, _) in plan.widened.items()}
     run = {
         "version": RECORD_VERSION,
         "limit": request.limit,
-        "against": [masked_urls(url) for url in earlier],
-        "steps": steps,
+        "against": [masked_urls(url) for url in earlier_runs(stages)],
+        "steps": [step_entry(step) for step in plan.steps],
         "facts": asdict(facts_of(request)),
         "kept": kept_text(plan),
         "types": {name: {field: kind.to_json() for field, kind in types.items()} for name, types in widened.items()},
@@ -90,11 +86,11 @@ def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
 
 
 def write_inputs(root: Root, request: Request) -> None:
-    """Writes work/inputs.parquet, before a run reads anything, and notes that it has begun. The
-    files of earlier generations stay in it."""
+    """Writes work/inputs.parquet, before a run reads anything, and notes that it has begun. Files
+    to which those of the request are added stay in it."""
     root.write_atomic(BEGUN, b"")
-    is_later = request.generation is not None and root.exists(INPUTS)
-    earlier = parquet_table(root.read_bytes(INPUTS)).to_pylist() if is_later else []
+    is_added = request.added_to is not None and root.exists(INPUTS)
+    earlier = parquet_table(root.read_bytes(INPUTS)).to_pylist() if is_added else []
     read = {(name, path) for name, source in request.sources.items() for path in source.files}
     rows = [row for row in earlier if (row["source"], row["path"]) not in read]
     rows += [
@@ -140,15 +136,20 @@ def _last_run(root: Root) -> LastRun | None:
     if run.get("version") != RECORD_VERSION:
         return None
     try:
-        rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
-        options = parsed_yaml(root.read_bytes(MIXTURE).decode())
+        inputs, options = facts_of_files(root), parsed_yaml(root.read_bytes(MIXTURE).decode())
     except (FileNotFoundError, ValueError):
         return None
-    inputs: dict[str, dict[str, tuple[int, str]]] = {}
-    for row in rows:
-        inputs.setdefault(row["source"], {})[row["path"]] = row["num_bytes"], row["stamp"]
     tasks = {step["id"]: step["tasks"] for step in run["steps"]}
     return LastRun(tasks=tasks, limit=run["limit"], inputs=inputs, options=options, facts=RunFacts(**run["facts"]))
+
+
+def facts_of_files(root: Root) -> dict[str, dict[str, tuple[int, str]]]:
+    """By source and path, size and time of the input files as they were read; empty where unknown."""
+    facts: dict[str, dict[str, tuple[int, str]]] = {}
+    names = ["source", "path", "num_bytes", "stamp"]
+    for row in parquet_table(root.read_bytes(INPUTS), names).to_pylist() if root.exists(INPUTS) else ():
+        facts.setdefault(row["source"], {})[row["path"]] = row["num_bytes"], row["stamp"]
+    return facts
 
 
 def read_history(root: Root) -> RunHistory:
@@ -167,20 +168,15 @@ def read_history(root: Root) -> RunHistory:
     if run.get("version") != RECORD_VERSION:
         raise UserError(
             f"{root.child_url(RUN)}: the records of this run have version {run.get('version')}; this datapipe reads version "
-            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To look into its documents, run "
+            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To explore its documents, run "
             f"its mixture again, or use the datapipe that wrote it."
         )
     run["against"], inputs = _with_credentials(root, run["against"], inputs)
     ledger = Ledger(root)
     ledger.load()
-    steps, lost = [], dict[str, list[str]]()
-    for entry in run["steps"]:
-        lost[entry["id"]] = [path for path in map(ledger.lost_output, entry["tasks"]) if path is not None]
-        records = [ledger.look_up(fingerprint) for fingerprint in entry["tasks"]]
-        committed = tuple(record for record in records if record is not None)
-        known = {"id": entry["id"], "work": kind_named(entry["kind"]), "source": entry["source"]}
-        steps.append(Step(**known, label="", tasks=None if records else (), records=committed))
-    return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
+    steps = tuple(read_step(ledger, entry) for entry in run["steps"])
+    lost = {entry["id"]: [path for path in map(ledger.lost_output, entry["tasks"]) if path] for entry in run["steps"]}
+    return RunHistory(steps=steps, files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
 
 
 def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:

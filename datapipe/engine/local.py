@@ -21,7 +21,7 @@ _UPDATE_EVERY_S = 0.2
 
 
 class LocalEngine(Engine):
-    """`num_workers` processes for the output at `url`, each with `limits`, started as tasks come."""
+    """`num_workers` processes for the output at `url`, with `limits` each, started as needed."""
 
     def __init__(self, url: str, num_workers: int, limits: ExecutionSpec) -> None:
         self.url, self.num_workers, self.limits = url, num_workers, limits

@@ -25,8 +25,9 @@ from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
-from datapipe.shards.manifest import read_snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.snapshot_folder import snapshot_folder
+from datapipe.snapshots.generations import Generation
 from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.index.write import index_of_snapshot
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
@@ -39,7 +40,7 @@ from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.request import Generation, PlannedSource, Request, joined_types
+from datapipe.steps.request import PlannedSource, Request, joined_types
 from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
@@ -53,32 +54,31 @@ from datapipe.storage.http import is_http
 from datapipe.storage.root import Root, is_remote, resolve
 from datapipe.weights import changes_in_words
 
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 def prepare(
-    mixture: Mixture, limit: int | None = None, say: Say | None = None, generation: Generation | None = None
+    mixture: Mixture, limit: int | None = None, show: Show | None = None, generation: Generation | None = None
 ) -> Request:
     """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
     Args:
-        say: gets lines about the listing of input files where it takes more than a second.
+        show: gets lines about the listing of input files where it takes more than a second.
         generation: the files that are read, and added to the newest snapshot; None for all files.
     """
-    given = mixture
-    sources, warnings = _own_sources(given, limit, say, generation)
+    given, root, own_rows = mixture, Root(mixture.output), None
+    newest = None if generation is None else read_snapshot(root)
+    sources, warnings = _own_sources(given, limit, show, generation)
     stages = {name: source.stages for name, source in sources.items()}
-    named_in(given.takedown, None if generation is None else [])  # a list that cannot be read ends the run before it begins
-    mixture, taken = with_snapshot_sources(given) if generation is None else (_as_published(given), {})
+    named_in(given.takedown, None if newest is None else [])  # a list that cannot be read ends the run before it begins
+    mixture, taken = with_snapshot_sources(given) if newest is None else (_as_published(given, newest), {})
     warnings += [*_unused(mixture), *_rounded(mixture)]
     if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
         warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
-    root, own_rows = Root(mixture.output), None
-    if generation is None:
+    if newest is None:
         tokenizer = users_tokenizer(mixture, encodes=bool(sources))
         check_tokenizer(mixture, taken, tokenizer.content)
     else:
-        newest = read_snapshot(root)
         content = root.read_bytes(snapshot_file(root, newest, TOKENIZER)) if newest.has_tokens else b""
         tokenizer = UsersTokenizer(content=content)
         if any(isinstance(bound.stage, Global) for listed in stages.values() for bound in listed):
@@ -87,7 +87,7 @@ def prepare(
     return Request(
         mixture=mixture,
         sources=sources,
-        generation=generation,
+        added_to=newest,
         tokenizer_content=tokenizer.content,
         tokenizer_notes=tokenizer.notes,
         limit=limit,
@@ -99,11 +99,10 @@ def prepare(
 
 
 def _own_sources(
-    mixture: Mixture, limit: int | None, say: Say | None, generation: Generation | None
+    mixture: Mixture, limit: int | None, show: Show | None, generation: Generation | None
 ) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
     stages = {name: _bound(mixture, name) for name in mixture.sources}
-    listing = Listing(say)
-    is_later = generation is not None
+    listing, is_later = Listing(show), generation is not None
     notes = {name: Notes(on_file=partial(listing.add, name), may_grow=is_later) for name in mixture.sources}
     every_file = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
     files = every_file
@@ -114,13 +113,13 @@ def _own_sources(
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
         files = {name: probe_large_files(of, size, where[name], partial(listing.probe, name)) for name, of in files.items()}
-    # of a later generation, the types are those of all files, so that it has the columns of those before
-    looked_at = every_file if is_later else files
-    looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
-    warnings += [warning for of_source, _ in looked.values() for warning in of_source]
+    # of files that are added, the types are those of all files, so that they have the columns of those before
+    probed = every_file if is_later else files
+    checked = {name: check_fields(mixture, name, probed[name], stages[name]) for name in mixture.sources}
+    warnings += [warning for of_source, _ in checked.values() for warning in of_source]
     known = read_types(Root(mixture.output)) if is_later else {}  # wider types may have been found by reading
     sources = {}
-    for name, (_, found) in looked.items():
+    for name, (_, found) in checked.items():
         types, before = found, known.get(name, {})
         for field in (field for field in found if field in before):
             types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
@@ -185,13 +184,12 @@ def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundSta
                 )
 
 
-def _as_published(mixture: Mixture) -> Mixture:
+def _as_published(mixture: Mixture, newest: Snapshot) -> Mixture:
     """The mixture in which sources that are other snapshots, and the replay, are those of the newest snapshot of the output,
     with their versions, weights and tokenizer. The other outputs are not opened: their rows are in this one."""
     if not mixture.snapshot_sources and mixture.mixture.replay is None:
         return mixture
-    root = Root(mixture.output)
-    published = read_mixture(root.within(snapshot_folder(read_snapshot(root).fingerprint)))
+    published = read_mixture(Root(mixture.output).within(snapshot_folder(newest.fingerprint)))
     sources = {**mixture.sources, **published.snapshot_sources}
     tokenizer = mixture.tokenizer if mixture.tokenizer.path is not None else published.tokenizer
     return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture, "tokenizer": tokenizer})
@@ -285,10 +283,10 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
 
 
 class Listing:
-    """Emits how many files are found and looked at, after a second and each time that the seconds have doubled."""
+    """Emits how many files are found and probed, after a second and each time that the seconds have doubled."""
 
-    def __init__(self, say: Say | None) -> None:
-        self._say = say
+    def __init__(self, show: Show | None) -> None:
+        self._show = show
         self._began, self._next_s, self._num_files = monotonic(), 1.0, 0
 
     def add(self, source: str) -> None:
@@ -296,13 +294,13 @@ class Listing:
         self._emit(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
     def probe(self, source: str, num_files: int, of: int) -> None:
-        self._emit(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
+        self._emit(f"  searching places to cut large files: {num_files:,} of {of:,} of {source} …")
 
     def _emit(self, line: str) -> None:
         elapsed_s = monotonic() - self._began
-        if self._say is not None and elapsed_s > self._next_s:
+        if self._show is not None and elapsed_s > self._next_s:
             self._next_s = 2 * elapsed_s
-            self._say(line)
+            self._show(line)
 
 
 def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFile, Reader]]:

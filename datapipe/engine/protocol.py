@@ -88,7 +88,7 @@ class Engine(Protocol):
         """The activity of each running attempt, as far as known."""
         ...
 
-    def take_notices(self) -> Sequence[str]:
+    def take_lines(self) -> Sequence[str]:
         """Lines about its machines for the user, since the last call."""
         return ()
 

@@ -66,7 +66,7 @@ class RayEngine(Engine):
                 _connect(address, num_workers)
         execution = request.mixture.execution
         self._stall_s, self._limits = execution.stall_s, execution
-        self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
+        self._wait_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, RemoteAttempt] = {}
         self._withdrawn: dict[Any, tuple[RemoteAttempt, float]] = {}  # and until when it must have ended
         self._ready: deque[Any] = deque()
@@ -77,7 +77,7 @@ class RayEngine(Engine):
         self._updated_at = self._placed_at = time.monotonic()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
-        self._nodes = RayNodes(root, request, self._patience_s)
+        self._nodes = RayNodes(root, request, self._wait_s)
         try:
             self._nodes.admit_first()
         except BaseException:
@@ -160,7 +160,7 @@ class RayEngine(Engine):
             self._nodes.known.answer(node_id, lacks)
             failure = Failure(kind="node", message=f"{task.label} came to a node that cannot run it: {'; '.join(lacks)}")
         elif failure is not None and failure.kind == "node":
-            self._nodes.known.give_notice(node_id)
+            self._nodes.known.mark_leaving(node_id)
         node = self._nodes.known.name(node_id)
         return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
 
@@ -174,8 +174,8 @@ class RayEngine(Engine):
             activity=None if running.message is None else running.message.activity,
         )
 
-    def take_notices(self) -> list[str]:
-        return self._nodes.known.take_notices()
+    def take_lines(self) -> list[str]:
+        return self._nodes.known.take_lines()
 
     def messages(self) -> list[Message]:
         """As declared. Raises DatapipeError where no node has been able to run tasks for long."""
@@ -222,7 +222,7 @@ class RayEngine(Engine):
                 return Attempt(task=running.task, attempt=running.attempt, failure=failure)
             missing = lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit])
             running.update_resource(missing, step_s)
-            if fit and running.missing_resource and running.missing_s >= self._patience_s:
+            if fit and running.missing_resource and running.missing_s >= self._wait_s:
                 message = (
                     f"{running.task.label} waits for {running.missing_resource}. Lower execution.resources, or add such a "
                     f"node; where the cluster adds it by itself and needs longer, raise execution.stall_s, now "

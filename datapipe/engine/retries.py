@@ -13,7 +13,7 @@ The same crash three times, or the same stall twice, ends the run unless somethi
 task (`RetryHints`). A crash on no document (reading, rows) is named by its work. SIGKILL and SIGTERM usually come from
 outside, so only a second one on the same document blames the stage; after one by the kernel for memory ("OOM") none is blamed.
 
-All tasks wait for one outage together: a pause for all, and a line that says what, where, free bytes, attempt n of N.
+All tasks wait for one outage together: a pause for all, and a line with what, where, free bytes, attempt n of N.
 """
 
 import heapq
@@ -186,7 +186,7 @@ class Retries:
             first = f" The document is {self._located(task, activity)}." if activity.num_docs == 1 else ""
             raise TaskFailedError(
                 f"{task.label}: {failure.message}, for the second time.{first} If the work is only slow, raise "
-                f"execution.stall_s, now {self.execution.stall_s:g}. Otherwise look at the stage, the input or the disk it "
+                f"execution.stall_s, now {self.execution.stall_s:g}. Otherwise check the stage, the input or the disk it "
                 f"waits for",
                 failure,
             )
@@ -216,7 +216,7 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
 
 def _advice(activity: Activity) -> str:
     work = activity.work or "the libraries that it uses"
-    return f"It is a defect of {work} or of a library below it, or of this machine: the traceback says where"
+    return f"It is a defect of {work} or of a library below it, or of this machine: the traceback shows where"
 
 
 @dataclass(slots=True)

@@ -13,28 +13,27 @@ from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
-from datapipe.engine.events import Observer, Said
+from datapipe.engine.events import Observer, UserMessage
 from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
-from datapipe.engine.prepare import Say, prepare
+from datapipe.engine.prepare import Show, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.retries import stopped_by
-from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import MIXTURE, SNAPSHOT
+from datapipe.records.names import MIXTURE
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.snapshots.generations import check_same_steps, has_later_shards, is_base, read_steps
-from datapipe.snapshots.index.reference_rows import earlier_runs
+from datapipe.snapshots.committed_steps import read_steps
+from datapipe.snapshots.generations import Generation, begun_generation, check_not_grown, check_same_steps, has_later_shards
 from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
-from datapipe.steps.request import Generation, Request
+from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, exclusive
 from datapipe.storage.outages import free_bytes
@@ -53,7 +52,7 @@ class RunOptions:
     address: str | None = None  # of a running Ray cluster; None for one that is started for the run
     limit: int | None = None  # documents of each source to read at most; None for all
     replaces: bool = False  # whether the mixture may publish into the output of another one
-    # whether the run may publish one generation of each source where there are several
+    # whether the run may publish one part of each source where there are several
     rebuilds: bool = False
 
     def __post_init__(self) -> None:
@@ -103,8 +102,8 @@ class Run:
         before = None if self.before is None else self.before.fingerprint
         return self.snapshot is not None and self.snapshot.fingerprint != before
 
-    def say(self, line: str) -> None:
-        self.emit(Said(line))
+    def show(self, line: str) -> None:
+        self.emit(UserMessage(line))
 
     @no_exit()
     def execute(self) -> Snapshot:
@@ -119,20 +118,24 @@ class Run:
             raise stopped from error
 
     def _compiled(self, name: str, number: int, count: int) -> None:
-        self.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
+        self.show(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
-        request = None if self.generation else prepare(self.mixture, self.options.limit, self.say)
+        request = None if self.generation else prepare(self.mixture, self.options.limit, self.show)
         folder = self.root.local
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
-            if self.generation is None and not self.options.rebuilds and self.root.exists(SNAPSHOT):
-                self._check_readable()
+            if self.generation is None and not self.options.rebuilds and has_later_shards(self.root):
+                read_snapshot(self.root)  # where it is damaged, a run of all files would take the place of those added
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
-                self._check_generation()
-                request = prepare(self.mixture, None, self.say, self.generation)
+                if self.before is None or begun_generation(self.root, self.before) != self.generation:
+                    raise DatapipeError(
+                        f"{self.root.url}: another run has published a snapshot since files were chosen to be added. Follow "
+                        f"again: new files are then chosen again."
+                    )
+                request = prepare(self.mixture, None, self.show, self.generation)
             self.request = request
             if self.before is not None:
                 self._check_before(request, self.before)
@@ -142,11 +145,11 @@ class Run:
             ledger.load()
             ledger.delete_orphans(lock)
             if ledger.files.num_refused:
-                self.say(f"{counted(ledger.files.num_refused, 'task')} committed by another version of datapipe will run again")
-            generations = read_steps(ledger, self.before) if self.generation and self.before else ()
+                self.show(f"{counted(ledger.files.num_refused, 'task')} of another version of datapipe will run again")
+            earlier = () if request.added_to is None else read_steps(ledger, request.added_to)
             kept_before = kept_by_last_run(self.root)
-            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, generations), request)
-            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.say)
+            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, earlier), request)
+            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.show)
             ledger.delete_orphans(lock)
         return self.snapshot
 
@@ -169,32 +172,18 @@ class Run:
         self._write_history(driver, request)
         return plan
 
-    def _check_readable(self) -> None:
-        """Raises SnapshotError where files were added to the output and its newest manifest is damaged: a
-        run of all files would take their place."""
-        try:
-            read_snapshot(self.root)
-        except SnapshotError:
-            if has_later_shards(self.root):
-                raise
-
     def _check_before(self, request: Request, before: Snapshot) -> None:
         """Raises UserError for an output that holds the snapshot of another mixture, of a whole run, which that of a limited
         run would replace, or one to which files were added later, which a run of all files would pack again."""
-        url, generations = self.root.url, ShardTable.of(before.shards).parts
         if not self.options.replaces:
             self._check_same_mixture(request.mixture, before)
             if self.options.limit is not None and was_whole(self.root):
                 raise UserError(
-                    f"{url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. Give the "
-                    f"limited run another output: --output {quote(url + '-look')}"
+                    f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
+                    f"Give the limited run another output: --output {quote(self.root.url + '-sample')}"
                 )
-        if not self.options.rebuilds and self.generation is None and max(generations, default=0):
-            raise UserError(
-                f"{url} holds a snapshot to which files were added in {counted(int(max(generations)), 'generation')}, and this "
-                f"run would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow "
-                f"SECONDS`; to rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
-            )
+        if not self.options.rebuilds and request.added_to is None:
+            check_not_grown(self.root, before)
 
     def _check_same_mixture(self, mixture: Mixture, before: Snapshot) -> None:
         """Raises UserError where the snapshot of the output has another name, or no common source."""
@@ -207,19 +196,10 @@ class Run:
         else:
             return
         raise UserError(
-            f"{problem} Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in "
+            f"{problem} Give this mixture another output (--output), or pass --replace: its snapshot becomes the newest in "
             f'{url}, and Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the '
             "other."
         )
-
-    def _check_generation(self) -> None:
-        """Raises DatapipeError where the newest snapshot is another one than the generation was begun for."""
-        assert self.generation is not None
-        if self.before is None or not is_base(self.root, self.generation.base, self.before.fingerprint):
-            raise DatapipeError(
-                f"{self.root.url}: another run has published a snapshot since files were chosen to be added to "
-                f"{self.generation.base[:12]}. Follow again: new files are then chosen again."
-            )
 
     def _check_disk(self, request: Request, plan: Plan) -> None:
         folder = self.root.local
@@ -239,16 +219,19 @@ class Run:
 
     def _write_history(self, driver: Driver, request: Request) -> None:
         if driver.plan is not None:
-            self.plan = driver.plan.of_all_generations()
-            stages = (bound for source in request.sources.values() for bound in source.stages)
-            write_run(self.root, self.plan, request, earlier_runs(stages))
+            self.plan = driver.plan.with_earlier()
+            write_run(self.root, self.plan, request)
 
 
 @no_exit()
 @without_collection()
-def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> tuple[Request, Plan]:
-    """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`."""
-    request = prepare(mixture, limit, say)
-    ledger = Ledger(Root(mixture.output))
+def planned(
+    mixture: Mixture, limit: int | None = None, show: Show | None = None, *, rebuilds: bool = False
+) -> tuple[Request, Plan]:
+    """The plan of a mixture as of now; runs and locks nothing. `show` is as for `prepare`, `rebuilds` as for a run."""
+    request, root = prepare(mixture, limit, show), Root(mixture.output)
+    if not rebuilds and (before := newest_manifest(root)) is not None:
+        check_not_grown(root, before)
+    ledger = Ledger(root)
     ledger.load()
     return request, compile_plan(request, ledger.look_up)

@@ -56,7 +56,7 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
-        published[:] = [_report(run, plan.of_all_generations(), snapshot, None, warnings)]
+        published[:] = [_report(run, plan.with_earlier(), snapshot, None, warnings)]
         return published[0].to_bytes()
 
     run.make_report = make_report
@@ -95,11 +95,11 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
         write_report(run.root, report)
         write_page(run.root, report)
         if run.snapshot is not None and (line := write_card(run.root, run.snapshot, report)) is not None:
-            run.say(line)
+            run.show(line)
     except OSError as error:
         if problem is None:
             raise
-        run.say(masked(f"the report cannot be written: {error}"))
+        run.show(masked(f"the report cannot be written: {error}"))
         return None
     return report
 
@@ -146,10 +146,10 @@ def _before(run: Run, snapshot: Snapshot) -> str | None:
 
 
 def _paths(run: Run) -> dict[str, list[str]]:
-    """The paths of the input files of all generations, by source."""
-    paths = {} if run.request is None else {name: [*source.files] for name, source in run.request.sources.items()}
-    earlier = files_of(run.root, run.before) if run.generation is not None and run.before is not None else ()
-    for source, path in earlier:
+    """The paths of the input files by source, with those that they are added to."""
+    assert run.request is not None
+    paths, added_to = {name: [*source.files] for name, source in run.request.sources.items()}, run.request.added_to
+    for source, path in files_of(run.root, added_to) if added_to is not None else ():
         paths.setdefault(source, []).append(path)
     return paths
 

@@ -109,8 +109,8 @@ class _Reading:
                 self._read_file(name, file, reader)
                 self.read_s = perf_counter() - started - self.count_s
                 rate = rate_mb_per_s(self.read_bytes, self.read_s)
-                at = "" if rate is None else f" at {rate:,.1f} MB/s"
-                self.emit(f"reading {self.shown(name)}: {self.read_bytes / 1e6:,.1f} MB{at}")
+                speed = "" if rate is None else f" at {rate:,.1f} MB/s"
+                self.emit(f"reading {self.shown(name)}: {self.read_bytes / 1e6:,.1f} MB{speed}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
         if reader.gives != "text":

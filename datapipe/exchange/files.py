@@ -220,7 +220,6 @@ def order_of(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def sorted_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that rows are sorted by."""
     return rows.select([field.name for field in rows.schema if num_words(pa.schema([field]))])
 
 
@@ -250,7 +249,6 @@ def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema
 
 @rereading
 def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
-    """The blocks of a file and its schema."""
     size = stream.size()
     if size != output.bytes or size < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")

@@ -204,7 +204,6 @@ def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iter
 
 
 def read_row(root: Root, output: TableFile, number: int) -> pa.RecordBatch:
-    """One row of a table."""
     start = 0
     for batch in read_table(root, output):
         if number < start + batch.num_rows:

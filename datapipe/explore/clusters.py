@@ -143,14 +143,14 @@ def listed_clusters(view: DocumentView, query: ClusterQuery) -> dict[str, Any]:
 
 
 def shown_cluster(view: DocumentView, key: bytes, stage: str, members: int) -> dict[str, Any]:
-    found = _members(view.output.database, stage, key, min(members, MOST_MEMBERS))
-    if not found:
+    rows = _members(view.output.database, stage, key, min(members, MOST_MEMBERS))
+    if not rows:
         raise UserError(f"No document was dropped by '{stage}' in favour of this one. Choose a cluster of api/clusters.")
-    facts = view.output.facts_of([key, *(row["key"] for row in found)])
+    facts = view.output.facts_of([key, *(row["key"] for row in rows)])
     text, note = _text_of(view, key, facts)
     own_parts: Sequence[Segment] = ()
     listed = []
-    for member in found:
+    for member in rows:
         other, other_note = _text_of(view, member["key"], facts)
         parts: Sequence[Segment] = (Segment(text=other, differs=False),)
         for passage in difference(text, other, context=None).passages if text and other else ():

@@ -90,15 +90,17 @@ class Comparison(Record):
 
 def compare(outputs: tuple[str, str], reports: tuple[Report, Report]) -> Comparison:
     first, second = map(Inspector.open, outputs)
-    one, other = reports
+    before, after = reports
     return Comparison(
         outputs=(masked(outputs[0]), masked(outputs[1])),
         runs=tuple(OutputStatus(status=each.status, problem=masked(each.problem or "") or None) for each in reports),
         options=tuple(option_changes(*(parsed_yaml(each.mixture.resolved_yaml()) for each in (first, second)))),
-        sources={name: _counts(one.sources.get(name), other.sources.get(name)) for name in {**one.sources, **other.sources}},
-        total=_counts(one.total, other.total),
+        sources={
+            name: _counts(before.sources.get(name), after.sources.get(name)) for name in {**before.sources, **after.sources}
+        },
+        total=_counts(before.total, after.total),
         documents=membership(first, second),
-        rules=tuple(rule_changes(one, other)),
+        rules=tuple(rule_changes(before, after)),
     )
 
 
@@ -127,12 +129,12 @@ def rule_changes(first: Report, second: Report) -> list[RuleChange]:
     measured = [{(each.source, each.stage, each.name): each.rule for each in report.rules()} for report in (first, second)]
     changes: list[RuleChange] = []
     for source, stage, rule in dict.fromkeys([*measured[0], *measured[1]]):
-        one, other = (
-            (found.threshold, found.failed_share, _median(found.bins)) if found else (None,) * 3
-            for found in (rules.get((source, stage, rule)) for rules in measured)
+        before, after = (
+            (measured_rule.threshold, measured_rule.failed_share, _median(measured_rule.bins)) if measured_rule else (None,) * 3
+            for measured_rule in (rules.get((source, stage, rule)) for rules in measured)
         )
-        if one != other:
-            about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
+        if before != after:
+            about = dict(zip(("thresholds", "failed", "medians"), zip(before, after)))
             changes.append(RuleChange(source=source, stage=stage, rule=rule, **about))
     return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
 

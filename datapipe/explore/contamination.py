@@ -144,9 +144,9 @@ def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.R
     for record in (record for output in files for record in read_table(inspector.root, output, ["key", "id", "text"])):
         batch = DocumentBatch(record)
         batch.make_read_only()
-        found = stage.process(batch).findings
-        if found is not None and found.num_rows:
-            about = record.select(["key", "id"]).take(found.column("row"))
-            by, outcome, of_source = (pa.repeat(text, found.num_rows) for text in (SCAN, "kept", source))
-            arrays = [*about.columns, by, outcome, *found.columns[1:], of_source]
+        table = stage.process(batch).findings
+        if table is not None and table.num_rows:
+            about = record.select(["key", "id"]).take(table.column("row"))
+            by, outcome, of_source = (pa.repeat(text, table.num_rows) for text in (SCAN, "kept", source))
+            arrays = [*about.columns, by, outcome, *table.columns[1:], of_source]
             yield pa.RecordBatch.from_arrays(arrays, schema=FINDINGS.append(pa.field("source", pa.string())))

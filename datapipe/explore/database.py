@@ -37,7 +37,7 @@ from datapipe.records.outputs import TableFile
 from datapipe.storage.root import Root
 
 URL_COLUMNS = ("url", "uri", "link")
-"""Names of the kept column with the URL of a document, the first that there is."""
+"""Names of the kept column with the URL of a document, in order of precedence."""
 
 URL = f"coalesce({', '.join(URL_COLUMNS)})"  # In SQL
 KINDS: Mapping[str, Sequence[str]] = {
@@ -75,18 +75,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FactFiles:
-    """The facts of one output: files by kind, in the order of sources and tasks, the path of each
-    input file by its hash, and the published path of each shard by what `shard_of_task` names
-    it."""
+    """The facts of one output: files by kind, in the order of sources and tasks, and the paths of input files by hash."""
 
     root: Root
     files: Mapping[str, Sequence[TableFile]]
     inputs: Mapping[int, str]
-    shards: Mapping[str, str]
+    shards: Mapping[str, tuple[str, int]]  # by the name of `shard_of_task`: the published path, and the sequence length
 
 
 class Database:
-    """Queries of one output, or of several whose views are in schemas of their own. Safe for several threads."""
+    """Queries of one output, or of several, each in its own schema. Safe for several threads."""
 
     def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = Limits()) -> None:
         try:
@@ -133,10 +131,10 @@ class Database:
         if _RUNS_SQL in query.lower():
             raise UserError(f"{_RUNS_SQL}: not available here. Write its query as a sub-query.")
         try:
-            found = self._connection.cursor().execute(f"from query({quoted_text(query)})")
+            result = self._connection.cursor().execute(f"from query({quoted_text(query)})")
         except (duckdb.Error, UnicodeEncodeError) as error:
             raise UserError(f"{error}") from None
-        return [column[0] for column in found.description or ()], _fetched(found)
+        return [column[0] for column in result.description or ()], _fetched(result)
 
     @contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -152,13 +150,13 @@ class Database:
     def _attach(self, facts: FactFiles) -> None:
         execute = self._connection.execute
         execute("create table files (file blob, path varchar)")
-        execute("create table shards (written varchar, path varchar)")
+        execute("create table shards (written varchar, path varchar, sequence_length integer)")
         for table, rows in (
             ("files", [(number.to_bytes(8, "big"), path) for number, path in facts.inputs.items()]),
-            ("shards", facts.shards.items()),
+            ("shards", [(written, *published) for written, published in facts.shards.items()]),
         ):
             if rows:
-                execute(f"insert into {table} select unnest(?), unnest(?)", [*map(list, zip(*rows))])
+                execute(f"insert into {table} select {', '.join(['unnest(?)'] * len(rows[0]))}", [*map(list, zip(*rows))])
         others = {view: self._view(view, facts) for view in KINDS}["recorded"]
         fails = any(file.rows for file in facts.files.get("quarantine", ()))
         if fails:
@@ -179,8 +177,8 @@ class Database:
         query, columns = f"select {nulls} where false", list[str]()
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
         if paths:
-            located = "union_by_name = true, filename = true, file_row_number = true"
-            stored = f"select * from read_parquet({_listed(map(escape, paths))}, {located})"
+            options = "union_by_name = true, filename = true, file_row_number = true"
+            stored = f"select * from read_parquet({_listed(map(escape, paths))}, {options})"
             columns = [row[0] for row in self._connection.execute(f"describe {stored}").fetchall()]
             query += f" union all by name {stored}"
         self._connection.execute(f"create view {name} as {query}")
@@ -236,7 +234,8 @@ select * exclude (filename, file_row_number) replace (lower(hex(key)) as key), a
 
 _PACKED_VIEW = """
 create view packed as select
-    parts.source, split, lower(hex(key)) as key, coalesce(shards.path, parts.shard) as shard, "row", start, tokens
+    parts.source, split, lower(hex(key)) as key, coalesce(shards.path, parts.shard) as shard, "row", start, tokens,
+    sequence_length
 from parts left join shards on shards.written = parts.shard
 """
 
@@ -253,13 +252,13 @@ def _listed(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(quoted_text, texts))}]::varchar[]"
 
 
-def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+def _fetched(result: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
     try:
-        while rows := found.fetchmany(_FETCHED_ROWS):
+        while rows := result.fetchmany(_FETCHED_ROWS):
             yield from rows
     except duckdb.Error as error:
         raise UserError(f"{error}") from None
     except (OverflowError, ValueError) as error:
         raise UserError(f"A value of the answer is too large for Python: {error}. Cast it to text: column::varchar.") from None
     finally:
-        found.close()
+        result.close()

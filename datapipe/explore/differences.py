@@ -51,8 +51,6 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A comparison of two texts."""
-
     is_equal: bool  # letter by letter
     # words, only: words of each text, and of these words that the other lacks, each as often as it occurs
     words: tuple[int, int]
@@ -146,7 +144,7 @@ def common_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
 
 
 def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
-    differing = (index for index, (one, other) in enumerate(zip(first, second)) if one != other)
+    differing = (index for index, (left, right) in enumerate(zip(first, second)) if left != right)
     return next(differing, min(len(first), len(second)))
 
 

@@ -1,4 +1,4 @@
-"""An output to look into: what its run left, the facts of its documents, and documents with their texts.
+"""An output: what its run left, the facts of its documents, and documents with their texts.
 
     run.json, records  ─▶  steps, input files, facts by kind  ─▶  database.py  ─▶  keyed sample  ─▶  texts, read again from the
     mixture.yaml       ─▶  the stages of each source                                source or from the files of kept documents
@@ -33,7 +33,7 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.snapshots.generations import check_no_old_folders
+from datapipe.snapshots.committed_steps import check_one_ledger
 from datapipe.steps.kind import Step
 from datapipe.storage.root import Root
 
@@ -93,7 +93,7 @@ class Inspector:
         """The facts of the run. Raises UserError where they lack documents: those of a task that has
         lost a file, or those that an earlier version added."""
         if self.snapshot is not None:
-            check_no_old_folders(self.root, self.snapshot)
+            check_one_ledger(self.root, self.snapshot)
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
         lost = [path for step in steps for path in self.lost.get(step.id, ())]
         if lost:
@@ -104,7 +104,7 @@ class Inspector:
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         lengths = () if self.snapshot is None else (self.snapshot, *self.snapshot.further)
-        published = {shard.checksum: shard.path for rows in lengths for shard in rows.shards}
+        published = {shard.checksum: (shard.path, rows.sequence_length) for rows in lengths for shard in rows.shards}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
             for step in steps
@@ -153,7 +153,6 @@ class Inspector:
         }
 
     def use_of(self, source: str, stage: str) -> StageUse | None:
-        """The use of a stage by its name in the run."""
         return next((use for use in self.mixture.stages_of(source) if use.alias == stage.partition("@")[0]), None)
 
     def tokens_of(self, source: str) -> int | None:
@@ -172,7 +171,7 @@ class Inspector:
         status = None if self.report is None else self.report.status
         if status in ("failed", "stopped"):  # its error may quote a document, and stays in the report
             yield (
-                f"The last run {status}; `datapipe report` says why. Documents that some step has still to decide about are "
+                f"The last run {status}; `datapipe report` shows why. Documents that some step has still to decide about are "
                 f"not shown. The same command resumes the run."
             )
         elif self.snapshot is None:
@@ -233,10 +232,10 @@ class Inspector:
         key = key or self.key_of_own_id(text)
         if key is None:
             raise UserError(f"{problem} No document has it as its id, of those that could be read.")
-        found = self.facts_of([key])
-        if not found:
+        facts = self.facts_of([key])
+        if not facts:
             raise UserError(f"{text!r}: the run has read no such document, or not yet decided about it.")
-        return self._document(found[key])
+        return self._document(facts[key])
 
     def named_key(self, text: str) -> bytes | None:
         """The key that a name or hex digits give; None where no file has the name. Raises UserError for other texts."""
@@ -251,11 +250,11 @@ class Inspector:
 
     def key_of_own_id(self, own_id: str) -> bytes | None:
         """The key of the document with this id; None where there is none. Raises UserError where several have it."""
-        found = self.database.rows("select key from facts where id = ? order by key", [own_id])
-        if len(found) > 1:
-            names = ", ".join(self.locator.label(row["key"]) for row in found[:5])
-            raise UserError(f"{own_id!r}: {len(found):,} documents have this id: {names}. Expected one of these names.")
-        return found[0]["key"] if found else None
+        rows = self.database.rows("select key from facts where id = ? order by key", [own_id])
+        if len(rows) > 1:
+            names = ", ".join(self.locator.label(row["key"]) for row in rows[:5])
+            raise UserError(f"{own_id!r}: {len(rows):,} documents have this id: {names}. Expected one of these names.")
+        return rows[0]["key"] if rows else None
 
     def kept_row(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         texts = self.texts[self.database.paths[facts["filename"]].path]

@@ -136,12 +136,12 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
         raise UserError('Expected {"state": …}, the JSON of one loader.state_dict().')
     size = parsed(Numbers, request.query).global_batch_size if state is None else None
     try:
-        found = open_run(output.root.url, global_batch_size=size, state=state).find_document(key.hex())
+        trace = open_run(output.root.url, global_batch_size=size, state=state).find_document(key.hex())
     except (KeyError, TypeError, ValueError):
         raise UserError("This is no state of a loader. Expected the JSON of one loader.state_dict().") from None
-    steps = [asdict(appearance) for appearance in found.appearances[:MOST_STEPS]]
-    more = len(found.appearances) > MOST_STEPS
-    return {"steps": steps, "more": more, "searched": found.searched, "elsewhere": found.elsewhere}
+    steps = [asdict(appearance) for appearance in trace.appearances[:MOST_STEPS]]
+    more = len(trace.appearances) > MOST_STEPS
+    return {"steps": steps, "more": more, "searched": trace.searched, "elsewhere": trace.elsewhere}
 
 
 def key_of(digits: str) -> bytes:
@@ -189,4 +189,4 @@ def serve(url: str, port: int, *, opens: bool, emit: Callable[[str], None], limi
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-        threading.Event().wait()  # here a signal meets no finalizer, which would swallow its KeyboardInterrupt
+        threading.Event().wait()  # here a signal interrupts no finalizer, which would swallow its KeyboardInterrupt

@@ -38,8 +38,6 @@ _DIGEST = "xxh3_128:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocatedDocument:
-    """A document and the file that holds it."""
-
     # source, path: empty, and `GONE` or `NOT_FOUND`, when no run remembers the file
     source: str
     path: str
@@ -117,10 +115,10 @@ class DocumentLocator:
                 return Original(None, f"{name} {difference}, so the text that the run read cannot be shown.")
             fields = self._fields(source)
             with PlannedInput(file) as planned:
-                found = reader.find(file, position, fields, planned.open)
-            if found is None:
+                candidate = reader.find(file, position, fields, planned.open)
+            if candidate is None:
                 return Original(None, f"{name} has no document at {position} any more.")
-            split, part, row = found
+            split, part, row = candidate
             record = with_keys(conformed(part, split, fields), split, source)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
             refusal = error if isinstance(error, UserError) else None
@@ -147,7 +145,7 @@ class DocumentLocator:
             replaces_surrogates=spec.replaces_surrogates,
             keep=tuple(spec.keep.values()),
             columns=spec.keep,
-            types={field: found.kind for field, found in self._types.get(source, {}).items()},
+            types={field: seen.kind for field, seen in self._types.get(source, {}).items()},
             declared={field: spec.types[column] for column, field in spec.keep.items() if column in spec.types},
         )
 

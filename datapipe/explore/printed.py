@@ -127,10 +127,10 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
-def print_contamination(found: Contamination, console: Console, full: bool = False) -> None:
+def print_contamination(contamination: Contamination, console: Console, full: bool = False) -> None:
     """Prints the items of evaluation sets, all of them with `full`, and a sample of documents."""
-    console.print(NumberTable.of(evaluation_table(found.lists)))
-    for document in found.documents:
+    console.print(NumberTable.of(evaluation_table(contamination.lists)))
+    for document in contamination.documents:
         print_text(f"{document.document}  {document.outcome} by {document.stage}", console, "bold")
         findings = document.findings
         shown = findings if full else findings[:_SHOWN_FINDINGS]
@@ -139,11 +139,11 @@ def print_contamination(found: Contamination, console: Console, full: bool = Fal
             print_text(f"  {each.list}:{each.entry}  {where}  measured {each.value:g}", console)
         if len(findings) > len(shown):
             print_text(f"  and {counted(len(findings) - len(shown), 'other item')}", console)
-    _print_names("contaminated", [f"{each.list}:{each.entry}" for each in found.contaminated], console, full)
-    if found.undetectable is None:
+    _print_names("contaminated", [f"{each.list}:{each.entry}" for each in contamination.contaminated], console, full)
+    if contamination.undetectable is None:
         print_text("undetectable items: the evaluation files are gone or have changed, so their names are not known", console)
     else:
-        names = [f"{name}:{entry}" for name, entries in found.undetectable.items() for entry in entries]
+        names = [f"{name}:{entry}" for name, entries in contamination.undetectable.items() for entry in entries]
         _print_names("undetectable", names, console, full)
 
 
@@ -319,10 +319,10 @@ def _sources(comparison: Comparison) -> NumberTable:
     table = NumberTable("documents and tokens", ["", "A", "B", "B − A"])
     sources = comparison.sources
     for name, numbers in {**sources, **({"total": comparison.total} if len(sources) > 1 else {})}.items():
-        for label, (one, other) in numbers:
-            if one or other:
-                change = "" if one is None or other is None else f"{other - one:+,}".replace("-", "−")
-                table.add_row(f"{name}: {label}", cell(one), cell(other), change)
+        for label, (before, after) in numbers:
+            if before or after:
+                change = "" if before is None or after is None else f"{after - before:+,}".replace("-", "−")
+                table.add_row(f"{name}: {label}", cell(before), cell(after), change)
         table.add_section()
     return table
 

@@ -67,7 +67,7 @@ class Redactor:
                 texts = batch.texts.to_pylist()
         return [masked(text) if "://" in text else text for text in texts]
 
-    def one(self, source: str, text: str) -> str:
+    def redacted_text(self, source: str, text: str) -> str:
         return self.redacted(source, [text])[0]
 
     def is_redaction(self, source: str, use: StageUse) -> bool:

@@ -105,12 +105,12 @@ class Rows:
         key = None
         with suppress(UserError):
             key = self.output.named_key(text)
-        found = self.database.rows(
+        rows = self.database.rows(
             f"select key from facts where key = $key or id = $text or {URL} = $text "
             "order by key is distinct from $key, key limit $most",
             {"key": key, "text": text, "most": most},
         )
-        return self.shown(list(self.output.facts_of([row["key"] for row in found]).values()))
+        return self.shown(list(self.output.facts_of([row["key"] for row in rows]).values()))
 
     def shown(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rows = []

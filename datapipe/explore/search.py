@@ -121,8 +121,8 @@ def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, A
     around the first hit. A few documents are redacted at a time."""
     matches: Callable[..., Any] = compute.match_substring
     contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
-    found = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))
-    texts = dict(zip(batch.keys.take(found).to_pylist(), batch.texts.take(found).to_pylist()))
+    matching = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))
+    texts = dict(zip(batch.keys.take(matching).to_pylist(), batch.texts.take(matching).to_pylist()))
     facts = rows.output.facts_of(list(texts)) if texts else {}
     listed = [each for each in facts.values() if each["fate"] in batch.fates]
     for start in range(0, len(listed), _REDACTED_DOCS):

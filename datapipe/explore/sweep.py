@@ -57,7 +57,6 @@ class RuleOf:
 
     @property
     def tagging(self) -> tuple[str, ...]:
-        """The sources whose filter has `mode: tag`."""
         return tuple(source for source, facts in self.of_sources.items() if facts.mode == "tag")
 
 
@@ -149,11 +148,11 @@ def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float])
     query = _COUNTS.format(column=_column(rule.stage, rule.rule), passes=passes, unsure=unsure, compared=compared)
     options = {"grid": sorted({all_pass, *grid}), "always": -all_pass, "sources": list(tags)}
     none = {"documents": 0, "bytes": 0}
-    found = {(row["source"], row["threshold"]): row for row in database.rows(query, options)}
+    counts = {(row["source"], row["threshold"]): row for row in database.rows(query, options)}
     listed = []
     for source in (*tags, None):
         tagged, *kept = (
-            found.get((source, threshold), {"threshold": threshold, "alone": none, "together": none, "unsure": 0})
+            counts.get((source, threshold), {"threshold": threshold, "alone": none, "together": none, "unsure": 0})
             for threshold in (all_pass, *grid)
         )
         rows = [{name: row[name] for name in ("threshold", "alone", "together")} for row in kept]
@@ -167,11 +166,11 @@ def tagged_values(
     """The values of a rule, ascending, and whether these are all; where there are more
     than `most`, those at some ranks from 0 to 1."""
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
-    found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
-    is_all = len(found) <= most
+    rows = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
+    is_all = len(rows) <= most
     if not is_all:
-        found = database.rows(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
-    return [row["value"] for row in found], is_all
+        rows = database.rows(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
+    return [row["value"] for row in rows], is_all
 
 
 def _column(stage: str, rule: str) -> str:
@@ -181,13 +180,15 @@ def _column(stage: str, rule: str) -> str:
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
     """A rule of one source, or of all for "", by the name of its stage in the run or in the
     mixture. Raises UserError where none has measured it."""
-    found = [each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])]
-    if not found:
+    matching = [
+        each for each in output.rules(source) if each.name == rule and stage in (each.stage, each.stage.partition("@")[0])
+    ]
+    if not matching:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-    first = found[0].rule
-    has_one = len({each.rule.threshold for each in found}) == 1
+    first = matching[0].rule
+    has_one = len({each.rule.threshold for each in matching}) == 1
     facts = first if has_one else first.model_copy(update={"threshold": None})
-    return RuleOf(stage=found[0].stage, rule=rule, of_sources={each.source: each.rule for each in found}, facts=facts)
+    return RuleOf(stage=matching[0].stage, rule=rule, of_sources={each.source: each.rule for each in matching}, facts=facts)
 
 
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
@@ -228,15 +229,15 @@ def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
     rules = [(each.stage, each.name, each.rule) for each in output.rules(source)]
     named = {rule: stage for stage, rule, _ in rules if threshold == f"{stage}.{rule}"}
     by_option = {rule: stage for stage, rule, facts in rules if facts.option and threshold == f"{stage}.{facts.option}"}
-    found = named or {rule: stage for rule, stage in by_option.items() if rule != BELOW_SHARE} or by_option
+    candidates = named or {rule: stage for rule, stage in by_option.items() if rule != BELOW_SHARE} or by_option
     known = dict.fromkeys(f"{stage}.{facts.option or rule}" for stage, rule, facts in rules if facts.side != "other")
     listed = f"{suggest(threshold, known)} Expected one of: {', '.join(known) or '(none)'}. {' '.join(output.notes)}".rstrip()
-    if not found:
+    if not candidates:
         raise UserError(f"--sweep {threshold}: no filter of this output has measured this threshold.{listed}")
-    if len(found) > 1:
-        names = ", ".join(f"{stage}.{rule}" for rule, stage in found.items())
+    if len(candidates) > 1:
+        names = ", ".join(f"{stage}.{rule}" for rule, stage in candidates.items())
         raise UserError(f"--sweep {threshold}: this is the threshold of several rules. Expected one of: {names}")
-    [(rule, stage)] = found.items()
+    [(rule, stage)] = candidates.items()
     chosen = rule_of(output, stage, rule, source)
     if chosen.facts.side == "other":
         raise UserError(f"--sweep {threshold}: the rule '{rule}' compares no value with a threshold.{listed}")

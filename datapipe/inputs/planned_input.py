@@ -48,12 +48,12 @@ _REMEDY = (
 
 
 class ChangedInputError(UserError):
-    """An input file, `file` in the plan, has changed. `looks_planned`: whether its size and time of
+    """An input file, `file` in the plan, has changed. `has_planned_state`: whether its size and time of
     modification are those of the plan, so that a new plan will not see the change."""
 
-    def __init__(self, message: str, file: InputFile, *, looks_planned: bool = False) -> None:
+    def __init__(self, message: str, file: InputFile, *, has_planned_state: bool = False) -> None:
         super().__init__(message)
-        self.file, self.looks_planned = file, looks_planned
+        self.file, self.has_planned_state = file, has_planned_state
 
 
 class PlannedInput:
@@ -107,9 +107,9 @@ class PlannedInput:
     def _compare(self, state: FileState) -> None:
         difference = _difference(self.file, state) or (self._first and _between(self._first, state))
         if difference:
-            looks_planned = state.num_bytes == self.file.num_bytes and state.mtime_ns == self.file.mtime_ns
+            has_planned_state = state.num_bytes == self.file.num_bytes and state.mtime_ns == self.file.mtime_ns
             message = f"{self.file.url} changed while the run read it: {difference}. {_REMEDY}."
-            raise ChangedInputError(message, self.file, looks_planned=looks_planned)
+            raise ChangedInputError(message, self.file, has_planned_state=has_planned_state)
         self._first = state
 
     def __enter__(self) -> Self:

@@ -8,7 +8,7 @@ A kernel takes NumPy arrays, writes to its last arguments, returns nothing or on
 releases the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as
 Python. A parameter of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
-Parameters that every kernel names alike, and no docstring describes again:
+Parameters that every kernel names alike, and that no other docstring describes:
 
     offsets, data         a column of texts: (num_docs + 1,) int64, and (num_bytes,) uint8 of any bytes
     out_offsets, out      a column of texts that the kernel writes, whose offsets begin at 0

@@ -55,7 +55,6 @@ def hash_bytes(data, start, stop) -> Any:
 
 
 def hash_of(word: bytes) -> int:
-    """The hash of these bytes, equal to that in `Words.hashes`."""
     hashed = int(FNV_BASIS)
     for byte in word:
         hashed = (hashed ^ byte) * int(_FNV_PRIME) & _ALL_BITS

@@ -28,8 +28,6 @@ _FAILING_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A request to a model."""
-
     name: str  # of what it asks about, such as the id of a document, for messages
     body: dict[str, Any]  # as it is sent
     key: str  # in the cache
@@ -43,7 +41,7 @@ def request_of(name: str, body: dict[str, Any]) -> Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """Why a request that the server refuses or fails on is left out, with what it says."""
+    """Why a request that the server refuses or fails on is left out, with its message."""
 
     reason: Literal["refused", "failed"]
     message: str
@@ -51,8 +49,6 @@ class LeftOut:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One command's requests."""
-
     client: Client
     cache: AnswerCache
     limiter: RateLimiter

@@ -46,8 +46,6 @@ def request_key(body: Mapping[str, Any]) -> str:
 
 
 class AnswerCache:
-    """The answers of a folder. `open_cache` makes it."""
-
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
         self.num_damaged = 0

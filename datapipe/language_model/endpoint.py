@@ -1,6 +1,6 @@
 """One request to an OpenAI-compatible chat endpoint, and its outcome. The only module that knows the HTTP library.
 
-    body ─▶ POST URL/chat/completions ─▶ Answer            a well-formed completion, whatever its text says
+    body ─▶ POST URL/chat/completions ─▶ Answer            a well-formed completion, whatever its text is
                                       ├▶ AttemptError      another attempt may help: busy, unreachable, failed
                                       └▶ RefusedError      no attempt helps: the key, the model, the request
 
@@ -47,7 +47,7 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class AttemptError(Exception):
-    """A request got no answer, and another attempt may. `retry_after_s`: as the server says; None where it does not."""
+    """A request got no answer, and another attempt may. `retry_after_s`: as the server sends it, else None."""
 
     def __init__(
         self, kind: Literal["busy", "unreachable", "failed"], message: str, retry_after_s: float | None = None
@@ -87,7 +87,7 @@ class Endpoint:
         return text
 
     def message(self, text: str) -> str:
-        """What the server says, as one line of a message."""
+        """The message of the server, as one line."""
         line = " ".join(masked(self.without_secrets(text)).split())
         line = "".join(character if character.isprintable() else "\ufffd" for character in line)
         return f"{line[:_SHOWN_CHARS]}…" if len(line) > _SHOWN_CHARS else line
@@ -149,8 +149,8 @@ class Client:
             raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
             if _is_of_certificate(error):
-                said = self.endpoint.message(str(error))
-                raise RefusedError(f"{self.endpoint.shown}: {said}. SSL_CERT_FILE names the certificates to trust") from None
+                text = self.endpoint.message(str(error))
+                raise RefusedError(f"{self.endpoint.shown}: {text}. SSL_CERT_FILE names the certificates to trust") from None
             raise AttemptError("unreachable", self.endpoint.message(str(error) or type(error).__name__)) from None
         except httpx.TransportError as error:
             raise AttemptError("failed", self.endpoint.message(str(error) or type(error).__name__)) from None
@@ -160,7 +160,7 @@ class Client:
         try:
             completion = parse_completion(text)
         except ValueError as error:
-            raise AttemptError("failed", self.endpoint.message(f"{error}: {_said(text)}")) from None
+            raise AttemptError("failed", self.endpoint.message(f"{error}: {_detail(text)}")) from None
         return replace(completion, content=self.endpoint.without_secrets(completion.content))
 
     async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
@@ -178,7 +178,7 @@ class Client:
 
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
         """What an answer with another status than 200 is raised as."""
-        message = self.endpoint.message(f"HTTP {status}: {_said(text)}").removesuffix(":")
+        message = self.endpoint.message(f"HTTP {status}: {_detail(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
@@ -202,7 +202,7 @@ def _is_of_certificate(error: BaseException | None) -> bool:
 def _remedy(status: int, endpoint: Endpoint) -> str:
     if status in (401, 403):
         named = f"the environment variable {endpoint.api_key_env}" if endpoint.api_key_env else "none was given"
-        return f"The server does not accept the key ({named}). --api-key-env NAME says which variable holds it"
+        return f"The server does not accept the key ({named}). --api-key-env NAME names the variable that holds it"
     if status in (404, 405):
         return "Expected a model that the server lists at its URL /models, and a base URL that usually ends in /v1"
     if status in _OF_CONTENT:
@@ -251,7 +251,7 @@ def _count(usage: Any, name: str) -> int | None:
     return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
 
 
-def _said(text: str) -> str:
+def _detail(text: str) -> str:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

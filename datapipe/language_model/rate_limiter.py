@@ -46,7 +46,6 @@ class RateLimiter:
         self.num_answered = self.num_failed = 0
 
     async def wait(self) -> None:
-        """Waits until a request may begin."""
         while (wait_s := self._held_until - self.clock.now()) > 0:
             await self.clock.sleep(wait_s)
 

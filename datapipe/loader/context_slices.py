@@ -23,8 +23,6 @@ from datapipe.loader.share import Mesh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextSlice:
-    """The tokens of a batch that one context rank gets."""
-
     # (T,) int64, of each token in the B * S tokens of the batch; 0 for padding of a run
     token_indices: np.ndarray
     positions: np.ndarray  # (T,) int64, of each token in its run

@@ -80,8 +80,6 @@ Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 
 
 class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
-    """The arguments of a `Loader` beside its output."""
-
     # the fingerprint of a snapshot, or its first digits, of `datapipe snapshots`; by default the newest
     snapshot: str | None = None
     # tokens of a row, of an output with several lengths; by default the first of the mixture

@@ -45,8 +45,6 @@ LocalCopy = Callable[[int], Path | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenShard:
-    """A reader and the table of its blocks."""
-
     reader: ShardReader
     # (num_blocks + 1, BLOCK_WIDTH) int64. Line 0 holds the rows per block, line i + 1 the entry of block i,
     # which is zeros until the block is checked. None for a shard whose blocks do not stay in memory.

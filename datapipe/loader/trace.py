@@ -54,8 +54,6 @@ class BatchPiece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceRow(BatchPiece):
-    """A piece in the batch of a given step."""
-
     key: str  # of the document, 32 hex digits
     path: str  # of the document's file, relative to its source; empty if the snapshot has no list of files
     position: int  # in its file: byte offset of the document's line, or its row number
@@ -145,16 +143,16 @@ def open_run(
         saved, lineage = read_state(state)
         if snapshot is None and has_snapshot(root, saved.snapshot):
             snapshot = saved.snapshot
-        found = read_tokens(root, snapshot, length or saved.sequence_length)
-        return TracedRun(root, found, saved_order(saved, lineage, found), saved.step)
+        tokens = read_tokens(root, snapshot, length or saved.sequence_length)
+        return TracedRun(root, tokens, saved_order(saved, lineage, tokens), saved.step)
     if global_batch_size is None or global_batch_size < 1:
         given = "no global batch size" if global_batch_size is None else f"global batch size {global_batch_size}"
         raise UserError(
             f"{given}: give the rows of a step, at least 1 (--global-batch-size N), or the loader's state (--state FILE)."
         )
-    found = read_tokens(root, snapshot, length)
-    inventory = Inventory(found, split, found.seed if seed is None else seed, found.window_shards)
-    return TracedRun(root, found, begin_run(inventory, recipe_of(found), global_batch_size, Skips()), None)
+    tokens = read_tokens(root, snapshot, length)
+    inventory = Inventory(tokens, split, tokens.seed if seed is None else seed, tokens.window_shards)
+    return TracedRun(root, tokens, begin_run(inventory, recipe_of(tokens), global_batch_size, Skips()), None)
 
 
 class TracedRun:

@@ -100,8 +100,6 @@ def shared_file(num_bytes: int = 0) -> int:
 
 
 class _Published:
-    """The state of this process."""
-
     block: ActivityBlock | None = None
     activity = Activity()
 

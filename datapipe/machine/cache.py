@@ -1,4 +1,4 @@
-"""Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
+"""Files that runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
 
 A file holds a checksum and its data, and appears whole (`files.py`). A damaged file counts as
 absent. Reading a file marks it as used, once a day; unused files are deleted.

@@ -24,7 +24,7 @@ _MOST_OPEN_FILES = 1 << 16  # Some libraries go through all possible descriptors
 
 def harmless(text: str) -> str:
     """A text with escapes in place of characters that control a terminal or reorder its text."""
-    return text if text.isascii() and text.isprintable() else HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() and text.isprintable() else HARMFUL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class HarmlessStream:

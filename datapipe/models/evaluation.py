@@ -127,7 +127,7 @@ class _Models:
         number = positive_label(labels) if not wanted else labels.index(wanted) if wanted in labels else None
         if number is None:
             what = (
-                f"it knows no label '{wanted}'" if wanted else "their names do not say which of two labels is the positive one"
+                f"it knows no label '{wanted}'" if wanted else "their names do not show which of two labels is the positive one"
             )
             raise UserError(f"{path}: {what}. Name one of its labels: --positive {labels[0]} or --positive {labels[1]}")
         return labels[1 - number], labels[number]
@@ -151,10 +151,10 @@ class _Models:
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
             return batch.numbers()
-        found = pc.dictionary_encode(as_text(batch.values))
-        values = found.dictionary.to_pylist()
+        encoded = pc.dictionary_encode(as_text(batch.values))
+        values = encoded.dictionary.to_pylist()
         numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
-        return np.array(numbers, np.int64)[columns.numbers(found.indices)]
+        return np.array(numbers, np.int64)[columns.numbers(encoded.indices)]
 
     def _number(self, label: str, value: str, url: str) -> int:
         if label in self.labels:
@@ -163,7 +163,7 @@ class _Models:
             return -1
         raise UserError(
             f"{url}: a document has the label '{value}', and the models know {_listed(self.labels)}."
-            f"{suggest(label, self.labels)} Say which label it means, as in "
+            f"{suggest(label, self.labels)} Name the label it means, as in "
             f"--rename {value}={self.labels[-1]}, or leave such documents out: --known-only"
         )
 

@@ -36,8 +36,8 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
         shown = NumberTable(title, ["", *headings], edges=False)
         for name, measures in named:
             counts = [f"{measures.num_docs:,}"] if headings[0] == "docs" else []
-            found = getattr(measures, part)
-            shown.add_row(name, *counts, *([] if found is None else cells(found)))
+            measured = getattr(measures, part)
+            shown.add_row(name, *counts, *([] if measured is None else cells(measured)))
         return shown
 
     if evaluation.kind == "several classes":
@@ -48,7 +48,7 @@ def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
             yield from _confusion_tables(name, measures.confusion)
     if evaluation.kind == "number":
         headings = ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL)
-        yield table("", headings, "agreement", lambda found: [*_estimate(found.rmse), *_estimate(found.spearman)])
+        yield table("", headings, "agreement", lambda measured: [*_estimate(measured.rmse), *_estimate(measured.spearman)])
     decided = evaluation.groups[ALL][0].at_threshold
     if decided is not None:
         threshold = f"{decided.threshold:g}"
@@ -70,30 +70,35 @@ def _named(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
             yield (name if len(evaluation.models) == 1 else model if group == ALL else f"{name}, {model}"), measured
 
 
-def _classes_cells(found: Confusion) -> list[str]:
-    means = _number(found.macro_precision), _number(found.macro_recall)
-    return [*_estimate(found.accuracy), *_estimate(found.macro_f1), *means]
+def _classes_cells(confusion: Confusion) -> list[str]:
+    means = _number(confusion.macro_precision), _number(confusion.macro_recall)
+    return [*_estimate(confusion.accuracy), *_estimate(confusion.macro_f1), *means]
 
 
-def _ranking_cells(found: Ranking) -> list[str]:
-    best = ["–", "–"] if found.best_f1 is None else [_number(found.best_f1.f1.value), _number(found.best_f1.threshold)]
-    return [f"{found.positives:,}", *_estimate(found.auc), _number(found.average_precision.value), *best]
+def _ranking_cells(ranking: Ranking) -> list[str]:
+    best = ["–", "–"] if ranking.best_f1 is None else [_number(ranking.best_f1.f1.value), _number(ranking.best_f1.threshold)]
+    return [f"{ranking.positives:,}", *_estimate(ranking.auc), _number(ranking.average_precision.value), *best]
 
 
-def _threshold_cells(found: AtThreshold) -> list[str]:
-    return [*_estimate(found.accuracy), *_estimate(found.f1), _number(found.precision.value), _number(found.recall.value)]
+def _threshold_cells(measures: AtThreshold) -> list[str]:
+    return [
+        *_estimate(measures.accuracy),
+        *_estimate(measures.f1),
+        _number(measures.precision.value),
+        _number(measures.recall.value),
+    ]
 
 
-def _confusion_tables(name: str, found: Confusion) -> Iterator[NumberTable]:
-    counts = np.array(found.confusion)  # [label, predicted]
+def _confusion_tables(name: str, confusion: Confusion) -> Iterator[NumberTable]:
+    counts = np.array(confusion.confusion)  # [label, predicted]
     rows = [
         [label, f"{real:,}", f"{guessed:,}", _number(of.precision.value), _number(of.recall.value), *_estimate(of.f1)]
-        for (label, of), real, guessed in zip(found.by_label.items(), counts.sum(axis=1), counts.sum(axis=0))
+        for (label, of), real, guessed in zip(confusion.by_label.items(), counts.sum(axis=1), counts.sum(axis=0))
     ]
     yield NumberTable(name, ["label", "docs", "predicted", "precision", "recall", "F1", _INTERVAL], rows, edges=False)
-    labels = list(found.by_label)
+    labels = list(confusion.by_label)
     if len(labels) <= _MOST_LABELS:
-        matrix = [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, found.confusion)]
+        matrix = [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, confusion.confusion)]
         yield NumberTable(f"{name}: labels, and what was predicted", ["label", *labels], matrix, edges=False)
         return
     np.fill_diagonal(counts, 0)
@@ -142,4 +147,4 @@ def record_of(measures: Measures) -> dict[str, Any]:
     for group in (measures.agreement, measures.ranking, measures.confusion):
         record |= {} if group is None else asdict(group)
     named = {"at_threshold": measures.at_threshold, "auc_less_that_of_the_first": measures.auc_lead}
-    return record | {name: asdict(found) for name, found in named.items() if found is not None}
+    return record | {name: asdict(value) for name, value in named.items() if value is not None}

@@ -54,7 +54,7 @@ class FastTextTrainer(Trainer):
         description="Rows that runs of words and n-grams of characters share by hash. fastText's default of 2,000,000 makes "
         "files of 845 MB with 100 dimensions.",
     )
-    min_count: int = Field(default=1, ge=1, description="Least occurrences of a word with a row of its own.")
+    min_count: int = Field(default=1, ge=1, description="Least occurrences of a word that has a row.")
     loss: Literal["softmax", "ova"] = Field(
         default="softmax", description="softmax: the scores of all labels make 1. ova: every label has a score by itself."
     )

@@ -102,7 +102,7 @@ class LabelledFiles:
         fields = FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields))
         for batch, damages in PlannedInput(file).read(reader, fields):
             for damage in damages:
-                raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file anew.")
+                raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file again.")
             self.num_rejected += len(batch.rejected)
             yield batch
 

@@ -90,7 +90,7 @@ class LinearTrainer(Trainer):
             wanted = 1 if len(examples.labels) == 2 else column
             model, targets = LogisticRegression(solver="liblinear", **options), examples.targets == wanted
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # `max_passes` says when it ends
+            warnings.simplefilter("ignore", ConvergenceWarning)  # `max_passes` bounds it
             model.fit(rows, targets, examples.weights)
         return model.coef_.ravel() * spread, float(np.ravel(model.intercept_)[0]) * spread + middle
 
@@ -134,8 +134,8 @@ def _importances(frequencies: np.ndarray, num_docs: int) -> np.ndarray:
     """How much a slot counts by the number of texts that have it, (num_slots,) uint8, in parts of
     `PARTS` so that every processor agrees: 1 + ln((1 + texts) / (1 + texts with the slot)), the
     smoothed inverse document frequency of scikit-learn."""
-    found, of_slot = np.unique(frequencies, return_inverse=True)
-    values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in found.tolist()]
+    distinct, of_slot = np.unique(frequencies, return_inverse=True)
+    values = [round(PARTS * (1 + math.log((1 + num_docs) / (1 + count)))) for count in distinct.tolist()]
     return np.minimum(np.array(values), IMPORTANCE_MASK).astype(np.uint8)[of_slot]
 
 
@@ -149,7 +149,7 @@ def _packed(weights: np.ndarray, importances: np.ndarray) -> tuple[np.ndarray, n
 
 
 def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[str, list[Feature]]:
-    """The features of the highest weight of each label, looked for in the texts that the model was
+    """The features of the highest weight of each label, searched in the texts that the model was
     trained on."""
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)

@@ -87,8 +87,6 @@ def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """How well scores separate two classes."""
-
     positives: int  # documents of the positive class
     # the chance that a positive document has a higher score than a negative one; ties count half
     auc: Estimate
@@ -131,7 +129,7 @@ def _auc(is_positive: np.ndarray, scores: np.ndarray) -> Estimate:
 def auc_difference(is_positive: np.ndarray, scores: np.ndarray, others: np.ndarray) -> Estimate:
     """The AUC of `scores` less that of `others` on the same documents, with DeLong's interval for paired scores."""
     pairs = list(zip(auc_components(is_positive, scores), auc_components(is_positive, others)))
-    differences = [one - other for one, other in pairs]
+    differences = [left - right for left, right in pairs]
     if not all(len(values) for values in differences):
         return _UNDEFINED
     value = float(differences[0].mean())

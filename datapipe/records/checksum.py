@@ -59,13 +59,13 @@ def bytes_checksum(content: bytes | memoryview) -> str:
 def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, int]:
     """Checksum and size in bytes of a file, which is read again where the checksum is not the
     expected one. Raises FileNotFoundError or OSError."""
-    found = root.checksum(relative)
+    actual = root.checksum(relative)
     for _ in range(READINGS - 1 if expected else 0):
-        if found[0] == expected:
+        if actual[0] == expected:
             break
         Rereads.count += 1
-        found = root.checksum(relative)
-    return found
+        actual = root.checksum(relative)
+    return actual
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:

@@ -160,9 +160,9 @@ class Ledger:
 
 
 def attempt_folder(path: str) -> str | None:
-    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
-    found = _ATTEMPT.match(path)
-    return found[0] if found else None
+    """The folder of the attempt that a file under work/attempts is of; None for another file."""
+    match = _ATTEMPT.match(path)
+    return match[0] if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,6 @@ class Line:
 
 
 def line_of(record: Record) -> Line:
-    """A record as it is stored."""
     folders = (attempt_folder(output.path) for group in record.outputs.values() for output in group)
     attempt = next((folder for folder in folders if folder), "")
     outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
@@ -224,8 +223,6 @@ def lines_of(content: bytes) -> tuple[list[Line], int]:
 
 @dataclass(slots=True)
 class CommitFiles:
-    """The commit files of one output."""
-
     root: Root
     # by path, the lines of each file, in the order in which they were written
     sizes: dict[str, int] = field(default_factory=dict)
@@ -233,12 +230,11 @@ class CommitFiles:
     _next: int = 0
 
     def read(self) -> Iterator[Line]:
-        """All lines, file after file."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
         self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
-        found = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
-        paths = [path for path, _ in found]
-        self._next = max((number for _, number in found), default=-1) + 1
+        files = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
+        paths = [path for path, _ in files]
+        self._next = max((number for _, number in files), default=-1) + 1
         for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
             self.sizes[path] = len(lines)
             self.num_refused += num_refused
@@ -257,7 +253,7 @@ class CommitFiles:
                 content = self.root.read_bytes(path)
             except FileNotFoundError:  # merged meanwhile by the run that holds the output
                 break
-            most = max(lines_of(content), most, key=lambda found: len(found[0]))
+            most = max(lines_of(content), most, key=lambda line: len(line[0]))
             if len(most[0]) == content.count(b"\n"):
                 break
         return most

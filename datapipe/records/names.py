@@ -10,7 +10,8 @@ length-N/shards/SOURCE/           those of a further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
 README.md   croissant.json        the card of the newest snapshot: for people and the hub, and for programs
-work/                             what runs need to resume, and `inspect` to look at documents
+additions/NUMBER/                 outputs of files that an earlier version added, with shards of its snapshots
+work/                             what runs need to resume, and `inspect` to show documents
   ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that have lost documents
@@ -30,6 +31,7 @@ work/                             what runs need to resume, and `inspect` to loo
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
 LISTS = "lists"
+ADDITIONS = "additions"
 TOKENIZER = "tokenizer.json"
 FILES = "files.parquet"
 REMOVED = "removed.parquet"
@@ -60,5 +62,5 @@ FAILURE = f"{WORK}/failure.txt"
 
 
 def published_tasks(fingerprint: str) -> str:
-    """The file that lists the steps of a snapshot; see `snapshots/generations.py`."""
+    """The file that lists the steps of a snapshot; see `snapshots/committed_steps.py`."""
     return f"{PUBLISHED}/{fingerprint}"

@@ -17,8 +17,6 @@ from datapipe.metrics import TaskMetrics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
-    """A committed file."""
-
     path: str  # relative to OUTPUT
     rows: int  # documents, rows to exchange, sequences or token ids, as the kind of file has it
     bytes: int  # as stored

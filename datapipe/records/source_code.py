@@ -126,8 +126,6 @@ def _read_in(root: Path, name: str) -> _Module | None:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A parsed module."""
-
     form: bytes  # digest of the normal form
     # modules that it imports, the packages around them, and imported names, which may be modules
     imports: frozenset[str]

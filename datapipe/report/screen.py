@@ -40,8 +40,8 @@ _SHOWN_WARNINGS = 3  # of a kind
 _LEAST_NAME = 12  # columns that a name has at least, where there are longer ones
 
 
-def print_screen(report: Report, output: str, console: Console, news: Sequence[str] = (), *, has_next: bool = True) -> None:
-    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_news`,
+def print_screen(report: Report, output: str, console: Console, lines: Sequence[str] = (), *, has_next: bool = True) -> None:
+    """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_lines`,
     and with the next commands, which name `output`, a URL or path without credentials."""
     width = min(console.width, MOST_COLUMNS)
     if report.status != "done":
@@ -52,7 +52,7 @@ def print_screen(report: Report, output: str, console: Console, news: Sequence[s
             print_lines(["", *_table(report, width)], console)
             print_wrapped([_dropped(report), *_thresholds(report)], console)
         print_wrapped((*_taken(report), *note_of_removed(report)), console)
-        print_wrapped(["", *news] if news else [], console)
+        print_wrapped(["", *lines] if lines else [], console)
         print_lines(["", *_next(report, output, width)] if has_next else [], console)
     print_warnings(report.warnings, console, f"`datapipe report {quote(output)} --full` shows them")
 
@@ -90,14 +90,14 @@ def print_training(trained: Trained, console: Console) -> None:
         print_tables([fertility_table(trained.tokenizer)], tokenizer_notes(trained.tokenizer), console)
 
 
-def print_warnings(warnings: Sequence[RunWarning], console: Console, look: str) -> None:
-    """Prints the first warnings of each kind, and `look`: where the others are; without it, all."""
+def print_warnings(warnings: Sequence[RunWarning], console: Console, hint: str) -> None:
+    """Prints the first warnings of each kind, and `hint`: where the others are; without it, all."""
     by_kind: dict[str, list[str]] = {}
     for warning in warnings:
         by_kind.setdefault(warning.kind, []).append(f"warning: {warning}")
     for kind, texts in by_kind.items():
-        if look and len(texts) > _SHOWN_WARNINGS + 1:
-            texts[_SHOWN_WARNINGS:] = [f"warning: {len(texts) - _SHOWN_WARNINGS:,} more of the kind {kind}: {look}"]
+        if hint and len(texts) > _SHOWN_WARNINGS + 1:
+            texts[_SHOWN_WARNINGS:] = [f"warning: {len(texts) - _SHOWN_WARNINGS:,} more of the kind {kind}: {hint}"]
     shown = [text for texts in by_kind.values() for text in texts]
     print_wrapped(["", *shown] if shown else [], console, "yellow")
 
@@ -190,11 +190,11 @@ def _committed(report: Report, output: str) -> str:
     done = sum(step.planned is not None and step.committed >= step.planned for step in tasks)
     read = counted(report.total.documents.read, "document")
     steps = f"after {done:,} of {counted(len(tasks), 'step')}" if done < len(tasks) else f"with all {len(tasks):,} steps done"
-    look = f"`datapipe report {quote(output)} --full` shows the counts"
-    return f"{report.name}: {report.status} {steps}, {read} read; {look}"
+    hint = f"`datapipe report {quote(output)} --full` shows the counts"
+    return f"{report.name}: {report.status} {steps}, {read} read; {hint}"
 
 
-def snapshot_news(
+def snapshot_lines(
     output: str, newest: str, before: str, changes: Sequence[str], num_work_bytes: int, *, loads_before: bool = True
 ) -> list[str]:
     """Paragraphs about a publication.
@@ -205,13 +205,13 @@ def snapshot_news(
         num_work_bytes: of the files to resume from.
         loads_before: whether the loader reads the snapshot before; it reads none of documents.
     """
-    news = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
+    lines = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
     if before and newest != before:
-        news = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]
-        news += [f"  {masked(change)}" for change in changes]
+        lines = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]
+        lines += [f"  {masked(change)}" for change in changes]
         how = f'Loader({_literal(output)}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
-        news += [f"The one before stays: {how}"]
-    return [*news, f"work/: {size(num_work_bytes)} to resume from; `datapipe clean` deletes what nothing needs"]
+        lines += [f"The one before stays: {how}"]
+    return [*lines, f"work/: {size(num_work_bytes)} to resume from; `datapipe clean` deletes what nothing needs"]
 
 
 def _next(report: Report, output: str, width: int) -> Iterator[str]:

@@ -27,6 +27,6 @@ class ServeOptions:
         4 << 30, "Of what all streams build and send, at most.", "--memory", metavar="SIZE", shown="4GiB"
     )
     drain_s: float = _option(30.0, "For streams to end, after SIGTERM.", "--drain", metavar="SECONDS", min=0)
-    tells_files: bool = _option(True, "Do not let clients on this machine read the files.", " /--no-files", show_default=False)
+    shares_files: bool = _option(True, "Do not let clients on this machine read the files.", " /--no-files", show_default=False)
     cache_bytes: int | None = _option(None, "Of the local copy of outputs on object stores; 16GiB by default.", metavar="SIZE")
     cache_folder: str | None = _option(None, "Of that copy.", metavar="FOLDER")

@@ -251,7 +251,7 @@ class Service(flight.FlightServerBase):
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
-        local = output.root.local if self.options.tells_files and is_loopback(host_of(context.peer())) else None
+        local = output.root.local if self.options.shares_files and is_loopback(host_of(context.peer())) else None
         return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
 
     @contextmanager

@@ -41,8 +41,6 @@ class SequenceRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One record batch in memory."""
-
     # (BLOCK_WIDTH,) int64, for kernels: the addresses of the columns, the number of pieces, and the address
     # of the last byte of the mapped file, or 0 for other memory
     entry: np.ndarray
@@ -83,7 +81,7 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
 
 
 def block_of_rows(rows: SequenceRows) -> Block:
-    """Copied rows as a block of their own, with the columns that they have."""
+    """Copied rows as a separate block, with the columns that they have."""
     offsets = rows.piece_offsets.astype(np.int32)
     columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
     entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths), 0], np.int64)

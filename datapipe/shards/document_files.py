@@ -38,7 +38,6 @@ def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, st
 
 
 def files_of(root: Root, snapshot: Snapshot) -> set[tuple[str, str]]:
-    """Source and path of the files of a snapshot."""
     return {(source, path) for _, source, path in files_with_hashes(root, snapshot)}
 
 

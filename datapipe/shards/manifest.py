@@ -256,6 +256,11 @@ class Snapshot(_Record):
         return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
 
     @property
+    def last_part(self) -> int:
+        """The number of the part that was added last; 0 where none was."""
+        return int(ShardTable.of(self.shards).parts.max(initial=0))
+
+    @property
     def num_removed(self) -> int:
         """Documents that were taken down. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents
@@ -340,7 +345,7 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
         with without_collection():
             data = from_json(content, allow_inf_nan=False, cache_strings="keys")
             snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
-            del data  # before Python looks for garbage in it
+            del data  # before Python searches garbage in it
     except ValueError as error:
         message, place, remedy = str(error), "", _REMEDY
         if isinstance(error, ValidationError):

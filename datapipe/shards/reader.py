@@ -7,7 +7,7 @@ A file is compared with the manifest before its first row is read (`shard_file.o
 before its first row is read. The check of a mapped block reads all of it, about 4 MiB, once.
 
 A file that is cut short while it is mapped is an error. Bytes that are overwritten after their block was checked are not
-noticed. To replace a shard in use, rename another file to its name; the map keeps the old bytes.
+detected. To replace a shard in use, rename another file to its name; the map keeps the old bytes.
 """
 
 import itertools

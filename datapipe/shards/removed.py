@@ -4,7 +4,7 @@
     takedown    int32         the takedown that removed it, from 1
 
 A list only grows: each takedown adds to those before it, in later snapshots of the output too. The manifest has a digest of the
-list as it was after each takedown, so that a loader's lineage can say, by 18 characters, what held at a step.
+list as it was after each takedown, so that a loader's lineage can name, by 18 characters, the list of a step.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Removed:
     @cached_property
     def digests(self) -> tuple[str, ...]:
         """Of the list after each takedown."""
-        found: list[str] = []
+        names: list[str] = []
         for number in range(1, int(self.takedowns.max(initial=0)) + 1):
-            before = found[-1].encode() if found else b""
-            found.append(xxhash.xxh3_128_hexdigest(before + self.keys[self.takedowns == number].tobytes())[:18])
-        return tuple(found)
+            before = names[-1].encode() if names else b""
+            names.append(xxhash.xxh3_128_hexdigest(before + self.keys[self.takedowns == number].tobytes())[:18])
+        return tuple(names)
 
     def until(self, digest: str) -> Removed:
         """The list as it was when it had this digest; "" is that of the empty list. Raises KeyError where it never had it."""

@@ -54,10 +54,10 @@ def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None 
     `form`: of the snapshot. `local`: a complete copy of the file to open instead."""
     size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
-        found = "no such file" if size is None else f"{size} bytes"
+        present = "no such file" if size is None else f"{size} bytes"
         cleaned = "; if `datapipe clean` deleted its snapshot, open another one" if size is None else ""
         raise CorruptionError(
-            f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
+            f"{entry.path}: {present}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
 
     return intact(lambda: Shard.open(root, entry, form, local))
@@ -121,9 +121,9 @@ class Shard:
         expected = identity(form.sequence_length, form.tokenizer, self.entry.group)
         for name, value in expected.items():
             if metadata.get(name) != value:
-                found = metadata.get(name, b"nothing").decode(errors="replace")
+                actual = metadata.get(name, b"nothing").decode(errors="replace")
                 raise SnapshotError(
-                    f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot. {_RESTORE}"
+                    f"{path}: {name.decode()} is {actual}, expected {value.decode()} as in the snapshot. {_RESTORE}"
                 )
         known = [schemas.sequences(id_type, form.sequence_length) for id_type in (pa.uint16(), pa.uint32())]
         rows = metadata.get(ROWS_KEY, b"")

@@ -1,10 +1,10 @@
 """The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for.
 
-    ShardTable ─▶ lists/<digest>.parquet    the shards of the first run
-               ─▶ lists/<digest>.parquet    those of each later generation
+    ShardTable ─▶ lists/<digest>.parquet    the shards of part 0: of the first run
+               ─▶ lists/<digest>.parquet    those of each part that was added later
 
 A manifest names lists of shards, so it stays small, however many shards it has. A list is named by the digest of its content.
-Snapshots with the same shards share it, and a generation writes its own list only.
+Snapshots with the same shards share it, and a run that adds files writes its own list only.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _source_name(name: str) -> str:
 
 
 def absent() -> Any:
-    """A field that a record lacks where nothing is said."""
+    """A field that a record lacks where there is no value."""
     return Field(default=None, exclude_if=lambda value: value is None)
 
 
@@ -82,7 +82,7 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 class ShardGroup(NamedTuple):
     """What the rows of a shard have in common where not all rows of its source and split do; they
-    have shards of their own."""
+    have separate shards."""
 
     # tokens of every piece, where packing put pieces of one length together; else None
     piece_length: int | None = None
@@ -122,7 +122,7 @@ class ShardEntry(BaseModel):
     # piece_length, stratum: as in `ShardGroup`; absent where they are None
     piece_length: Count | None = absent()
     stratum: Count | None = absent()
-    # number of the generation that it was packed with; absent for the first
+    # number of the part of its source that it belongs to: which files were added with it; absent for the first
     part: Count | None = absent()
     # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
     # looked up in few shards; absent if unknown
@@ -157,6 +157,12 @@ def numbered_path(path: str) -> str:
     return re.sub(_NOT_NUMBERED, r"\1", path)
 
 
+def shard_path(folder: str, source: str, part: int | None, path: str) -> str:
+    """The path of a shard of a source, below `folder`: "shards/web/…", and "shards/web+1/…" for part 1. `path`: of its file."""
+    own = f"{source}+{part}" if part else source
+    return f"{folder}shards/{own}/{path.rpartition('/')[2]}"
+
+
 def with_digest(path: str, checksum: str) -> str:
     """The path of a shard with the digest of its content:
     "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of
@@ -184,7 +190,6 @@ class ShardTable(Sequence[ShardEntry]):
 
     @classmethod
     def of(cls, entries: Sequence[ShardEntry]) -> ShardTable:
-        """The table of some shards."""
         if isinstance(entries, ShardTable):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
@@ -239,7 +244,6 @@ class ShardTable(Sequence[ShardEntry]):
             raise ValueError("a shard is listed twice")
 
     def column(self, name: str) -> pa.Array:
-        """One field of all shards."""
         return columns.contiguous(self._table.column(name))
 
     @property
@@ -259,7 +263,6 @@ class ShardTable(Sequence[ShardEntry]):
 
     @cached_property
     def numbered_paths(self) -> pa.Array:
-        """`numbered_path` of all shards."""
         return compute.replace_substring_regex(self.column("path"), _NOT_NUMBERED, r"\1")
 
     def in_order(self, split: str) -> ShardTable:
@@ -288,12 +291,12 @@ class ShardTable(Sequence[ShardEntry]):
         wanted = pa.array(list(paths), pa.string())
         own = self.column("path")
         names = (own, compute.replace_substring_regex(own, _LENGTH_FOLDER, ""), self.numbered_paths) if paths else ()
-        found = (
+        positions = (
             (number, column[number].as_py())
             for column in names
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(positions))
 
 
 def list_files(shards: ShardTable) -> dict[str, bytes]:

@@ -16,7 +16,6 @@ _Note = TypeVar("_Note")
 
 
 def snapshot_folder(fingerprint: str) -> str:
-    """The folder of a snapshot below its output."""
     return f"{SNAPSHOTS}/{fingerprint}"
 
 
@@ -31,7 +30,6 @@ def fingerprints(root: Root) -> list[str]:
 
 
 def has_snapshot(root: Root, fingerprint: str) -> bool:
-    """Whether the snapshot has a folder with a manifest."""
     return root.exists(f"{snapshot_folder(fingerprint)}/{SNAPSHOT}")
 
 

@@ -70,7 +70,7 @@ def newest_manifest(root: Root) -> Snapshot | None:
         with suppress(SnapshotError):
             snapshot = read_snapshot(root, name)
             intact.append((snapshot.num_removed, _published_at(root, name) or 0.0, snapshot))
-    return max(intact, key=lambda one: one[:2])[2] if intact else None
+    return max(intact, key=lambda listed: listed[:2])[2] if intact else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,11 @@ class Publication:
 def publications(root: Root) -> list[Publication]:
     """The snapshots of an output by time, the newest last. Raises SnapshotError where there is none."""
     newest = read_snapshot(root)
-    found: list[Publication] = []
+    published: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:
         snapshot = newest if name == newest.fingerprint else read_snapshot(root, name)
-        found.append(Publication(snapshot=snapshot, published_at=_published_at(root, name)))
-    return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
+        published.append(Publication(snapshot=snapshot, published_at=_published_at(root, name)))
+    return sorted(published, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
 
 
 def files_needed(snapshots: Iterable[Snapshot]) -> dict[str, int]:
@@ -153,7 +153,7 @@ def unpin_snapshot(root: Root, name: str) -> str:
 
 
 def _pin_paths(root: Root, fingerprint: str) -> list[str]:
-    """Its pin; and those of its further lengths, which the version before published in folders of their own."""
+    """Its pin; and those of its further lengths, which the version before published in folders."""
     lengths = noted_lengths(root, fingerprint).items()
     folders = [snapshot_folder(fingerprint), *(f"{folder}/{snapshot_folder(name)}" for folder, name in lengths)]
     return [f"{folder}/{PIN}" for folder in folders]
@@ -165,5 +165,5 @@ def _read_pin(root: Root, fingerprint: str) -> Pin | None:
 
     command = f"datapipe snapshots {quote(root.url)}"
     remedy = f"`{command} --pin {fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
-    found = (read_note(root, path, made, remedy) for path in _pin_paths(root, fingerprint))
-    return next((pin for pin in found if pin is not None), None)
+    notes = (read_note(root, path, made, remedy) for path in _pin_paths(root, fingerprint))
+    return next((pin for pin in notes if pin is not None), None)

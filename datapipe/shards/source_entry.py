@@ -20,7 +20,7 @@ class SyntheticEntry(BaseModel, frozen=True, extra="forbid"):
 
 
 class Provenance(BaseModel, frozen=True, extra="forbid"):
-    """Where a source comes from. Fields that older manifests do not have are left out where nothing is said."""
+    """Where a source comes from. Fields that older manifests do not have are left out where they have no value."""
 
     license: str | None = None  # an expression of SPDX; free text in older manifests
     synthetic: bool | SyntheticEntry = False  # whether a model wrote the source, or which one

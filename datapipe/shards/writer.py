@@ -124,8 +124,6 @@ class ShardWriter:
 
 
 class _OpenShard:
-    """An open file, and the counts of its content."""
-
     def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
         self._path, self._format = path, format
         piece_length = schema.metadata.get(PIECE_KEY)
@@ -154,7 +152,6 @@ class _OpenShard:
                 self._sink.add_key_value_metadata({CHECKSUM_KEY: " ".join(self._checksums)})
 
     def written(self) -> ShardFile:
-        """The record of the closed file."""
         return ShardFile(
             path=self._path,
             rows=self.sequences,

@@ -9,21 +9,18 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from datapipe.errors import SnapshotError
 from datapipe.records.ledger import Ledger, attempt_folder
 from datapipe.records.names import (
+    ADDITIONS,
     ATTEMPTS,
     BEGUN,
-    FILES,
     INPUTS,
     PUBLISHED,
-    REMOVED,
     RUN,
     SNAPSHOT,
     SNAPSHOTS,
-    TOKENIZER,
     WORK,
     published_tasks,
 )
@@ -38,12 +35,15 @@ from datapipe.shards.snapshots import (
     pins,
     publications,
 )
-from datapipe.snapshots.generations import tasks_of
+from datapipe.snapshots.committed_steps import tasks_in, tasks_of
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
-_OF_LENGTH = re.compile(rf"length-\d+/(({SNAPSHOT}|{TOKENIZER}|{FILES}|{REMOVED})|{SNAPSHOTS}/[0-9a-f]{{32}}/.+)")
+_OF_LENGTH = re.compile(r"length-\d+/((snapshot|tokenizer)\.json|(files|removed)\.parquet|snapshots/[0-9a-f]{32}/.+)")
 """The files that the version before published for a further sequence length, beside its shards and lists."""
+
+_ADDITION = re.compile(rf"{ADDITIONS}/(\d{{5,}}|work)/")
+"""A folder of files that an earlier version added, or of the lock of the process that did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
-            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
+            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run goes on."
         )
     every, pinned = publications(root), pins(root)
     newest = {publication.fingerprint for publication in every[-keep:]}
@@ -89,6 +89,8 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     files = [file for folder in folders for file in root.list_files(folder)]
     needed = files_needed(publication.snapshot for publication in kept)
     shards = [file for file in data_files(root) if file[0] not in needed and DATA_PATH.fullmatch(file[0])]
+    additions = {"", *map(_addition, needed)}
+    shards += [file for file in root.list_files(ADDITIONS) if _addition(file[0]) not in additions]
     if any(publication.published_at is None for publication in kept):  # a copy without notes: which lengths it has is unknown
         shards = [file for file in shards if not file[0].startswith("length-")]
     elif not any(noted_lengths(root, name) for name in wanted):
@@ -107,6 +109,11 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     )
 
 
+def _addition(path: str) -> str:
+    match = _ADDITION.match(path)
+    return "" if match is None else match[0]
+
+
 def clean(root: Root, keep: int) -> Cleaning:
     """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. Raises
     SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
@@ -123,13 +130,13 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in (SNAPSHOTS, *data_folders(root)):
+        for folder in {SNAPSHOTS, ADDITIONS, *(folder.partition("/")[0] for folder in data_folders(root))}:
             root.delete_empty_folders(folder)
     return cleaning
 
 
 def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
-    """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
+    """A pin does not wait for the lock of the output, so that it can be set while a run goes on."""
     deleted = {path for path, _ in cleaning.files}
     for pin in pins(root):
         if f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}" in deleted:
@@ -142,7 +149,7 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
     """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other
     task names. After a run that was killed every task stays: which tasks it had is written nowhere."""
-    needed = _last_run(root)
+    needed = set(read_note(root, RUN, lambda run: tasks_in(run["steps"]), "Run the mixture again.") or ())
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
             needed |= set(tasks_of(root, publication.fingerprint))
@@ -157,13 +164,6 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
     lists = {published_tasks(publication.fingerprint) for publication in kept}
     return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)]
-
-
-def _last_run(root: Root) -> set[str]:
-    def tasks(run: Any) -> set[str]:
-        return {fingerprint for step in run["steps"] for fingerprint in step["tasks"]}
-
-    return read_note(root, RUN, tasks, "Run the mixture again.") or set()
 
 
 def work_bytes(root: Root) -> int:

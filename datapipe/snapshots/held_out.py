@@ -89,7 +89,7 @@ def _held_out_copies(
     text = (
         f"source '{source}': {num_copied:,} of {of}{counted(num_compared, 'held-out document')} "
         f"({num_copied / num_compared:.2%}) have the text of a training document of {where}, such as {example}. The "
-        f"loss on them does not tell how a model does on new text. Put dedup.exact among the stages of all these sources."
+        f"loss on them does not measure how a model does on new text. Put dedup.exact among the stages of all these sources."
     )
     details = {
         "copied": num_copied,

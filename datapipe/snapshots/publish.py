@@ -1,4 +1,4 @@
-"""From committed files to snapshots: every shard, or file of documents, under a name of its own, snapshot.json last.
+"""From committed files to snapshots: every shard, or file of documents, under its own name, snapshot.json last.
 
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
     snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
@@ -24,12 +24,12 @@ from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, Token
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
-from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
+from datapipe.shards.shard_table import RowForm, ShardEntry, shard_path, with_digest
 from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
+from datapipe.snapshots.committed_steps import write_steps
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
-from datapipe.snapshots.generations import shard_folder, write_steps
 from datapipe.snapshots.held_out import held_out_warnings
 from datapipe.snapshots.index.write import index_of_run, index_of_snapshot, joined_index, write_index
 from datapipe.snapshots.snapshot_sources import TakenShard, copy_shards, taken_files, taken_shards
@@ -44,27 +44,24 @@ from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
 _REASONS = 5
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
 def publish(
-    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, say: Say | None = None
+    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, show: Show | None = None
 ) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshot and the index of a committed plan. Returns the snapshot, and warnings. `report` makes the
-    content of report.json; `say` gets lines about shards of other outputs, where they take a while."""
-    root, is_text = lock.root, request.mixture.tokenizer.is_none
-    before = None if request.generation is None else read_snapshot(root)
+    content of report.json; `show` gets lines about shards of other outputs, where they take a while."""
+    root, is_text, before = lock.root, request.mixture.tokenizer.is_none, request.added_to
     index = index_of_run(root, request, plan)
     if index is not None:
         write_index(index if before is None else joined_index(index_of_snapshot(root, before), index))
     own = [(file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files]
-    if before is None:
-        _check_something_is_left(request, plan)
-        files = files_parquet([*own, *taken_files(request.taken)])
-    else:
-        files = files_parquet([*files_with_hashes(root, before), *own])
+    earlier = () if before is None else files_with_hashes(root, before)
+    _check_something_is_left(request, plan)
+    files = files_parquet([*earlier, *own, *taken_files(request.taken)])
     make = _documents if is_text else _tokens
     made, warnings = make(root, request, plan, files)
     snapshot = made.snapshot
@@ -74,7 +71,7 @@ def publish(
         about[REPORT] = report(plan, snapshot, warnings)
     write_steps(root, snapshot.fingerprint, plan)
     note_publication(root, snapshot.fingerprint)
-    _publish_snapshot(lock, made, about, say)
+    _publish_snapshot(lock, made, about, show)
     if snapshot.num_removed:
         delete_from_index(root, read_removed(root, snapshot))
     return snapshot, warnings
@@ -93,11 +90,11 @@ class _Unpublished:
 
 def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
     """The snapshot of all sequence lengths, and warnings. It is made before anything is changed, since it may be refused."""
-    tokenizer, before = plan.tokenizer, None if request.generation is None else read_snapshot(root)
+    tokenizer, before = plan.tokenizer, request.added_to
     assert tokenizer is not None
     named = named_in(request.mixture.takedown, None if before is None else [])
-    looks = root.local is not None and before is None
-    with_rows = partial(_with_rows, root, request, plan, tokenizer) if looks else None
+    checks_rows = root.local is not None and before is None
+    with_rows = partial(_with_rows, root, request, plan, tokenizer) if checks_rows else None
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
@@ -107,7 +104,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
     warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in request.mixture.pack.sequence_length:
         folder = f"length-{length}/" if lengths else ""
-        own, others = _shards(plan, length, folder), taken_shards(request.taken, length, folder, request.mixture.seed)
+        own, others = _shards(request, plan, length, folder), taken_shards(request.taken, length, folder, request.mixture.seed)
         entries = sorted([*(entry for entry, _ in own), *(shard.entry for shard in others)], key=attrgetter("numbered_path"))
         known = {name: source.entry for name, source in request.taken.items()}
         if before is not None:
@@ -117,7 +114,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
         warnings += [warning for warning in warned if warning not in warnings]
         data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
     snapshot = lengths[0].model_copy(update={"further": tuple(map(FurtherLength.of, lengths[1:]))}).sealed()
-    own_shards, whole = [entry for entry in snapshot.shards if entry.source in request.sources], plan.of_all_generations()
+    own_shards, whole = [entry for entry in snapshot.shards if entry.source in request.sources], plan.with_earlier()
     held_out = held_out_warnings(root, request.mixture.validation, whole, own_shards, files_in(files))
     warnings = [*_with_reasons(request, whole, warnings), *held_out]
     return _Unpublished(snapshot=snapshot, data=data, taken=taken, needed=needed), warnings
@@ -125,10 +122,8 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
 
 def _check_something_is_left(request: Request, plan: Plan) -> None:
     """Raises DatapipeError where no source keeps a document, with the reason: such an output would hold nothing."""
-    if request.taken:
-        return
     counts = {name: source_counts(plan, name) for name in request.sources}
-    if any(source.document_counts.kept for source in counts.values()):
+    if request.taken or request.added_to is not None or any(source.document_counts.kept for source in counts.values()):
         return
     reasons = [f"source '{name}': {why_nothing_is_left(counts[name], request.sources[name].files)}" for name in counts]
     more = f"; and {counted(len(reasons) - _REASONS, 'more source')}" if len(reasons) > _REASONS else ""
@@ -151,15 +146,15 @@ def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
     length = request.mixture.pack.sequence_length[0]
-    shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(plan, length)]
+    shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(request, plan, length)]
     form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
 
 def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Unpublished, list[RunWarning]]:
     mixture = request.mixture
-    before = () if request.generation is None else read_snapshot(root).shards
-    data = _document_files(plan, before)
+    before = () if request.added_to is None else request.added_to.shards
+    data = _document_files(request, plan, before)
     entries = [*before, *(entry for entry, _ in data)]
     snapshot = Snapshot(
         name=mixture.name,
@@ -172,15 +167,15 @@ def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[
     empty = sorted(mixture.sources.keys() - {entry.source for entry in entries})
     nothing = "kept no document."
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
-    warnings = _with_reasons(request, plan.of_all_generations(), warnings)
+    warnings = _with_reasons(request, plan.with_earlier(), warnings)
     return _Unpublished(snapshot=snapshot, data=data, needed={FILES: files}), warnings
 
 
-def _document_files(plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[ShardEntry, DocumentsFile]]:
+def _document_files(request: Request, plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[ShardEntry, DocumentsFile]]:
     """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
-    seems to be missing where a document is larger than a file; those of a later generation follow those before."""
-    found: list[tuple[ShardEntry, DocumentsFile]] = []
-    numbers = Counter(entry.source for entry in before)
+    seems to be missing where a document is larger than a file; those of files that are added follow those before."""
+    entries: list[tuple[ShardEntry, DocumentsFile]] = []
+    part, numbers = request.part, Counter(entry.source for entry in before)
     for step in plan.of_kind("write"):
         written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
         for number, output in enumerate(written, numbers[step.source]):
@@ -196,13 +191,13 @@ def _document_files(plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[Shar
                 text_bytes=output.text_bytes,
                 bytes=output.bytes,
                 checksum=output.checksum,
-                part=plan.generation,
+                part=part,
             )
-            found.append((entry, output))
-    return sorted(found, key=lambda each: each[0].path)
+            entries.append((entry, output))
+    return sorted(entries, key=lambda each: each[0].path)
 
 
-def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
+def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mapping[str, bytes], show: Show | None) -> None:
     """Publishes a snapshot. One that is published again keeps its files `about` it."""
     root, snapshot, needed = lock.root, unpublished.snapshot, unpublished.needed
     if _is_published(root, snapshot, needed):
@@ -217,7 +212,7 @@ def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mappin
         check_committed(root, output)
     for number, entry, output in missing:
         root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
-    copy_shards(root, unpublished.taken, PUBLISH, say)
+    copy_shards(root, unpublished.taken, PUBLISH, show)
     publish_files(lock, snapshot, needed, {} if has_snapshot(root, snapshot.fingerprint) else about)
 
 
@@ -259,21 +254,19 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
-def _shards(plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[ShardEntry, ShardFile]]:
+def _shards(request: Request, plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[ShardEntry, ShardFile]]:
     """The shards of a sequence length with their entries in the snapshot, by path, which begins with `folder`."""
-    number = plan.generation
-    shards: list[tuple[ShardEntry, ShardFile]] = []
+    shards, part = list[tuple[ShardEntry, ShardFile]](), request.part
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
             assert isinstance(task, PackTask)
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                own = shard_folder(step.source, number)
                 entry = ShardEntry.of(
                     output,
-                    path=with_digest(f"{folder}shards/{own}/{output.path.rpartition('/')[2]}", output.checksum),
-                    part=number,
+                    path=with_digest(shard_path(folder, step.source, part, output.path), output.checksum),
+                    part=part,
                     **task.of_shards,
                 )
                 shards.append((entry, output))

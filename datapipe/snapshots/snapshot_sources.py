@@ -31,8 +31,7 @@ from datapipe.quantities import size
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, TokenizerEntry, read_snapshot, read_tokens, snapshot_file
-from datapipe.shards.shard_table import ShardEntry, ShardTable
-from datapipe.snapshots.generations import shard_folder
+from datapipe.shards.shard_table import ShardEntry, ShardTable, shard_path
 from datapipe.steps import weighting
 from datapipe.steps.request import TakenSource
 from datapipe.storage.outages import input_error
@@ -213,15 +212,14 @@ class TakenShard:
 
 
 def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, folder: str, seed: int) -> list[TakenShard]:
-    """The shards of all taken sources, with paths that begin with `folder`; their generations are
+    """The shards of all taken sources, with paths that begin with `folder`; the parts of a source are
     shuffled as one. Ranges of shuffle hashes hold for the same seed."""
     found: list[TakenShard] = []
     for name, source in taken.items():
         snapshot = source.snapshot.of_length(sequence_length)
         for shard in snapshot.shards:
             if shard.source == source.source:
-                own = shard_folder(name, shard.part)
-                changes = {"path": f"{folder}shards/{own}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
+                changes = {"path": shard_path(folder, name, shard.part, shard.path), "source": name, "part": None}
                 hashes = shard.hashes if snapshot.seed == seed else None
                 entry = shard.model_copy(update={**changes, "hashes": hashes})
                 found.append(TakenShard(entry=entry, root=source.root, path=shard.path))
@@ -240,16 +238,16 @@ def copy_shards(
     target: Root,
     shards: Sequence[TakenShard],
     staging: str,
-    say: Callable[[str], None] | None = None,
+    show: Callable[[str], None] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Puts shards that are not there into an output, by way of links in `staging`. `say` gets a
-    line every ten seconds. Raises CorruptionError for a shard that is not as its manifest says."""
+    """Puts shards that are not there into an output, by way of links in `staging`. `show` gets a
+    line every ten seconds. Raises CorruptionError for a shard that is not as in its manifest."""
     total, done, reported_at = sum(shard.entry.bytes for shard in shards), 0, clock()
     for number, shard in enumerate(shards):
-        if say is not None and clock() - reported_at > _REPORT_EVERY_S:
+        if show is not None and clock() - reported_at > _REPORT_EVERY_S:
             reported_at = clock()
-            say(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
+            show(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
         done += shard.entry.bytes
         if target.size(shard.entry.path) == shard.entry.bytes:
             continue

@@ -38,7 +38,7 @@ from datapipe.storage.root import Root, open_input
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
 
 _BYTE_ORDER_MARK = "\ufeff"
-_LISTED = 10  # Documents, or pairs of files, that warnings tell of
+_LISTED = 10  # Documents, or pairs of files, that warnings name
 
 
 def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
@@ -57,8 +57,8 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
             raise UserError(
                 f"{root.url}: this output holds documents, not tokens. Remove them from the input, and run the mixture again."
             )
-        found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
-        keys = {key for key in found.values() if key is not None}
+        by_document = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
+        keys = {key for key in by_document.values() if key is not None}
         there = keys if root.local is None else documents_with_rows(root, before.shards, keys, before.seed, before.form)
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
@@ -66,10 +66,10 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
         rows = delete_from_index(root, after)
     unknown = {
         document: "no such input file" if key is None else f"no row has it. {NO_ROW}"
-        for document, key in found.items()
+        for document, key in by_document.items()
         if key is None or key not in there
     }
-    num_documents, num_new = len({key or document for document, key in found.items()}), len(after) - len(removed)
+    num_documents, num_new = len({key or document for document, key in by_document.items()}), len(after) - len(removed)
     num_before = len(there) - num_new
     done = TakenDown(num_documents=num_documents, num_new=num_new, num_before=num_before, rows=rows, unknown=unknown)
     return snapshot, done
@@ -150,15 +150,15 @@ def documents_with_rows(
     them. `seed` and `form` are those of the snapshot."""
     wanted = Removed.none().with_takedown(keys)
     hashes = shuffle_hash(wanted.halves, seed)
-    found: set[bytes] = set()
+    present: set[bytes] = set()
     for entry in shards:
         if not entry.may_have(hashes):
             continue
         with closing(open_shard(root, entry, form)) as shard:
             for number in range(shard.num_batches):
                 matrix = columns.key_matrix(shard.batch(number).column("keys").values)
-                found.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
-    return found
+                present.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
+    return present
 
 
 def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
@@ -207,8 +207,8 @@ def removed_documents(
     others = {source.snapshot.fingerprint: source for source in taken.values()}
     of_others = [key for source in others.values() for key in read_removed(source.root, source.snapshot).keys.tolist()]
     known = files_in(files) if named else []
-    found = {key for key in find_keys(known, named) if key is not None}
+    named_keys = {key for key in find_keys(known, named) if key is not None}
     of_taken = {number for number, source, _ in known if source in taken}
-    looked_for = {key for key in found if int.from_bytes(key[:8], "big") not in of_taken}
-    absent = looked_for - with_rows(looked_for) if with_rows is not None and looked_for else set()
-    return removed.with_takedown([*of_others, *(found - absent)])
+    searched = {key for key in named_keys if int.from_bytes(key[:8], "big") not in of_taken}
+    absent = searched - with_rows(searched) if with_rows is not None and searched else set()
+    return removed.with_takedown([*of_others, *(named_keys - absent)])

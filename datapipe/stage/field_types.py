@@ -104,8 +104,8 @@ def joined(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return first
     if pa.types.is_null(first):
         return second
-    found = (rule(one, other) for rule in _RULES for one, other in ((first, second), (second, first)))
-    return next((kind for kind in found if kind is not None), None)
+    joint = (rule(left, right) for rule in _RULES for left, right in ((first, second), (second, first)))
+    return next((kind for kind in joint if kind is not None), None)
 
 
 def json_joined(first: pa.DataType, second: pa.DataType, level: int = 0) -> pa.DataType:
@@ -118,8 +118,8 @@ def json_joined(first: pa.DataType, second: pa.DataType, level: int = 0) -> pa.D
         return MIXED if len(members) > _MOST_MEMBERS or level > _MOST_LEVELS else pa.struct(sorted(members.items()))
     if pa.types.is_list(first) and pa.types.is_list(second):
         return pa.list_(json_joined(first.value_type, second.value_type, level + 1))
-    found = joined(first, second)
-    return MIXED if found is None else found
+    wider = joined(first, second)
+    return MIXED if wider is None else wider
 
 
 def holds(kind: pa.DataType, other: pa.DataType) -> bool:

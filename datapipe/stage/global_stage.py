@@ -62,7 +62,7 @@ class Global(Stage):
 
     max_dropped: Share | None = Field(
         default=None,
-        description="Largest share of a source's documents that the stage may drop, such as 50%. `on_excess` says what happens "
+        description="Largest share of a source's documents that the stage may drop, such as 50%. `on_excess` sets what happens "
         "above it. Default: no limit.",
     )
 

@@ -89,13 +89,12 @@ class FieldNames:
     # by column the field that it is made of; empty where columns have the names of their fields
     columns: Mapping[str, str] = field(default_factory=dict)
     # by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that
-    # meets values of another type may use it; the engine converts the values of readers.
+    # reads values of another type may use it; the engine converts the values of readers.
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     # by field the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self) -> list[Any]:
-        """The identity of the names, as JSON."""
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
@@ -186,7 +185,7 @@ class Reader(Stage):
     """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
 
     has_json: ClassVar[bool] = False
-    """Whether values of one field may be of several types, as in JSON: then more records are looked at before a run."""
+    """Whether values of one field may be of several types, as in JSON: then more records are probed before a run."""
 
     gives: ClassVar[Literal["text", "html"]] = "text"
     """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.content`)."""
@@ -231,9 +230,9 @@ class Reader(Stage):
         for split in self.splits_at(file, position):
             try:
                 for batch in self.read(split, fields, open_input):
-                    found = np.flatnonzero(batch.positions == position)
-                    if len(found):
-                        return split, batch, int(found[0])
+                    rows = np.flatnonzero(batch.positions == position)
+                    if len(rows):
+                        return split, batch, int(rows[0])
                     if len(batch.positions) and int(batch.positions[-1]) > position:
                         break
             except UnsplittableInputError:

@@ -254,7 +254,7 @@ class FirstTasks:
     def is_hopeless(self, max_share: float) -> bool:
         """Whether all records that the tasks read are quarantined, in so many of the source's tasks that it is over the limit
         even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is one record
-        in quarantine, have a limit of their own.
+        in quarantine, have a separate limit.
 
         Args:
             max_share: the share of documents that may be quarantined.

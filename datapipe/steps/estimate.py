@@ -27,8 +27,6 @@ _BYTES_PER_LIMITED = 4_000  # bytes of text in a document of a limited run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """The cost of the steps that are not committed."""
-
     bytes: int  # that they write
     core_seconds: float  # of computing, on one core
     unknown: tuple[str, ...]  # stages of unknown speed, which `core_seconds` leaves out

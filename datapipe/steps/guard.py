@@ -85,8 +85,6 @@ NO_HINTS = RetryHints()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guard:
-    """A stage whose calls are guarded."""
-
     name: str  # of the stage in the run
     stage: Stage
     method: Callable[..., Any]  # of the stage, which the engine calls for a batch
@@ -285,7 +283,7 @@ def stage_error(
     contract = next(kind.__module__ for kind in type(stage).__mro__ if kind.__module__.startswith("datapipe."))
     return StageError(
         f"stage {name} breaks its contract: {what}. The code is {code_line(stage, method, error)}.{found_with} Correct the "
-        f"stage; `{contract.replace('.', '/')}.py` says what it gets and must return."
+        f"stage; `{contract.replace('.', '/')}.py` documents what it gets and must return."
     )
 
 

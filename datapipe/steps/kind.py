@@ -107,8 +107,6 @@ class Task:
     def release(cls) -> None:
         """Frees what the process keeps for the next task of this kind."""
 
-    # ---------------------------------------------------------------------------------------------- in the plan
-
     @classmethod
     def plan(cls, planning: Planning) -> None:
         """Adds the steps that serve all sources, or that the steps of all sources need."""
@@ -217,11 +215,10 @@ class Step:
         return (record.metrics.of(kind) for record in self.records)
 
     def joined(self, later: Step) -> Step:
-        """This step, which is committed, and the same step of a later generation as one."""
+        """This step, which is committed, and the same step of files that are added, as one."""
         known = {record.fingerprint for record in self.records}
-        tasks = None
-        if later.tasks is not None:
-            tasks = (*(self.tasks or ()), *(task for task in later.tasks if task.fingerprint not in known))
+        fresh = [task for task in later.tasks or () if task.fingerprint not in known]
+        tasks = None if later.tasks is None else (*(self.tasks or ()), *fresh)
         records = (*self.records, *(record for record in later.records if record.fingerprint not in known))
         return replace(later, tasks=tasks, records=records)
 
@@ -236,8 +233,7 @@ class Plan:
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
-    generation: int | None = None  # number of that of its input files; None for the first
-    earlier: Sequence[Step] = ()  # the committed steps of the generations before
+    earlier: Sequence[Step] = ()  # the committed steps of the snapshot that the files are added to
     # by source, its inputs as the tasks read them: files that cannot be cut are whole
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
     # by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found
@@ -251,10 +247,8 @@ class Plan:
     def is_committed(self) -> bool:
         return all(step.is_committed for step in self.steps)
 
-    def of_all_generations(self) -> Plan:
-        """This plan, whose steps also have the tasks and records of earlier generations."""
-        if not self.earlier:
-            return self
+    def with_earlier(self) -> Plan:
+        """This plan, whose steps also have the tasks and records of the earlier ones."""
         own = {step.id: step for step in self.steps}
         joined = [step.joined(own.pop(step.id)) if step.id in own else step for step in self.earlier]
         return replace(self, steps=[*joined, *own.values()], earlier=())
@@ -265,7 +259,7 @@ class Plan:
 
     @property
     def tokenizer(self) -> TokenizerFile | None:
-        """The tokenizer's file, which may be that of an earlier generation, or None while it is not committed."""
+        """The tokenizer's file, which may be that of an earlier step, or None while it is not committed."""
         steps = self.of_kind("train") or [step for step in self.earlier if step.kind == "train"]
         return next((file for step in steps for file in step.outputs("tokenizer", TokenizerFile)), None)
 
@@ -275,28 +269,16 @@ class Plan:
 
 class Planning:
     """A plan in the making. Tasks follow from committed records, which stay, so tasks of an earlier
-    plan of the request are taken from it.
-
-    Args: generations: the committed steps of the generations before, where the request is of a
-        later one.
+    plan of the request (`before`) are taken from it.
 
     Attributes:
         known: the steps of the plan, by id.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        look_up: LookUp,
-        pipeline: Pipeline,
-        earlier: Plan | None,
-        generations: Sequence[Step] = (),
-    ) -> None:
-        self.request, self.mixture = request, request.mixture
-        later = request.generation
-        self.plan = Plan(pipeline=pipeline, earlier=generations, generation=None if later is None else later.number)
-        self.earlier, self.known = earlier or Plan(pipeline=pipeline), dict[str, Step]()
-        self._look_up, self._before = look_up, {step.id: step for step in self.earlier.steps}
+    def __init__(self, request: Request, look_up: LookUp, before: Plan) -> None:
+        self.request, self.mixture, self.before = request, request.mixture, before
+        self.plan, self.known = Plan(pipeline=before.pipeline, earlier=before.earlier), dict[str, Step]()
+        self._look_up, self._before = look_up, {step.id: step for step in before.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
 
     def add(

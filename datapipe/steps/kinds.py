@@ -49,15 +49,16 @@ def kinds_of(mixture: Mixture) -> list[StepKind]:
     return [kind for kind in KINDS if kind.of_tokens in (None, not mixture.tokenizer.is_none)]
 
 
-def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None, generations: Sequence[Step] = ()) -> Plan:
+def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None, earlier: Sequence[Step] = ()) -> Plan:
     """The plan of a run as of now. Raises UserError where the order of global stages is contradictory.
 
     Args:
         before: an earlier plan of the request, from fewer records.
-        generations: the committed steps of the generations before that of the request.
+        earlier: the committed steps of the snapshot that the files of the request are added to.
     """
-    pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    planning, kinds = Planning(request, look_up, pipeline, before, generations), kinds_of(request.mixture)
+    if before is None:
+        before = Plan(pipeline=lay_out({name: source.stages for name, source in request.sources.items()}), earlier=earlier)
+    planning, kinds = Planning(request, look_up, before), kinds_of(request.mixture)
     for kind in kinds:
         kind.plan(planning)
     for source in request.sources:

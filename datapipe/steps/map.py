@@ -112,8 +112,6 @@ class MapTask(Task):
             return {}, TaskMetrics(own=MapMetrics(wider_types=flow.own.wider_types))
         return flow.finish(), flow.metrics
 
-    # ---------------------------------------------------------------------------------------------- in the plan
-
     @classmethod
     def plan(cls, planning: Planning) -> None:
         for name, segments in planning.plan.pipeline.segments.items():
@@ -150,8 +148,6 @@ class MapTask(Task):
 
 
 class _Flow:
-    """One map task that runs: its source, its stages and what it writes."""
-
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root, self.own = task, root, MapMetrics()
         self.metrics = TaskMetrics(own=self.own)
@@ -259,15 +255,15 @@ def _segment(planning: Planning, name: str, number: int) -> Step:
 def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
     """The step that reads a source, with whole files where they cannot be cut, and with types that hold all values."""
     name, limit, plan = common["source"], planning.request.limit, planning.plan
-    planned, found_by = planning.earlier.widened.get(name, (planning.request.sources[name], ()))
-    whole = planning.earlier.read_whole.get(name, {})
+    planned, found_by = planning.before.widened.get(name, (planning.request.sources[name], ()))
+    whole = planning.before.read_whole.get(name, {})
     while True:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])
         step = planning.add(MapTask, step_id, label, _of_inputs(now, limit), fields=fields, limit=limit, **common)
-        found = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
-        unsplittable = {path: fingerprint for fingerprint, own in found.items() for path in own.unsplittable_files}
-        wider = {fingerprint: own.wider_types for fingerprint, own in found.items() if own.wider_types}
+        tasks = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
+        unsplittable = {path: fingerprint for fingerprint, own in tasks.items() for path in own.unsplittable_files}
+        wider = {fingerprint: own.wider_types for fingerprint, own in tasks.items() if own.wider_types}
         if not unsplittable.keys() - whole.keys() and not wider:
             plan.inputs[name], plan.read_whole[name], plan.widened[name] = now, whole, (planned, found_by)
             return step
@@ -286,7 +282,7 @@ def _of_inputs(planned: PlannedSource, limit: int | None) -> Iterator[Fields]:
 def _of_later_segment(
     name: str, planned: PlannedSource, before: Sequence[Record], known: Decisions | BoundStage
 ) -> Iterator[Fields]:
-    """One task per task of the step before, with the decisions on documents of its own input files
+    """One task per task of the step before, with the decisions on documents of its input files
     alone, or with a filter whose cut is known."""
     groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # a limited run has one task
     for splits, record in zip(groups, before, strict=True):

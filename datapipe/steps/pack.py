@@ -5,7 +5,7 @@
 
 The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
 order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go to
-shards of their own, named and marked with the length of their packed documents. Each stratum has tasks of its own, and its
+separate shards, named and marked with the length of their packed documents. Each stratum has separate tasks, and its
 shards are named and marked with its number.
 
 Memory: one range, about `target_bytes`, a pool beside it, and a few MiB for every open shard. With concat and buckets the pool

@@ -68,8 +68,6 @@ class RankingStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
-    """The logical steps of a run."""
-
     # by source; segment i ends before global stage i of that source, or with a filter that keeps a share
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
     global_steps: tuple[GlobalStep, ...]  # each after the global steps that it needs

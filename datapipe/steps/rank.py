@@ -91,8 +91,8 @@ def scores_of(stage: str) -> str:
 
 
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
-    """The filter with the cut of its share, or None while that is not committed. A later generation
-    has the cut that an earlier one found."""
+    """The filter with the cut of its share, or None while that is not committed. Files that are added
+    have the cut that an earlier step found."""
     bound, interval = ending.stage, Cut()
     known = _found_cut(planning.plan.earlier, source, bound.name)
     if known is not None:

@@ -116,8 +116,10 @@ class InputSource:
     def _add_wider(self, part: ReadBatch) -> None:
         """Adds the types of values that do not fit to those of the batches before, in the order of the input."""
         for name, kind in part.wider.items():
-            found, held = FoundType(kind=kind, path=self.path), self.own.wider_types.get(name)
-            self.own.wider_types[name] = (found if held is None else FoundType.from_json(held).with_more(found)).to_json()
+            found_type, held = FoundType(kind=kind, path=self.path), self.own.wider_types.get(name)
+            self.own.wider_types[name] = (
+                found_type if held is None else FoundType.from_json(held).with_more(found_type)
+            ).to_json()
 
 
 def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:

@@ -39,8 +39,6 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastRun:
-    """The last run of an output."""
-
     tasks: Mapping[str, Sequence[str]]  # fingerprints by step
     limit: int | None  # `--limit`
     inputs: Mapping[str, Mapping[str, tuple[int, str]]]  # by source, size and stamp by path
@@ -86,8 +84,8 @@ class _Comparison:
         known = set(self.last.tasks[step.id])
         if all(task.fingerprint in known for task in step.pending()):
             return ["the last run did not commit it"]
-        found = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
-        return found or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
+        texts = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
+        return texts or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
 
     def _differs_before(self, step: Step) -> bool:
         before = self.plan.steps[: self.plan.steps.index(step)]

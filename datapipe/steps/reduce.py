@@ -45,8 +45,6 @@ _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeTask(Task):
-    """A task on one hash range of tables."""
-
     options = ("execution.bucket_bytes",)
     is_exchange = True
 

@@ -78,17 +78,17 @@ class PlannedSource:
             replaces_surrogates=source.replaces_surrogates,
             keep=tuple(dict.fromkeys(self.keep.values())),
             columns=self.keep,
-            types={name: found.kind for name, found in self.types.items()},
+            types={name: seen.kind for name, seen in self.types.items()},
             declared=self.declared,
         )
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
         """The source with types that also hold the values that tasks have found. Raises UserError where none does."""
         types = dict(self.types)
-        for name, found in (item for of_task in wider for item in of_task.items()):
-            more = FoundType.from_json(found)
+        for name, seen in (item for of_task in wider for item in of_task.items()):
+            more = FoundType.from_json(seen)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
-        kinds, before = ({name: found.kind for name, found in each.items()} for each in (types, self.types))
+        kinds, before = ({name: seen.kind for name, seen in each.items()} for each in (types, self.types))
         assert kinds != before, f"{where}: reading found wider types, and they are not wider"  # else it would never end
         return replace(self, types=types)
 
@@ -140,22 +140,13 @@ class TakenSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """New files of the sources, which a run adds to the newest snapshot of its output."""
-
-    number: int  # of its shards in the manifest; the files of the first run are generation 0
-    base: str  # fingerprint of the snapshot that it is added to
-    files: Mapping[str, tuple[str, ...]]  # by source, paths as the source lists them
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """Everything that a plan depends on, except the committed records."""
 
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
-    generation: Generation | None = None  # of the input files; None where they are all files
-    # the user's tokenizer.json, or that of the generations before; empty when the run trains a tokenizer
+    added_to: Snapshot | None = None  # the newest snapshot, where the files are added to it; None where they are all files
+    # the user's tokenizer.json, or that of `added_to`; empty when the run trains a tokenizer
     tokenizer_content: bytes = b""
     tokenizer_notes: tuple[str, ...] = ()  # lines about its special tokens
     limit: int | None = None  # at most so many documents of each source; None for all
@@ -165,3 +156,8 @@ class Request:
     # rows of earlier runs that a global stage compares with, by its name and digest
     reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
     taken: Mapping[str, TakenSource] = field(default_factory=dict)  # the sources without input files
+
+    @property
+    def part(self) -> int | None:
+        """The number of its shards in the manifest, as a further part of each source; None for the first."""
+        return None if self.added_to is None else self.added_to.last_part + 1

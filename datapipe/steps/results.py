@@ -56,8 +56,8 @@ _KINDS = {"b": "bool", "iu": "whole numbers", "iufb": "numbers"}  # of NumPy's d
 
 def _check_array(name: str, array: Any, num_docs: int, kinds: str) -> None:
     if not isinstance(array, np.ndarray) or array.shape != (num_docs,):
-        found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise StageError(f"{name}: expected a NumPy array of shape ({num_docs},), found {found}")
+        got = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise StageError(f"{name}: expected a NumPy array of shape ({num_docs},), found {got}")
     if array.dtype.kind not in kinds:
         raise StageError(f"{name}: expected {_KINDS[kinds]}, found {array.dtype}")
 
@@ -84,8 +84,8 @@ def _check_ranked(stage: Filter, rules: list[Rule], result: FilterResult) -> Non
 def _check_findings(findings: Any, num_docs: int) -> None:
     """Raises StageError for findings of another schema, or of rows out of order or outside of the batch."""
     if not isinstance(findings, pa.RecordBatch) or not findings.schema.equals(FOUND):
-        found = findings.schema.names if isinstance(findings, pa.RecordBatch) else type(findings).__name__
-        raise StageError(f"findings: expected a record batch with the schema findings.FOUND, found {found}")
+        got = findings.schema.names if isinstance(findings, pa.RecordBatch) else type(findings).__name__
+        raise StageError(f"findings: expected a record batch with the schema findings.FOUND, found {got}")
     rows = numbers(findings.column("row"))
     if len(rows) and (rows[0] < 0 or rows[-1] >= num_docs or (rows[1:] < rows[:-1]).any()):
         raise StageError(f"findings: expected rows from 0 to {num_docs - 1} in ascending order")
@@ -188,6 +188,6 @@ def checked_tables(tables: Any, declared: Mapping[str, pa.Schema]) -> dict[str, 
         if not isinstance(rows, pa.RecordBatch):
             raise StageError(f"table '{name}': expected a record batch, found {type(rows).__name__}")
         if not rows.schema.equals(declared[name]):
-            expected, found = (schema.to_string(show_field_metadata=False) for schema in (declared[name], rows.schema))
-            raise StageError(f"table '{name}': expected the columns {expected!r}, found {found!r}")
+            expected, got = (schema.to_string(show_field_metadata=False) for schema in (declared[name], rows.schema))
+            raise StageError(f"table '{name}': expected the columns {expected!r}, found {got!r}")
     return dict(tables)

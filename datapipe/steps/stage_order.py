@@ -62,11 +62,11 @@ def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]
     Args:
         stages: of each source, in order.
     """
-    found: dict[str, list[str]] = {}
+    pairs: dict[str, list[str]] = {}
     for source, uses in stages.items():
         for text in _misplaced([use for use in uses if _decides_by_text(use)]):
-            found.setdefault(text, []).append(source)
-    return [RunWarning.of_sources("stage_order", sources, text) for text, sources in found.items()]
+            pairs.setdefault(text, []).append(source)
+    return [RunWarning.of_sources("stage_order", sources, text) for text, sources in pairs.items()]
 
 
 def _decides_by_text(use: StageUse) -> bool:

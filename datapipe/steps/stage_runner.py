@@ -98,7 +98,7 @@ class StageRunner:
 
     @contextmanager
     def _timed(self, name: str, batch: DocumentBatch) -> Iterator[None]:
-        """Times a stage on a batch. Segmentations that it found, which later stages use too, are work of their own."""
+        """Times a stage on a batch. Segmentations that it found, which later stages use too, are measured as separate work."""
         with self.metrics.timed(name, batch.text_bytes, batch.num_docs) as work:
             yield
             for segmentation, seconds in batch.segmentation_s.items():

@@ -71,8 +71,6 @@ def _encoding(file: TokenizerFile) -> list[str | None]:
 
 @dataclass(slots=True)
 class TokenizeMetrics:
-    """The numbers of a tokenize task."""
-
     tokens: int = 0  # that it wrote
     empty: int = 0  # documents without text, or of white space alone
     fertility: Fertility = field(default_factory=Fertility)  # tokens by language
@@ -95,7 +93,7 @@ class TokenizeTask(Task):
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
     validation: float
-    # column and bounds by which training documents go to files of their own
+    # column and bounds by which training documents go to separate files
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
 
@@ -180,9 +178,7 @@ class TokenizeTask(Task):
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
-            validation=0.0
-            if planning.request.generation is not None
-            else planning.mixture.validation,  # the split stays that of the first
+            validation=0.0 if planning.plan.earlier else planning.mixture.validation,  # the split stays as it is
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
         )

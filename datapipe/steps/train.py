@@ -133,7 +133,7 @@ class TrainTask(Task):
 
     @classmethod
     def plan(cls, planning: Planning) -> None:
-        """A later generation has the tokenizer of the first (`tokenizer_content`)."""
+        """Files that are added have the tokenizer of the first run (`tokenizer_content`)."""
         spec, training = planning.mixture.tokenizer, planning.mixture.tokenizer.train
         if planning.request.tokenizer_content:
             first = planning.plan.tokenizer

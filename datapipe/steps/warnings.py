@@ -38,7 +38,7 @@ MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
 _LISTED_FILES = 100
 _OF_READING = ("missing_field", "unreadable_files")
 _ABOUT_FILES = {
-    "broken_links": ("files", " cannot be read: a broken link, or no file. Mend it, or `exclude` it."),
+    "broken_links": ("files", " cannot be read: a broken link, or no file. Repair it, or `exclude` it."),
     "linked_again": ("links", ". Each folder is read once."),
     "named_twice": ("lines", ": the list names the file before. It is read once."),
 }
@@ -55,18 +55,18 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
     counts_by_source = {source: source_counts(plan, source) for source in read}
     early = [warning for warning in request.warnings if warning.source not in read or warning.kind not in _OF_READING]
     empty = {warning.source for warning in of_snapshot if warning.kind == "nothing_to_draw"}
-    found = list(_limited(request, counts_by_source))
+    warned = list(_limited(request, counts_by_source))
     for source, counts in counts_by_source.items():
-        found += _null_fields(request, plan, source)
-        found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
-        found += _read_whole(plan, source)
-        found += [*_without_text(source, counts), *_short_lengths(source, counts)]
-        found += [*_other_kinds(request, source, counts), *_mixed_types(request, plan, source)]
-        found += _unknown_regions(request, source, counts)
-        found += [] if source in empty else _of_losses(request, source, counts)
-        found += _unknown_tokens(plan, source)
-        found += _of_packing(plan, source)
-    return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan), *of_snapshot]
+        warned += _null_fields(request, plan, source)
+        warned += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
+        warned += _read_whole(plan, source)
+        warned += [*_without_text(source, counts), *_short_lengths(source, counts)]
+        warned += [*_other_kinds(request, source, counts), *_mixed_types(request, plan, source)]
+        warned += _unknown_regions(request, source, counts)
+        warned += [] if source in empty else _of_losses(request, source, counts)
+        warned += _unknown_tokens(plan, source)
+        warned += _of_packing(plan, source)
+    return [*early, *warned, *_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan), *of_snapshot]
 
 
 def _read_again(plan: Plan) -> Iterator[RunWarning]:
@@ -117,7 +117,7 @@ def normalized_warning(where: str, weights: Mapping[str, Fraction]) -> RunWarnin
     became = ", ".join(f"'{name}' {share:.2%}" for name, share in list(shares.items())[:_LISTED_FILES])
     text = (
         f"{where} add up to {float(total):g}, and only their proportions count. They became: {became}. Write weights that add "
-        f"up to 1 to say this."
+        f"up to 1 for that."
     )
     return RunWarning(kind="normalized_weights", text=text, details={"sum": float(total), "shares": shares})
 
@@ -157,7 +157,7 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
         if unknown > max(sum(known), MOST_WITHOUT_REGION):
             text = (
                 f"{bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
-                f"{unknown:,} have neither a URL nor a language that tells a country, so numbers of the US were looked for. "
+                f"{unknown:,} have neither a URL nor a language that implies a country, so numbers of the US were searched. "
                 "Add `url` to the source's `keep`, put `filter.language: {keep: [], write: true}` before the stage, or give it "
                 "`phone_regions: [US]`."
             )
@@ -166,14 +166,14 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     planned, _ = plan.widened[source]
-    for name, found in planned.types.items():
-        if found.mixed_in:
+    for name, seen in planned.types.items():
+        if seen.mixed_in:
             text = (
-                f"{request.mixture.where('sources', source, 'keep')}: the field '{name}' has no one type: {found.mixed_in}. "
+                f"{request.mixture.where('sources', source, 'keep')}: the field '{name}' has no one type: {seen.mixed_in}. "
                 f"Its values are kept as text, numbers and lists as JSON writes them. Declare the type of the column in the "
                 f"source: types: {{{name}: string}} keeps it like this, another type quarantines what does not fit."
             )
-            yield RunWarning(kind="mixed_types", source=source, text=text, details={"field": name, "types": found.mixed_in})
+            yield RunWarning(kind="mixed_types", source=source, text=text, details={"field": name, "types": seen.mixed_in})
 
 
 def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> Iterator[RunWarning]:
@@ -199,9 +199,9 @@ def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
 def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
     for excess in excess_drops(plan):
         if excess.on_excess == "warn":
-            look = f"List the duplicates with `datapipe inspect {quote(request.mixture.output)} {excess.inspect}`."
+            advice = f"List the duplicates with `datapipe inspect {quote(request.mixture.output)} {excess.inspect}`."
             details = {"stage": excess.stage, "dropped": excess.dropped, "read": excess.read, "allowed": excess.allowed}
-            yield RunWarning(kind="excess_drops", source=excess.source, text=f"{excess.text}. {look}", details=details)
+            yield RunWarning(kind="excess_drops", source=excess.source, text=f"{excess.text}. {advice}", details=details)
 
 
 def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:

@@ -51,8 +51,6 @@ class WriteMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteTask(Task):
-    """Writes the documents of one part of a source to files."""
-
     kind, version, of_tokens = "write", 1, False
     mb_per_s = 100.0
     options = ("seed", "documents")

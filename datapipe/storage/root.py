@@ -283,9 +283,9 @@ class Root:
             self.filesystem.delete_dir(self.path(relative))
 
     def delete_empty_folders(self, relative: str) -> None:
-        """Deletes the folders below a local folder that have no files."""
+        """Deletes a local folder that has no files, and those below it."""
         for folder, _, _ in os.walk(self.path(relative), topdown=False) if self.local is not None else ():
-            if folder != self.path(relative) and not os.listdir(folder):
+            if not os.listdir(folder):
                 os.rmdir(folder)
 
     def exists(self, relative: str) -> bool:

@@ -26,7 +26,7 @@ from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
-from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, what_it_lacks
+from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, untokenized
 
 TOKENIZER = "tokenizer.json"
 
@@ -100,10 +100,10 @@ class Encoder:
     @cached_property
     def _engine(self) -> Fastokens | Reference:
         choice = self._choice or self.proof.choice
-        found = installed_version(choice.library)
-        if found != choice.version:
+        installed = installed_version(choice.library)
+        if installed != choice.version:
             raise UserError(
-                f"the tokenizer was proved with {choice.library} {choice.version}, and this process has {found}, which may "
+                f"the tokenizer was proved with {choice.library} {choice.version}, and this process has {installed}, which may "
                 f"give other ids. Install the same version on every machine, and run the same command again"
             )
         return (Fastokens if choice.library == FASTOKENS else Reference)(self._tokenizer)
@@ -120,7 +120,7 @@ class Encoder:
     def _unknown_id(self, name: str, settings: dict[str, Any], tokenizer: Tokenizer) -> int | None:
         unknown = unknown_id(settings["model"])
         with _refusing(name):
-            lacks = what_it_lacks(settings, tokenizer)
+            lacks = untokenized(settings, tokenizer)
         if not lacks:
             return None
         if unknown is None:
@@ -132,7 +132,7 @@ class Encoder:
             if unknown == number:
                 raise UserError(
                     f"{name}: {key}: the unknown token is {tokenizer.id_to_token(unknown)!r}, too, and {lacks}. A document "
-                    f"could {_DOES[key]} anywhere. Expected a token of its own as `{key}`"
+                    f"could {_DOES[key]} anywhere. Expected a separate token as `{key}`"
                 )
         return unknown
 
@@ -173,7 +173,7 @@ def _as_strings(texts: pa.Array) -> list[str]:
 
 
 def slices_of(texts: pa.Array, limit_bytes: int) -> Iterator[pa.Array]:
-    """Consecutive slices of `texts` of at most `limit_bytes`. A longer text is a slice of its own."""
+    """Consecutive slices of `texts` of at most `limit_bytes`. A longer text is one slice."""
     offsets, _ = columns.text_buffers(texts)
     start = 0
     while start < len(texts):

@@ -109,11 +109,11 @@ def _rate(engine: Reference | Fastokens, texts: Sequence[str]) -> float:
 Encoded = tuple[np.ndarray, np.ndarray]
 
 
-def _difference(texts: Sequence[str], expected: Encoded, found: Encoded) -> str:
+def _difference(texts: Sequence[str], expected: Encoded, actual: Encoded) -> str:
     """What differs first between the ids of the same texts; "" for nothing."""
-    if all(map(np.array_equal, expected, found)):
+    if all(map(np.array_equal, expected, actual)):
         return ""
-    for text, right, wrong in zip(texts, _by_text(expected), _by_text(found)):
+    for text, right, wrong in zip(texts, _by_text(expected), _by_text(actual)):
         if not np.array_equal(right, wrong):
             shown = ascii(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…")
             ids = [f"{part.tolist()[:8]}{' …' if len(part) > 8 else ''}" for part in (wrong, right)]
@@ -130,13 +130,13 @@ def battery(settings: dict[str, Any]) -> Iterator[str]:
     """The texts of the proof of a parsed tokenizer.json: a function of its vocabulary and its added tokens."""
     added = [token["content"] for token in settings.get("added_tokens") or ()]
     pieces = pieces_of(settings["model"])
-    yield from _looking_like_control_tokens(dict.fromkeys([*added, *filter(is_in_brackets, pieces)]))
+    yield from _around_text(dict.fromkeys([*added, *filter(is_in_brackets, pieces)]))
     yield from _runs()
     yield from _unicode()
     yield from _random_strings([_as_text(piece) for piece in pieces])
 
 
-def _looking_like_control_tokens(tokens: dict[str, None]) -> Iterator[str]:
+def _around_text(tokens: dict[str, None]) -> Iterator[str]:
     return chain.from_iterable((token, f" {token}", f"word{token}word", f"{token}{token} \n{token}") for token in tokens)
 
 

@@ -84,7 +84,6 @@ def _merges(words: pa.Table, letters: np.ndarray, vocab_size: int) -> np.ndarray
 
 
 def check_training(vocab_size: int, eos: str, pattern: str) -> None:
-    """Checks the options of training. Raises UserError."""
     if vocab_size < SMALLEST_VOCABULARY:
         raise UserError(f"vocab_size: found {vocab_size}, expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
     if len(splitter(pattern).pre_tokenize_str(eos)) < 2:

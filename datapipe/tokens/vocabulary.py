@@ -78,7 +78,7 @@ def steps_of(setting: Mapping[str, Any] | None, members: str) -> set[str]:
     return {setting["type"]}
 
 
-def what_it_lacks(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; ""
     if all text has tokens."""
     model = settings["model"]
@@ -114,12 +114,12 @@ def _have_tokens(letters: str, model: Mapping[str, Any], pieces: Collection[str]
 
 
 def _about(missing: Iterable[int]) -> str:
-    found = sorted(byte for byte in missing if byte not in _NEVER_IN_UTF8)
-    if not found:
+    named = sorted(byte for byte in missing if byte not in _NEVER_IN_UTF8)
+    if not named:
         return ""
-    shown = [f"{byte:#04x}{f' {chr(byte)!r}' if byte < 0x80 else ''}" for byte in found[:_SHOWN_BYTES]]
-    more = f" and {len(found) - _SHOWN_BYTES} more" if len(found) > _SHOWN_BYTES else ""
-    return f"{counted(len(found), 'byte')} {'has' if len(found) == 1 else 'have'} no token: {', '.join(shown)}{more}"
+    shown = [f"{byte:#04x}{f' {chr(byte)!r}' if byte < 0x80 else ''}" for byte in named[:_SHOWN_BYTES]]
+    more = f" and {len(named) - _SHOWN_BYTES} more" if len(named) > _SHOWN_BYTES else ""
+    return f"{counted(len(named), 'byte')} {'has' if len(named) == 1 else 'have'} no token: {', '.join(shown)}{more}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +151,7 @@ def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collectio
     added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
     control = {content for content, is_special in added.items() if is_special} | {*named}
     hidden = _spelled(settings, tokenizer, control)
-    hidden |= {token for token in named if added.get(token) is False}  # `tokenizers` would look for it in text
+    hidden |= {token for token in named if added.get(token) is False}  # `tokenizers` would split text at it
     changed = _renamed(settings, {token: token + secrets.token_hex(16) for token in hidden}) if hidden else settings
     byte_tokens = filter(_BYTE_TOKEN.fullmatch, pieces_of(settings["model"])) if settings["model"].get("byte_fallback") else ()
     if not _spelled(settings, tokenizer, {*byte_tokens}):

@@ -26,7 +26,7 @@ from datapipe.errors import UserError
 from datapipe.stage.decoding import BOM, COMPRESSION_OF_ENDING, BrokenStreamError, decoded
 
 _JSON_ENDINGS, _PARQUET_ENDINGS = (".jsonl", ".json", ".ndjson"), (".parquet", ".pq")
-_LOOKED_AT = 100  # Records whose fields are looked at
+_PROBED_RECORDS = 100  # Records whose fields are read
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("question", "query", "problem", "prompt", "goal", "premise", "sentence", "ctx", "input", "instruction"),
@@ -63,18 +63,18 @@ class Benchmark(BaseModel):
     context: str = Field(default="", description="Field of a passage that the question is about.")
     answer: str = Field(default="", description="Field of the answer.")
     choices: str = Field(default="", description="Field of the list of choices.")
-    gold: str = Field(default="", description="Field that says which choice is right: a number from 0, a letter or its text.")
+    gold: str = Field(default="", description="Field with the right choice: a number from 0, a letter or its text.")
     id: str = Field(default="", description="Field of the name of an item. Default: recognised, else the row.")
 
     def files(self) -> tuple[str, ...]:
         """The files, sorted, each once. Raises UserError for a pattern without a file."""
-        found: set[str] = set()
+        paths: set[str] = set()
         for pattern in (self.path,) if isinstance(self.path, str) else self.path:
             matching = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else [pattern]
             if not matching:
                 raise _refusal(f"no file matches {pattern}. Expected .jsonl or .parquet files.")
-            found.update(matching)
-        return tuple(sorted(found))
+            paths.update(matching)
+        return tuple(sorted(paths))
 
     def sets(self) -> tuple[Benchmark, ...]:
         """The set that it names, or a set for each file. Raises UserError as `files` does."""
@@ -161,7 +161,7 @@ def _of_json(content: bytes, path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    known = list(dict.fromkeys(field for record in records[:_LOOKED_AT] for field in record))
+    known = list(dict.fromkeys(field for record in records[:_PROBED_RECORDS] for field in record))
     roles = ("question", "context", "answer", "choices", "gold")
     options = benchmark.model_dump()
     named = {role: options[role] for role in (*roles, "id") if options[role]}
@@ -170,28 +170,28 @@ def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[
             raise _refusal(
                 f"{benchmark.name}: no record has the field '{field}' that is named under `{role}`. Found: {', '.join(known)}"
             )
-    found = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
-    if not found.keys() & {"question", "answer", "context", "choices"}:
+    chosen = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
+    if not chosen.keys() & {"question", "answer", "context", "choices"}:
         raise _refusal(
             f"{benchmark.name}: no field is recognised as the question. Found: {', '.join(known)}. Name it: "
             "{path: …, question: FIELD, answer: FIELD}"
         )
-    return found
+    return chosen
 
 
 def _recognised(known: Sequence[str], records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    by_role: dict[str, str] = {}
     for role, names in _FIELDS.items():
-        field = next((name for name in names if name in known and name not in found.values()), "")
+        field = next((name for name in names if name in known and name not in by_role.values()), "")
         if field:
-            found[role] = field
+            by_role[role] = field
     numbered = sorted(field for field in known if _NUMBERED.fullmatch(field))
-    if "choices" not in found and numbered:
-        found["choices"] = ", ".join(numbered)
-    answers = [record.get(found.get("answer", "")) for record in records[:_LOOKED_AT]]
-    if "choices" in found and "gold" not in found and answers and all(_is_choice(answer) for answer in answers):
-        found["gold"] = found.pop("answer")
-    return found if "question" in found else {}
+    if "choices" not in by_role and numbered:
+        by_role["choices"] = ", ".join(numbered)
+    answers = [record.get(by_role.get("answer", "")) for record in records[:_PROBED_RECORDS]]
+    if "choices" in by_role and "gold" not in by_role and answers and all(_is_choice(answer) for answer in answers):
+        by_role["gold"] = by_role.pop("answer")
+    return by_role if "question" in by_role else {}
 
 
 def _is_choice(answer: Any) -> bool:
@@ -254,7 +254,7 @@ def _choices(record: Mapping[str, Any], field: str) -> tuple[tuple[str, ...], tu
 
 
 def _gold(gold: Any, choices: Sequence[str], labels: Sequence[str]) -> int | None:
-    """The number of the right choice; None where the file does not say."""
+    """The number of the right choice; None where the file does not have it."""
     text = "" if gold is None else str(gold).strip()
     if not isinstance(gold, int) and text in labels:
         return labels.index(text)

@@ -46,7 +46,7 @@ _IDF_SCALE = 1000
 _APOSTROPHES = re.compile(r"['’‘ʼ＇`´](?<=[^\W_].)(?=[^\W_])")
 _INNER_PUNCTUATION = re.compile(r"[^\w\s](?<=\w.)[^\w\s]*(?=\w)")
 _INNER_SIGNS = re.compile(r"[\W_](?<=[^\W_]\S)(?:[^\w\s]|_)*(?=[^\W_])")
-"""The sign is looked for first, and what stands before it only then: three times as fast as in the order of the text."""
+"""The sign is searched first, and what stands before it only then: three times as fast as in the order of the text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,6 @@ class Index:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the tables."""
         arrays = [*self.table, *(value for value in self.postings if isinstance(value, np.ndarray)), self.item_of]
         return sum(array.nbytes for array in arrays)
 
@@ -100,7 +99,6 @@ class Rules:
 
 
 def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
-    """The index of the benchmarks."""
     set_of = np.repeat(np.arange(len(sets)), [len(evaluation.items) for evaluation in sets])
     spelled = _Spelled.of(sets)
     groups = _groups(set_of, spelled)
@@ -309,11 +307,11 @@ def _wholes(
     answered = rows[is_pair[rows]]
     answer_keys, answer_lengths = spelled.answers.keys(word_runs.ANSWER)[answered], answers.num_words[answered]
     pairs = _pairs(numbers[~alone], answer_keys, answer_lengths, items[~alone], len(question_keys))
-    found = np.zeros(len(has_own), np.bool_)
-    found[items] = True
+    is_found = np.zeros(len(has_own), np.bool_)
+    is_found[items] = True
     first = first_entry + len(tail_keys)
     wholes = Wholes(first=first, tails=tails, alone_offsets=alone_offsets, alone_items=alone_items, **pairs)
-    return wholes, (tail_keys, question_keys), found
+    return wholes, (tail_keys, question_keys), is_found
 
 
 def _last_windows(runs: word_runs.RunsOut) -> np.ndarray:

@@ -70,13 +70,13 @@ def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray,
     farthest = matches.stops.copy()
     np.maximum.at(farthest, match, stops)
     hits = np.unique(match)
-    found = Findings(matches.documents[match], items, matches.starts[match], stops, np.ones_like(match))
-    return Hits(matches.documents[hits], matches.starts[hits], farthest[hits]), found
+    findings = Findings(matches.documents[match], items, matches.starts[match], stops, np.ones_like(match))
+    return Hits(matches.documents[hits], matches.starts[hits], farthest[hits]), findings
 
 
 def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tuple[Hits, Findings]:
     """The matches of n-grams that count: those of an item that has an own n-gram, or is found whole, in the document. An n-gram
-    is looked at once for each document that has it, so the rows are bounded by the index."""
+    is read once for each document that has it, so the rows are bounded by the index."""
     offsets, members, own = index.postings.offsets, index.postings.items, index.postings.owned
     name = matches.documents * max(index.num_grams, 1) + matches.entries
     distinct, first, which, hits = np.unique(name, return_index=True, return_inverse=True, return_counts=True)
@@ -88,20 +88,20 @@ def _gram_items(matches: search.Matches, wholes: Findings, index: Index) -> tupl
     certain = np.concatenate([pairs[own[places]], wholes.documents * len(index.set_of) + wholes.items])
     counts = np.isin(pairs, certain)
     rows = rows[counts]
-    found = Findings(documents[counts], items[counts], matches.starts[first][rows], last[rows], hits[rows])
+    findings = Findings(documents[counts], items[counts], matches.starts[first][rows], last[rows], hits[rows])
     is_hit = np.zeros(len(distinct), np.bool_)
     is_hit[rows] = True
     hit = is_hit[which]
-    return Hits(matches.documents[hit], matches.starts[hit], matches.stops[hit]), found
+    return Hits(matches.documents[hit], matches.starts[hit], matches.stops[hit]), findings
 
 
-def _joined(found: Findings) -> Findings:
-    found = _taken(found, np.lexsort((found.starts, found.items, found.documents)))
-    firsts = np.flatnonzero(is_first(found.documents, found.items))
+def _joined(findings: Findings) -> Findings:
+    findings = _taken(findings, np.lexsort((findings.starts, findings.items, findings.documents)))
+    firsts = np.flatnonzero(is_first(findings.documents, findings.items))
     if not len(firsts):
-        return found
-    stops, hits = np.maximum.reduceat(found.stops, firsts), np.add.reduceat(found.values, firsts)
-    return _taken(found, firsts)._replace(stops=stops, values=hits)
+        return findings
+    stops, hits = np.maximum.reduceat(findings.stops, firsts), np.add.reduceat(findings.values, firsts)
+    return _taken(findings, firsts)._replace(stops=stops, values=hits)
 
 
 def _covered(matches: search.Matches, wholes: Findings, index: Index) -> tuple[Hits, Findings]:
@@ -111,7 +111,9 @@ def _covered(matches: search.Matches, wholes: Findings, index: Index) -> tuple[H
     )
     shares = passages.sums / np.maximum(index.totals[passages.items], 1)
     covered = Findings(passages.documents, index.item_of[passages.items], passages.starts, passages.stops, np.round(shares, 6))
-    found = Findings(*map(np.concatenate, zip(covered, wholes)))
-    found = _taken(found, np.lexsort((found.stops, found.starts, -found.values, found.items, found.documents)))
-    best = _taken(found, is_first(found.documents, found.items))
+    findings = Findings(*map(np.concatenate, zip(covered, wholes)))
+    findings = _taken(
+        findings, np.lexsort((findings.stops, findings.starts, -findings.values, findings.items, findings.documents))
+    )
+    best = _taken(findings, is_first(findings.documents, findings.items))
     return Hits(best.documents, best.starts, best.stops), best

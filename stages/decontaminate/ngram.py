@@ -88,11 +88,9 @@ class Ngram(Filter):
 
     @property
     def num_words(self) -> int:
-        """Words of an n-gram."""
         return self.n or (5 if self.profile == "coverage" else 13)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """The evaluation sets, each with its name."""
         entries = [Benchmark(path=entry) if isinstance(entry, str) else entry for entry in self.against]
         return tuple(benchmark for entry in entries for benchmark in entry.sets())
 
@@ -131,17 +129,17 @@ class Ngram(Filter):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         index, (offsets, data) = self._index, batch.buffers
-        hits, found = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
-        result = self._cut(batch, hits) if self.profile == "gpt3" else self._dropped(batch, hits, found)
+        hits, findings = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
+        result = self._cut(batch, hits) if self.profile == "gpt3" else self._dropped(batch, hits, findings)
         if self.mode == "tag":
-            tagged = {**result.columns, "contaminated_by": _names(found, index, batch.num_docs)}
+            tagged = {**result.columns, "contaminated_by": _names(findings, index, batch.num_docs)}
             result = replace(result, columns=tagged)
-        return replace(result, findings=_findings(found, index, offsets))
+        return replace(result, findings=_findings(findings, index, offsets))
 
-    def _dropped(self, batch: DocumentBatch, hits: _matches.Hits, found: _matches.Findings) -> FilterResult:
+    def _dropped(self, batch: DocumentBatch, hits: _matches.Hits, findings: _matches.Findings) -> FilterResult:
         measured = np.zeros(batch.num_docs)
         if self.profile == "coverage":
-            np.maximum.at(measured, found.documents, found.values)
+            np.maximum.at(measured, findings.documents, findings.values)
         else:
             measured += np.bincount(hits.documents, minlength=batch.num_docs)
         nothing = pa.array(np.zeros(batch.num_docs, np.int64))
@@ -174,9 +172,9 @@ def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: n
     return columns.texts_from(out_offsets, out)
 
 
-def _findings(found: _matches.Findings, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
-    order = np.lexsort((found.items, found.starts, found.documents))
-    documents, items, starts, stops, values = (column[order] for column in found)
+def _findings(findings: _matches.Findings, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
+    order = np.lexsort((findings.items, findings.starts, findings.documents))
+    documents, items, starts, stops, values = (column[order] for column in findings)
     lists = pa.array([evaluation.name for evaluation in index.sets], pa.string()).take(pa.array(index.set_of[items]))
     begins = offsets[documents]
     arrays = [documents, lists, _entries(items, index), starts - begins, stops - begins, values.astype(np.float64)]
@@ -189,9 +187,9 @@ def _entries(items: np.ndarray, index: Index) -> pa.Array:
     return pa.array([index.sets[number].items[item].name for number, item in pairs], pa.string())
 
 
-def _names(found: _matches.Findings, index: Index, num_docs: int) -> pa.Array:
+def _names(findings: _matches.Findings, index: Index, num_docs: int) -> pa.Array:
     """The items of each document as "BENCHMARK:ITEM", (num_docs,) lists."""
-    lists = [index.sets[number].name for number in index.set_of[found.items].tolist()]
-    names = [f"{name}:{entry}" for name, entry in zip(lists, _entries(found.items, index).to_pylist())]
-    offsets = np.searchsorted(found.documents, np.arange(num_docs + 1)).astype(np.int32)
+    lists = [index.sets[number].name for number in index.set_of[findings.items].tolist()]
+    names = [f"{name}:{entry}" for name, entry in zip(lists, _entries(findings.items, index).to_pylist())]
+    offsets = np.searchsorted(findings.documents, np.arange(num_docs + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()))

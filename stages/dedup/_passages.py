@@ -2,7 +2,7 @@
 
 batch  ->  anchors    one row a selected gram: its hash, the hash of its span, and where the span is
        ->  passages   one row a chunk (`piece`): its text, for windows that have to be compared
-       ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
+       ->  cuts       self-repeats: spans that repeat an earlier span of the same chunk
 """
 
 from dataclasses import dataclass

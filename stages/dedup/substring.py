@@ -4,7 +4,7 @@ A token is cut if it lies in a window, `length` consecutive tokens of one docume
 with `keep: source_order` by (source, key, position). With `keep: none` a token is cut if its window
 occurs anywhere else. Exactly these tokens are cut, whatever the corpus.
 
-    text ─┬─ cuts (a chunk repeats a span of its own)
+    text ─┬─ cuts (a chunk repeats one of its spans)
           ├─ passages, by document ─────────────────────────────────────┐
           └─ selected grams, by hash ─▶ match ─▶ cuts (equal spans)     │
                                           └──▶ candidates, by document ─▶ extend ─▶ windows, by hash ─▶ verify ─▶ cuts

@@ -5,7 +5,7 @@
 
 Labels are those of the WHATWG. In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A
 character that is cut off at the end is left out and is no error. An undefined byte of a single-byte
-charset is one: so a page in UTF-8 whose header says ISO-8859-1 is mostly read by its meta tag.
+charset is one: so a page in UTF-8 whose header declares ISO-8859-1 is mostly read by its meta tag.
 
 A page that no charset decodes without an error gets U+FFFD for its bad bytes. It is read as UTF-8 where most of its characters
 are valid UTF-8, otherwise by the detector's answer. One bad byte makes a detector rule out the charset of a Chinese, Japanese
@@ -166,8 +166,8 @@ def _detected(page: bytes, detect: Detector) -> Decoded:
 
 def _part_to_detect(page: bytes) -> bytes:
     """The part of a page that a detector is shown: its beginning, or from where it stops to be ASCII, with what is before."""
-    found = _NOT_ASCII.search(page)
-    first = 0 if found is None or found.start() < _DETECTED_BYTES // 2 else found.start() - _CONTEXT_BYTES
+    match = _NOT_ASCII.search(page)
+    first = 0 if match is None or match.start() < _DETECTED_BYTES // 2 else match.start() - _CONTEXT_BYTES
     part = page[first : first + _DETECTED_BYTES]
     whole = part.rstrip(_NO_BOUNDARY) if len(part) < len(page) - first else part
     return whole if len(whole) > len(part) // 2 else part

@@ -14,7 +14,7 @@ below 256 nested elements and beyond 10 MB in one text, without an error.
 ids and roles mislead resiliparse: `post` of Substack's articles, `hidden` of pages that React streams. Elements that hold half
 of the text of a page lose them, and resiliparse is asked again, which takes a tenth of trafilatura's time. Trafilatura
 follows, in its mode that favors recall, where at least 300 words outside of links would still be lost. Where resiliparse has
-found some words, the later tries do not see hidden elements, dialogs, notices of cookies, advertisements, comments, sidebars
+found some words, the later tries do not see hidden elements, dialogs, cookie banners, advertisements, comments, sidebars
 and footers.
 """
 
@@ -57,13 +57,13 @@ _ADVERTISED = ("data-ad", "data-advertisement", "data-text-ad")
 _MARKS = ("class", "id", "role", "style", "hidden", "aria-hidden", "aria-expanded", *_ADVERTISED)
 """Attributes by which resiliparse takes an element for a menu, an advertisement, or hidden."""
 
-_NOTICES = ("cookie", "consent", "gdpr", "advert")
+_BANNERS = ("cookie", "consent", "gdpr", "advert")
 _ASIDE = ("comments", "comment-list", "commentlist", "sidebar", "widget-area", "footer", "site-footer", "ads", "ad-container")
 _BOILERPLATE = ", ".join(
     (
         *('[hidden]:not([id^="S:"])', '[aria-hidden="true" i]', '[style*="display:none" i]', '[style*="display: none" i]'),
         *('[role="dialog" i]', '[role="alertdialog" i]', "dialog", "template", "footer"),
-        *(f'[{name}*="{notice}" i]' for notice in _NOTICES for name in ("class", "id")),
+        *(f'[{name}*="{banner}" i]' for banner in _BANNERS for name in ("class", "id")),
         *(f".{name}, #{name}" for name in _ASIDE),
     )
 )
@@ -231,9 +231,9 @@ class Auto:
             text, engine = _longer(text, engine, self._first.text_of(page.tree), BY_UNMARKED)
         is_none &= num_words(text) < SOME_WORDS
         if is_none or (_too_little(text, page.shown) and _lost_words(text, page) >= LOST_WORDS):
-            found = self._second.text_of(page)
-            if is_none or len(found or "") < ALL_OF_PAGE * len(page.shown):
-                text, engine = _longer(text, engine, found, BY_TRAFILATURA)
+            second_text = self._second.text_of(page)
+            if is_none or len(second_text or "") < ALL_OF_PAGE * len(page.shown):
+                text, engine = _longer(text, engine, second_text, BY_TRAFILATURA)
         return text, (reason, engine)
 
 
@@ -256,13 +256,13 @@ def _longer(text: str, engine: str, other: str | None, its_engine: str) -> tuple
 
 
 def _without_boilerplate(page: Page, text: str) -> Page:
-    found, budget = _unspaced(max(text.splitlines(), key=len)), _MOST_READ * len(page.shown)
+    longest, budget = _unspaced(max(text.splitlines(), key=len)), _MOST_READ * len(page.shown)
     for element in page.tree.body.query_selector_all(_BOILERPLATE).values():
         its_text = element.inner_text
         budget -= len(its_text)
         if budget < 0:
             break
-        if element.parent is not None and found not in _unspaced(its_text):
+        if element.parent is not None and longest not in _unspaced(its_text):
             element.remove()
     return replace(page, html=page.tree.document.html, shown=page.tree.body.inner_text)
 
@@ -336,6 +336,6 @@ def num_words(text: str) -> int:
     unspaced = words = 0
     if characters.max() >= _UNSPACED[0][0]:
         for start, stop, size in _UNSPACED:
-            found = int(np.count_nonzero((characters >= start) & (characters < stop)))
-            unspaced, words = unspaced + found, words + found // size
+            num_here = int(np.count_nonzero((characters >= start) & (characters < stop)))
+            unspaced, words = unspaced + num_here, words + num_here // size
     return words + min(len(text.split()), (len(text) - unspaced) // _AVERAGE)

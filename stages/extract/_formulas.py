@@ -1,4 +1,4 @@
-r"""Formulas as LaTeX between dollar signs, written into the tree of a page before an engine looks for its main text.
+r"""Formulas as LaTeX between dollar signs, written into the tree of a page before an engine searches its main text.
 
 | on the page | its LaTeX |
 |---|---|
@@ -114,4 +114,4 @@ def _remove_previews(script: Any) -> None:
     before = script.previous_element_sibling
     while before is not None and _PREVIEW.search(before.class_name or ""):
         before, preview = before.previous_element_sibling, before
-        preview.remove()  # not decompose: a formula within it is still to be looked at
+        preview.remove()  # not decompose: a formula within it is still to be read

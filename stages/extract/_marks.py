@@ -67,9 +67,9 @@ def _licenses(elements: list[Any]) -> str | None:
 
 
 def _license_name(address: str) -> tuple[str, bool]:
-    found = _CREATIVE_COMMONS.search(address)
-    if found is None:
+    match = _CREATIVE_COMMONS.search(address)
+    if match is None:
         return address, False
-    kind, name, version, country = (part.lower() if part else "" for part in found.groups())
+    kind, name, version, country = (part.lower() if part else "" for part in match.groups())
     short = _PUBLIC_DOMAIN.get(name, f"cc-{name}") if kind == "publicdomain" else f"cc-{name}"
     return f"{short}-{version}{'-' if country else ''}{country}", True

@@ -66,7 +66,7 @@ class PageOptions(BaseModel):
     max_bytes: int = Field(default=5_000_000, ge=1, description="Most bytes of a page.")
     max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Most elements inside each other.")
     max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Most attributes of one tag.")
-    max_cost: int = Field(default=5_000_000, ge=1, description="Most work of a page, summed over its tags as the rule says.")
+    max_cost: int = Field(default=5_000_000, ge=1, description="Most work of a page, summed over its tags by the rule.")
     beyond: Literal["drop", "plain_text"] = Field(
         default="drop", description="Pages beyond a limit; plain_text: their text without tags, found without a parser."
     )
@@ -87,8 +87,6 @@ def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
 
 
 class PageReader:
-    """Reads one page after the other within limits."""
-
     def __init__(self, options: PageOptions, engine: Engine) -> None:
         from resiliparse.parse.html import HTMLTree
 
@@ -138,16 +136,16 @@ class PageReader:
             html = tree.document.html
         marks = marks_of(tree)  # before an engine changes the tree
         shown = tree.body.inner_text if tree.body is not None else ""
-        found, num_bytes = self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures[2])), measures[0]
-        if found.text is None and shown.strip():
+        main_text, num_bytes = self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures[2])), measures[0]
+        if main_text.text is None and shown.strip():
             return Read(rule=GAVE_UP, value=num_bytes)
-        text, tried = (found.text or "").strip(), tuple(name for name in found.counted if name in TRIED)
+        text, tried = (main_text.text or "").strip(), tuple(name for name in main_text.counted if name in TRIED)
         if not text:
             return Read(rule=NO_TEXT, value=num_bytes, counted=tried)
         share = len(text) / max(len(shown), 1)
         if share < self.options.min_share:
             return Read(rule=LITTLE, value=share, counted=tried)
-        return Read(text, marks, share=share, counted=(*_counted(decoded), *found.counted))
+        return Read(text, marks, share=share, counted=(*_counted(decoded), *main_text.counted))
 
 
 def _counted(decoded: Decoded) -> tuple[str, ...]:

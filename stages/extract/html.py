@@ -1,4 +1,4 @@
-"""The main text of web pages: without menus, advertisements and notices.
+"""The main text of web pages: without menus, advertisements and cookie banners.
 
     bytes  ->  measured: size, nesting, attributes (`kernels/html/tags.py`)  ->  decoded (`_charsets.py`)  ->  parsed
            ->  its formulas become LaTeX (`_formulas.py`)  ->  main text (`_engines.py`), title, language … (`_marks.py`)
@@ -17,7 +17,7 @@
 The four limits bound the time of a page without a clock, so the result does not depend on the machine. `beyond: plain_text`
 reads pages beyond them without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page says nothing: those of `Marks`. The column `charset`, where
+Columns that come out, null where a page has nothing: those of `Marks`. The column `charset`, where
 the source keeps it, is the one of the HTTP header.
 """
 

@@ -10,7 +10,7 @@ Blank lines are ignored, and the white space around a line is stripped. The rule
 | the line does not end in . ? ! or ", or ends in three dots ("…" is no end mark) | the line is removed |
 | the line has too few words, separated by white space | the line is removed |
 | the line contains "lorem ipsum" | the page is dropped |
-| the line contains "javascript" | the line is removed, before its `{` is looked at |
+| the line contains "javascript" | the line is removed, before its `{` is checked |
 | the line contains `{` | the page is dropped |
 | the line mentions terms of use, privacy policy, cookie policy, or using cookies | the line is removed |
 | the remaining lines have too few sentences | the page is dropped |

@@ -91,7 +91,6 @@ class CodeQuality(ProfiledFilter):
             )
 
     def rules(self) -> Sequence[Rule]:
-        """The rules that are not switched off."""
         limits = [
             self.at_most("too_many_lines", "max_lines"),
             self.at_most("mean_line_length", "max_mean_line_length"),

@@ -8,7 +8,7 @@
 Numbers, true and false are compared by their text. Limits are numbers, or dates in ISO 8601 for
 columns of dates, of times and of such text; a date without a time is its midnight, a time without a
 zone is UTC. Regular expressions are those of RE2, and are searched anywhere in the value. A
-document without a value is in no list and matches no expression, unless `missing` says otherwise.
+document without a value is in no list and matches no expression, unless `missing` is set otherwise.
 """
 
 import math

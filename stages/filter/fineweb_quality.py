@@ -82,10 +82,10 @@ class FinewebQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        found, raw = lines(batch), raw_lines(batch)
+        trimmed, raw = lines(batch), raw_lines(batch)
         ends = fineweb.ends_table(self.sentence_ends)
-        num_lines, ended, short = fineweb.line_ends(found, raw, batch.buffers[1], ends, self.short_line_chars).T
-        units = Units(doc_offsets=found.doc_offsets, hashes=raw.hashes, chars=raw.chars)
+        num_lines, ended, short = fineweb.line_ends(trimmed, raw, batch.buffers[1], ends, self.short_line_chars).T
+        units = Units(doc_offsets=trimmed.doc_offsets, hashes=raw.hashes, chars=raw.chars)
         copied = unit_repetition(units, every=False)[:, COPIED_CHARS]
         num_chars, newlines = raw.totals[:, CHARS], raw.totals[:, NEWLINES]
         words = words_by(batch, self.words)

@@ -104,9 +104,9 @@ class GopherRepetition(ProfiledFilter):
 
     def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""
-        found, with_white_space = lines(batch), self.profile == "datatrove"
-        counted = raw_lines(batch) if with_white_space else found
-        units = Units(doc_offsets=found.doc_offsets, hashes=counted.hashes, chars=counted.chars)
+        spans, with_white_space = lines(batch), self.profile == "datatrove"
+        counted = raw_lines(batch) if with_white_space else spans
+        units = Units(doc_offsets=spans.doc_offsets, hashes=counted.hashes, chars=counted.chars)
         shares: dict[str, np.ndarray] = {}
         for name, unit in (("line", units), ("paragraph", self._paragraphs(batch, units))):
             counts = repetition.unit_repetition(unit, every=self.profile == "dclm").T
@@ -122,8 +122,8 @@ class GopherRepetition(ProfiledFilter):
 
     def _paragraphs(self, batch: DocumentBatch, units: Units) -> Units:
         if self.profile == "dclm":
-            found = find_lines(*batch.buffers, newlines=2)
-            return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
+            spans = find_lines(*batch.buffers, newlines=2)
+            return Units(doc_offsets=spans.doc_offsets, hashes=spans.hashes, chars=spans.chars)
         return repetition.paragraphs(units, lines(batch).opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:

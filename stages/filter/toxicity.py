@@ -7,7 +7,7 @@
 
 With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `either` what fails one.
 
-**A list alone says little**, so it only tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
+**A list alone proves little**, so it tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
 Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
 people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
 
@@ -35,8 +35,8 @@ TOXIC = ("1", "true", "toxic", "hateful", "offensive", "abusive", "hate")
 """Labels that mean toxic, of two, as public models name it."""
 
 _ALONE = (
-    "a list alone says little: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
-    "the cases that are not hateful, and 7.8 % of the hateful. Set `model`, or `mode: tag` to look at its hits, or "
+    "a list alone proves little: measured with LDNOOBW, its F1 is 0.58 on Wikipedia talk, and on HateCheck it hits 17.6 % of "
+    "the cases that are not hateful, and 7.8 % of the hateful. Set `model`, or `mode: tag` to inspect its hits, or "
     "`drop_by_list: true` to drop by it all the same"
 )
 
@@ -66,7 +66,9 @@ class Toxicity(Filter):
     drop_if: Literal["both", "either"] = Field(
         default="both", description="With lists and a model: drop documents that fail both, or one of them."
     )
-    drop_by_list: bool = Field(default=False, description="With lists alone: drop by them, although a list alone says little.")
+    drop_by_list: bool = Field(
+        default=False, description="With lists alone: drop by them, although a list alone proves little."
+    )
     write: bool = Field(
         default=False, description="Write the columns `listed_words`, `listed_density` and, with a model, `toxicity_score`."
     )
@@ -126,8 +128,8 @@ class Toxicity(Filter):
         if not self.lists:
             return np.zeros(batch.num_docs, np.int64), np.zeros(batch.num_docs)
         languages = batch.column(self.language_column, "filter.toxicity") if self.language_column else None
-        found = count_listed(*batch.buffers, self._lists.table, masks_of(self._lists, languages, batch.num_docs))
-        return found.hits, found.listed / np.maximum(found.words, 1)
+        num_listed = count_listed(*batch.buffers, self._lists.table, masks_of(self._lists, languages, batch.num_docs))
+        return num_listed.hits, num_listed.listed / np.maximum(num_listed.words, 1)
 
     @cached_property
     def _lists(self) -> Lists:

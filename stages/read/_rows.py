@@ -2,7 +2,7 @@
 
     chunks ─▶ `Delimited` finds where rows end ─▶ blocks of about `BLOCK_BYTES` ─▶ `Rows`
 
-A chunk is looked at once, also where a row goes on over many. Memory is a few blocks or the longest
+A chunk is read once, also where a row goes on over many. Memory is a few blocks or the longest
 row. A row beyond the limit is skipped without being held.
 """
 
@@ -68,7 +68,7 @@ def row_blocks(
     try:
         for offset, chunk in _joined(content):
             blocks = list(collected.add(offset, chunk))
-            if refuses_escapes and delimited.num_suspects:
+            if refuses_escapes and delimited.num_ending_no_value:
                 yield Rejected(position=offset, error=_IS_ESCAPED, excerpt=chunk[:EXCERPT_BYTES], is_file_damage=True)
                 return
             yield from blocks

@@ -95,7 +95,7 @@ def _record(content: ByteStream, header: re.Match[bytes], max_bytes: int) -> Rec
         return Rejected(position=position, error=error)
     body = content.read(length)
     if len(body) < length:
-        error = f"the record is cut off: {len(body):,} bytes, and its header line says {length:,}"
+        error = f"the record is cut off: {len(body):,} bytes, and its header line has {length:,}"
         return Rejected(position=position, error=error, is_file_damage=True)
     fields = {name: header[group] for group, name in _HEADERS_OF_WARC.items()} | {b"warc-date": _date(header["date"])}
     kind = "filedesc" if header[0].startswith(b"filedesc://") else "response"

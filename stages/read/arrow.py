@@ -98,7 +98,7 @@ class _Opened(OpenedFile):
     def _loaded(self, number: int) -> list[bytes]:
         message = self._layout.batches[number]
         if message is None:
-            raise ValueError("its head, or what the footer says of it, is damaged")
+            raise ValueError("its head, or its entry in the footer, is damaged")
         first = 0 if self._reader is None else self._num_dictionaries
         before = [dictionary for batch, dictionary in self._layout.dictionaries[first:] if batch <= number]
         contents = [self._content(wanted) for wanted in (*before, message)]
@@ -119,7 +119,7 @@ class _Opened(OpenedFile):
         return content
 
     def _decoded(self, contents: list[bytes], fields: FieldNames) -> pa.RecordBatch:
-        """The wanted columns of a record batch, safe to look at. Raises ValueError."""
+        """The wanted columns of a record batch, safe to read. Raises ValueError."""
         try:
             reader = self._reader_of(contents, fields)
             batch = reader.read_next_batch()

@@ -85,7 +85,7 @@ class Csv(ContentReader):
             raise ValueError("column_names: expected each name once")
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks whether the file has lines, where it would be cut at them."""
+        """Checks whether the file has lines, where it would be cut at them."""
         return replace(file, is_one_text=self._has_line_rows(file) and is_one_text(file, open_input))
 
     def _has_line_rows(self, file: InputFile) -> bool:
@@ -108,16 +108,16 @@ class Csv(ContentReader):
             documents = rows
             if table is None:
                 header = self._header(split, rows, open_input)
-                found = header if isinstance(header, Rejected) else _table_of(header, fields, self.max_row_bytes)
-                if isinstance(found, Rejected):
-                    yield from [ReadBatch.of_rejected(found)] if split.start == 0 else []
+                parsed = header if isinstance(header, Rejected) else _table_of(header, fields, self.max_row_bytes)
+                if isinstance(parsed, Rejected):
+                    yield from [ReadBatch.of_rejected(parsed)] if split.start == 0 else []
                     return
-                table = found
+                table = parsed
                 documents = self._without_header(split, rows)
             yield from table.batches(documents, self._delimited(split.file))
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        """The columns of the header; the rows of the first block count as looked at."""
+        """The columns of the header; the rows of the first block count as probed."""
         first = next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
         header = None if first is None else self._header(split, first, open_input)
         if first is None or header is None or isinstance(header, Rejected):
@@ -204,8 +204,8 @@ class _Table:
         good = np.ones(len(rows.starts), bool)
         good[list(errors)] = False
         starts, stops = rows.starts[good], rows.stops[good]
-        found = delimited.columns(np.frombuffer(rows.content, np.uint8), starts, stops, list(self.numbers.values()))
-        columns = dict(zip(self.numbers, (texts_from(*column) for column in found)))
+        columns = delimited.columns(np.frombuffer(rows.content, np.uint8), starts, stops, list(self.numbers.values()))
+        columns = dict(zip(self.numbers, (texts_from(*column) for column in columns)))
         nulls = pa.nulls(len(starts), pa.large_string())
         ids = columns.get(self.fields.id, nulls)
         ids = pc.if_else(pc.equal(ids, ""), nulls, ids)

@@ -106,18 +106,18 @@ _MOST_NAMES = 1000
 def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
     """The fields of the first lines that are JSON objects."""
     wanted = {fields.text, *fields.keep}
-    found: set[str] = set()
+    present: set[str] = set()
     names: dict[str, None] = {}
     types: dict[str, pa.DataType] = {}
     num_records = 0
     for record in _records(content):
         num_records += 1
         own = dict.fromkeys(_names(record))
-        found |= wanted & own.keys()
+        present |= wanted & own.keys()
         names |= own if len(names) < _MOST_NAMES else {}
         for name in fields.keep:
             types[name] = json_joined(types.get(name, pa.null()), json_type(json_value(record, name)))
-    return FieldsSeen(num_records=num_records, found=frozenset(found), names=tuple(names), types=types)
+    return FieldsSeen(num_records=num_records, found=frozenset(present), names=tuple(names), types=types)
 
 
 def _records(content: bytes) -> Iterator[Mapping[str, Any]]:

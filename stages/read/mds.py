@@ -74,7 +74,7 @@ class Mds(Reader):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Listed:
-    """What an index says of a shard once it is decompressed, and of the stored file."""
+    """The entry of an index about a shard once it is decompressed, and about the stored file."""
 
     num_bytes: int
     stored_bytes: int
@@ -84,9 +84,9 @@ class _Listed:
 def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
     """The entry of the shard in the index beside it; None without an index. Raises BrokenStreamError."""
     name = file.path.rpartition("/")[2]
-    at = file.url.rindex(name)
+    begin = file.url.rindex(name)
     try:
-        with open_input(file.url[:at] + _INDEX + file.url[at + len(name) :]) as stream:
+        with open_input(file.url[:begin] + _INDEX + file.url[begin + len(name) :]) as stream:
             content = stream.read(min(stream.size(), _MOST_INDEX_BYTES)) if stream.size() else b""
     except FileNotFoundError:
         return None
@@ -104,7 +104,7 @@ def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
         with open_input(file.url) as stream:
             if pointer := lfs_pointer(stream.read(min(HEAD_BYTES, file.num_bytes))):
                 raise BrokenStreamError(pointer)
-        raise BrokenStreamError(f"the shard has {file.num_bytes} bytes, and index.json says {listed.stored_bytes}")
+        raise BrokenStreamError(f"the shard has {file.num_bytes} bytes, and index.json has {listed.stored_bytes}")
     return listed
 
 
@@ -143,12 +143,12 @@ class _Checked:
         if num_behind := sum(map(len, stream.rest())):
             raise BrokenStreamError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
         if self._listed is not None and num_bytes != self._listed.num_bytes:
-            raise BrokenStreamError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
+            raise BrokenStreamError(f"the shard has {num_bytes} bytes, and index.json has {self._listed.num_bytes}")
         for name, hashed in self._hashes.items():
-            said = self._listed.hashes[name] if self._listed else ""
-            if hashed.hexdigest() != said.lower():
+            expected = self._listed.hashes[name] if self._listed else ""
+            if hashed.hexdigest() != expected.lower():
                 raise BrokenStreamError(
-                    f"the {name} of the shard is {hashed.hexdigest()}, index.json says {said}: some documents may be damaged"
+                    f"the {name} of the shard is {hashed.hexdigest()}, index.json has {expected}: some documents may be damaged"
                 )
 
 
@@ -183,7 +183,7 @@ class _Shard:
         num_samples = int.from_bytes(head, "little")
         if num_samples > _MOST_SAMPLES:
             raise BrokenStreamError(
-                f"the shard says that it has {num_samples} samples; expected an MDS shard of at most {_MOST_SAMPLES}"
+                f"the shard declares {num_samples} samples; expected an MDS shard of at most {_MOST_SAMPLES}"
             )
         table = _exactly(stream, 4 * (num_samples + 1), f"the offsets of {num_samples} samples")
         offsets = np.frombuffer(table, "<u4").astype(np.int64)
@@ -195,7 +195,7 @@ class _Shard:
 
     def wanted(self, fields: FieldNames) -> dict[str, _Column]:
         """The needed columns that the shard has. Raises BrokenStreamError for one whose encoding is not read."""
-        found: dict[str, _Column] = {}
+        picked: dict[str, _Column] = {}
         for name in dict.fromkeys((fields.text, fields.id, *fields.keep)):
             first, *rest = [name] if name in self.columns else name.split(".")
             column = self.columns.get(first)
@@ -205,8 +205,8 @@ class _Shard:
                 known = ", ".join(sorted({*_STRINGS, *_NUMBERS}))
                 raise BrokenStreamError(f"column '{first}' is encoded as {column.encoding}; expected one of {known}")
             path = (*rest,) if rest or name in (fields.text, fields.id) else None
-            found[name] = _Column(number=column.number, encoding=column.encoding, size=column.size, path=path)
-        return found
+            picked[name] = _Column(number=column.number, encoding=column.encoding, size=column.size, path=path)
+        return picked
 
     def batches(self, stream: ByteStream, fields: FieldNames, max_bytes: int) -> Iterator[ReadBatch]:
         """All documents and rejects. Raises BrokenStreamError where the shard is cut off, behind the last whole sample."""
@@ -247,11 +247,11 @@ class _Shard:
             Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
             for number in np.flatnonzero(~is_right)
         ]
-        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
+        rejected = [*wrong, *(replace(each, position=row + int(rows[each.position])) for each in batch.rejected)]
         return replace(
             batch,
             positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
-            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
+            rejected=tuple(sorted(rejected, key=lambda each: each.position)),
             input_bytes=len(content),
         )
 
@@ -264,8 +264,8 @@ class _Shard:
         widths = np.zeros((len(sizes), len(columns)), np.int64)
         varying = np.array([column.size is None for column in columns], bool)
         widths[:, ~varying] = [column.size for column in columns if column.size is not None]
-        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
-        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
+        positions = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
+        widths[np.ix_(has_sizes, varying)] = data[positions].view("<u4") if num_sizes else 0
         stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
         return stops - widths, stops
 
@@ -309,7 +309,7 @@ def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarra
     if column.encoding == "json" and column.path is not None:
         return pa.array([_inside(value, column.path) for value in values], pa.large_string())
     stored = pa.array(values, pa.large_binary())
-    return stored if column.encoding == "bytes" else stored.view(pa.large_string())  # `documents` looks whether they are UTF-8
+    return stored if column.encoding == "bytes" else stored.view(pa.large_string())  # `documents` checks whether they are UTF-8
 
 
 def _inside(content: bytes, path: tuple[str, ...]) -> str | None:

@@ -22,7 +22,7 @@ _LOCAL_READ_BYTES = 1 << 20
 columns; with reads of whole column chunks 0.92 and 0.83 times (90 MB of text, November 2026)."""
 
 _MOST_DECODED_BYTES = 256 << 20
-"""Bytes that a batch of a column may have at the very most before it is looked at more closely."""
+"""Bytes that a batch of a column may have at the very most before it is measured more closely."""
 
 _INDEX_BYTES, _PAGE_BYTES = 4, 64
 """Most bytes of the number of an entry of a dictionary, and of the head of a page."""

@@ -1,6 +1,6 @@
 """WebDataset: tar archives in which the members of one base name, one behind the other, are a sample.
 
-The base name ends at the first dot behind the last slash, or at the last one where an option says so. A base name that comes
+The base name ends at the first dot behind the last slash, or at the last one by an option. A base name that comes
 again with other endings is a sample whose members do not follow each other, as in archives of `tar cf a.tar *.txt *.json`:
 damage of the file, since samples would have to be held until its end. The position of a document is the byte at which the
 member with its text begins in the decompressed archive. Memory is one sample, one batch, and about 100 bytes a sample, of at
@@ -64,19 +64,19 @@ class Webdataset(ContentReader):
         sample = _Sample()
         try:
             members = TarMembers(stream)
-            for found in members:
-                key, ending = _key_of(found, _SAMPLE[self.base_names])
+            for member in members:
+                key, ending = _key_of(member, _SAMPLE[self.base_names])
                 if key is None or key != sample.key:
                     batch.add_sample(sample, self.text)
-                    sample = _Sample(key, found.position)
+                    sample = _Sample(key, member.position)
                 sample.endings.add(ending)
-                if isinstance(found, Rejected):
-                    batch.rejected.append(found)
+                if isinstance(member, Rejected):
+                    batch.rejected.append(member)
                     batch.endings_of.clear()  # behind damage, members of a sample may stand apart
-                elif key is None or found.kind != "file":
-                    batch.passed_over["no_base_name" if found.kind == "file" else found.kind] += 1
+                elif key is None or member.kind != "file":
+                    batch.passed_over["no_base_name" if member.kind == "file" else member.kind] += 1
                 elif ending in (*self.text, *fields.keep) or _is_json(ending):
-                    sample.add(ending, found, self._content(members, found))
+                    sample.add(ending, member, self._content(members, member))
                 else:
                     sample.num_others += 1
                 if batch.is_full:
@@ -95,9 +95,9 @@ class Webdataset(ContentReader):
         return Rejected(position=member.position, error=error)
 
 
-def _key_of(found: Member | Rejected, sample: re.Pattern[str]) -> tuple[str | None, str]:
+def _key_of(member: Member | Rejected, sample: re.Pattern[str]) -> tuple[str | None, str]:
     """Base name and ending of a member; None for what belongs to no sample."""
-    parts = sample.fullmatch(found.name) if isinstance(found, Member) else None
+    parts = sample.fullmatch(member.name) if isinstance(member, Member) else None
     return (None, "") if parts is None else (parts[1], parts[2].lower())
 
 

@@ -146,7 +146,7 @@ class _File:
         """The allowlists of a table, each with the ids of the rules that it is for; [] for all."""
         lists = [table["allowlist"]] if "allowlist" in table else []
         lists += table.get("allowlists", [])
-        found = []
+        allowlists = []
         for written in lists:
             allowlist = self._checked(written, _ALLOWLIST, f"{place}: allowlist")
             for key in {"paths", "commits"} & set(allowlist):
@@ -156,9 +156,11 @@ class _File:
                 raise self._error(place, f'condition: found "{condition}", expected "OR" or "AND".')
             if target not in ("secret", "match", "line", ""):
                 raise self._error(place, f'regexTarget: found "{target}", expected "secret", "match" or "line".')
-            patterns = tuple(self._pattern(one, f"{place}: allowlist", "regexes") for one in allowlist.get("regexes", ()))
+            patterns = tuple(
+                self._pattern(pattern, f"{place}: allowlist", "regexes") for pattern in allowlist.get("regexes", ())
+            )
             words = tuple(word.lower().encode() for word in allowlist.get("stopwords", ()))
             needs_all = condition.upper() in ("AND", "&&")
             exception = Allowance(patterns=patterns, stop_words=words, target=target or "secret", needs_all=needs_all)
-            found.append((exception, allowlist.get("targetRules", [])))
-        return found
+            allowlists.append((exception, allowlist.get("targetRules", [])))
+        return allowlists

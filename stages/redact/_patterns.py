@@ -104,8 +104,8 @@ class Patterns:
         spans = list[tuple[int, int]]()
         for document in range(len(offsets) - 1) if self._everywhere else sorted(wanted):
             begin, end = offsets[document : document + 2].tolist()
-            found = _found([*self._everywhere, *wanted[document].values()], data[begin:end].tobytes())
-            spans += [(begin + start, begin + stop) for start, stop in found]
+            hits = _found([*self._everywhere, *wanted[document].values()], data[begin:end].tobytes())
+            spans += [(begin + start, begin + stop) for start, stop in hits]
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         return FoundSpans(starts, stops, np.full(len(spans), self._kind, np.uint8))
 

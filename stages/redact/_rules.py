@@ -45,7 +45,6 @@ def _spelt(keyword: str) -> list[str]:
 
 
 def built_in_ids() -> list[str]:
-    """The ids of the built-in rules."""
     return [rule["id"] for rule in (*built_in()["issuers"], *built_in()["assignments"])]
 
 

@@ -113,6 +113,6 @@ class Pii(Redacting):
         if not len(rows):
             return []
         documents, places = np.unique(rows, return_inverse=True)
-        found = _regions.regions_of(record, documents)
-        chosen[documents, [source for _, source in found]] = 1
-        return [found[place][0] for place in places.tolist()]
+        regions = _regions.regions_of(record, documents)
+        chosen[documents, [source for _, source in regions]] = 1
+        return [regions[place][0] for place in places.tolist()]

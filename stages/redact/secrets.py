@@ -13,11 +13,11 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 | `jwt` | JSON web tokens, also without signature or in base64 once more |
 | `assignment` | values behind names such as password, secret, token, api_key and acme_key, in headers and in URLs |
 | `custom` | what the file of `rules` finds |
-| `other` | tokens of issuers without a kind of their own; the other kinds are the tokens of one issuer each |
+| `other` | tokens of other issuers; the other kinds are the tokens of one issuer each |
 
 A value behind a name is found in quotes, to the end of its line (`.env`, YAML, INI), in XML, JSON, URLs, tables of Markdown,
 netrc and behind "is", up to 4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must
-look drawn by chance (`datapipe/kernels/redact/randomness.py`): words, paths, dotted keys, slugs, variables, templates,
+appear drawn by chance (`datapipe/kernels/redact/randomness.py`): words, paths, dotted keys, slugs, variables, templates,
 patterns and placeholders remain, and so does a password that reads like words. In prose a value of letters alone remains, and
 of a value without quotes the rest behind one of "<", ">", "|", a quote or a backslash.
 

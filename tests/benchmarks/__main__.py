@@ -5,7 +5,7 @@
     python -m tests.benchmarks --check [NAME …]         fails where a bound is broken; made-up text, five minutes
 
 Names are the modules of this folder. Each has `tables(settings)`, and `bounds(folder)` where a ratio of two figures of one
-run has a bound. Cells of a peer that is not installed say so.
+run has a bound. Cells of a peer that is not installed have no figure.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measured(name: str, settings: Settings) -> list[Table]:
 
 
 def check(names: Sequence[str], scratch: Path) -> bool:
-    """Prints every bound, and tells whether all hold. Other work may break a bound once, so a broken one is measured again."""
+    """Prints every bound, and returns whether all hold. Other work may break a bound once, so it is measured again."""
     broken: list[Bound] = []
     for name in names:
         if hasattr(_module(name), "bounds"):

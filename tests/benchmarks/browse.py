@@ -1,6 +1,6 @@
 """`datapipe browse` on an output of many short documents: start, answers, memory, size of the facts.
 
-The server runs in a process of its own. Each request is sent 100 times over HTTP, with other options each time; p50 and p95
+The server runs in its own process. Each request is sent 100 times over HTTP, with other options each time; p50 and p95
 are of warm answers, after the first few.
 """
 

@@ -81,7 +81,7 @@ class Outcome:
     Attributes:
         scores: (num_docs,) float64, of each document by the model of the other folds.
         train_s: CPU seconds of all trainings.
-        model_bytes: of the last model; 0 where the trainer does not tell.
+        model_bytes: of the last model; 0 where the trainer does not report it.
         score_s: CPU seconds of scoring every document once; 0 where it was not measured.
     """
 

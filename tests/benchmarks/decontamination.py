@@ -1,6 +1,6 @@
 """What decontamination finds and misses.
 
-Items of the benchmarks of the real corpora are planted into its prose, each into a document of its own, in several forms: a
+Items of the benchmarks of the real corpora are planted into its prose, each into its own document, in several forms: a
 document is found if the stage would drop or cut it.
 """
 

@@ -1,7 +1,7 @@
 """`dedup.minhash`: the speed of signatures, and how the whole grows with documents.
 
 Near duplicates by the document: made-up documents (`tests/support/scale_corpus.py`) of 504 bytes, three in ten of which
-belong to families of near duplicates, in two sizes. Every task is a task of a run, in a process of its own.
+belong to families of near duplicates, in two sizes. Every task is a task of a run, in its own process.
 """
 
 from __future__ import annotations

@@ -31,10 +31,9 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
 from datapipe.records.outputs import Record, TableFile
 from datapipe.shards.manifest import read_snapshot
-from datapipe.snapshots.generations import begin_generation
+from datapipe.snapshots.generations import Generation, begin_generation
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
-from datapipe.steps.request import Generation
 from datapipe.steps.write import WriteTask, weight
 from datapipe.storage.lock import OutputLock, exclusive
 from datapipe.storage.root import Root

@@ -246,7 +246,7 @@ def _by_fields(folder: Path, num_rows: int, num_rounds: int) -> Table:
         _measure(rows, 16, every[name], **_RUNS[name])
     return Table(
         title="The fields of the loader",
-        note="Microseconds a batch of 16 rows of 2,048 tokens, int64 unless it says int32, and in brackets the speed beside a "
+        note="Microseconds a batch of 16 rows of 2,048 tokens, int64 unless marked int32, and in brackets the speed beside a "
         f"gather of the ids from one warm memory map in the same round. The medians of {num_rounds} rounds.",
         header=("fields", "gather", "first epoch", "second epoch"),
         rows=[(name, *map(timings.cell, ("gather", "first", "second"))) for name, timings in every.items()],

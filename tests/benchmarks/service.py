@@ -1,6 +1,6 @@
 """A service of batches on loopback: bytes per second of the server's CPU and of the clock, beside loaders of the files.
 
-Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are processes of their own.
+Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are their own processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The memory of every kind of task that reads a bucket, with full buckets of 4, 64 and 256 MiB.
 
-Each task runs in a process of its own (`tests/support/task_processes.py`). The figures are peaks of resident memory beyond
+Each task runs in its own process (`tests/support/task_processes.py`). The figures are peaks of resident memory beyond
 the imports and compiled kernels, in MiB. No peak may pass twice the bucket and 256 MiB.
 """
 

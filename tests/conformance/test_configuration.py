@@ -1,4 +1,4 @@
-"""Every field of every model of a mixture: what it takes, and that anything else is refused in one line of its own.
+"""Every field of every model of a mixture: what it takes, and that anything else is refused in one line.
 
 SECTIONS: model ─▶ where it stands in a file, and for each of its keys the values at the edges of what it takes
 a wrong value  ─▶  mixture.yaml:LINE: dotted.path: found …, expected …
@@ -331,7 +331,7 @@ def _shown(value: Any) -> str:
 
 
 def _models(model: Any) -> dict[str, type[BaseModel]]:
-    """All models that a mixture is made of, by name. Stages have a spelling of their own."""
+    """All models that a mixture is made of, by name. Stages have their own spelling."""
     if isinstance(model, type) and issubclass(model, BaseModel) and model is not StageUse:
         inner = [_models(info.annotation) for info in model.model_fields.values()]
         return {model.__name__: model} | {name: found for models in inner for name, found in models.items()}
@@ -375,7 +375,7 @@ def test_wrong_value_is_refused_in_one_line_with_file_line_path_found_and_expect
 
 
 @pytest.mark.parametrize(("model", "key"), FIELDS)
-def test_mistyped_key_is_told_with_the_one_that_was_meant_and_a_needed_one_with_what_it_is(
+def test_mistyped_key_is_reported_with_the_one_that_was_meant_and_a_needed_one_with_what_it_is(
     tmp_path: Path, model: str, key: str
 ) -> None:
     section = SECTIONS[model]

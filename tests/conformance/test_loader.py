@@ -332,7 +332,7 @@ def test_a_state_of_an_earlier_snapshot_needs_a_word_to_move(growing):
     folder, snapshots = growing
     _, states, batches = history(folder, snapshots, [], 5)
     later = opened(folder, snapshots[2])
-    with pytest.raises(SnapshotError, match="source 'code' has grown by 2 generations; source 'web' has"):
+    with pytest.raises(SnapshotError, match="source 'code' has grown by 2 parts; source 'web' has"):
         later.load_state_dict(states[4])
     moved = opened(folder, snapshots[2], migrate=True)
     moved.load_state_dict(states[4])

@@ -1,5 +1,5 @@
 """What every reader must do with any file: found whole, cut anywhere, ended anywhere, with a flipped byte, empty, or too large,
-the documents are those of one plain reading, and what is lost is told."""
+the documents are those of one plain reading, and what is lost is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sampled(places: range, most: int) -> list[int]:
 
 
 def _is_told(found: ReadResult, whole: ReadResult) -> bool:
-    """Whether something that is no document is said that is not said of the whole file."""
+    """Whether something that is no document is reported that is not reported of the whole file."""
     return bool(found.rejected) or found.passed_over != whole.passed_over
 
 
@@ -83,7 +83,7 @@ def test_reader_of_a_file_cut_anywhere_finds_what_one_reading_finds(tmp_path: Pa
 @pytest.mark.medium
 @at_most
 @every_format
-def test_reader_of_a_file_that_ends_anywhere_tells_what_is_lost(tmp_path: Path, name: str, most: int) -> None:
+def test_reader_of_a_file_that_ends_anywhere_reports_what_is_lost(tmp_path: Path, name: str, most: int) -> None:
     form = FORMATS[name]
     content, texts, reader = form.write(TEXTS), form.texts(TEXTS), form.reader()
     whole = read_file(reader, form.file(tmp_path, content), FIELDS)
@@ -132,7 +132,7 @@ def test_reader_of_a_flipped_byte_loses_nothing_in_silence(tmp_path: Path, name:
 
 
 @every_format
-def test_reader_of_a_file_of_another_format_tells_it_once(tmp_path: Path, name: str) -> None:
+def test_reader_of_a_file_of_another_format_reports_it_once(tmp_path: Path, name: str) -> None:
     form = FORMATS[name]
     is_plain = form.file(tmp_path, b"").compression is None
     other = gzip.compress(form.write(TEXTS)) if is_plain else b"plain text, which is no archive"
@@ -159,7 +159,7 @@ def test_reader_of_a_document_beyond_the_limit_rejects_it_alone(tmp_path: Path, 
 
 
 @every_format
-def test_reader_tells_failing_storage_from_damage(tmp_path: Path, name: str) -> None:
+def test_reader_distinguishes_failing_storage_from_damage(tmp_path: Path, name: str) -> None:
     form = FORMATS[name]
     file = form.file(tmp_path, form.write(TEXTS * 20))
     for fails_at in (20, file.num_bytes // 2):

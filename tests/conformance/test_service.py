@@ -1,6 +1,6 @@
 """Servers that are killed, paused, drained, started again or attacked: their clients get every batch, in its place.
 
-A hostile client is refused, and memory stays bounded. Each attack has a token of its own, as has the trainer beside it.
+A hostile client is refused, and memory stays bounded. Each attack has its own token, as has the trainer beside it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Place:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_clients_of_two_servers_get_every_batch_whatever_happens_to_the_servers(tmp_path: Path) -> None:
-    """Twenty moments at random, on one server or on both at once; four clients, each of a process of its own."""
+    """Twenty moments at random, on one server or on both at once; four clients, each in its own process."""
     output = make_snapshot(tmp_path / "output", {"code": 310, "web": 830}, sequence_length=2048)
     chosen, never, stop = random.Random(20), threading.Event(), tmp_path / "stop"
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
@@ -116,7 +116,7 @@ def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 class _Trainer:
-    """A trainer that goes on while it is looked at, and compares what it gets."""
+    """A trainer that goes on while it is watched, and compares what it gets."""
 
     def __init__(self, server: Server, output: Path) -> None:
         url = f"{server.location}/web?token_file={server.folder / 'good'}&wait_s=30"
@@ -320,7 +320,7 @@ def _requests(output: Path) -> list[Callable[[Any, Any], object]]:
 @pytest.mark.parametrize(
     "over", [pytest.param("files", marks=pytest.mark.storm), pytest.param("service", marks=pytest.mark.slow)]
 )
-def test_training_across_published_snapshots_kills_and_worlds_is_what_its_state_tells(tmp_path: Path, over: str) -> None:
+def test_training_across_published_snapshots_kills_and_worlds_is_what_its_state_reports(tmp_path: Path, over: str) -> None:
     """Three snapshots that `run --follow` publishes while it trains; killed twice; on two, three and one rank."""
     corpus = tmp_path / "corpus"
     path, output = growing.write_mixture(corpus), str(corpus / "out")

@@ -140,7 +140,7 @@ def _as_taken(stage: Stage, batch: DocumentBatch) -> DocumentBatch:
 
 
 def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
-    """What the stage says of a batch, as one table: decisions, the batch as it becomes, or what is emitted."""
+    """The decisions of the stage about a batch, as one table: decisions, the batch as it becomes, or what is emitted."""
     if isinstance(stage, Filter):
         result = stage.process(_as_taken(stage, batch))
         decided = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
@@ -261,7 +261,7 @@ def test_filter_measures_each_document_by_each_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GLOBALS)
-def test_global_stage_tables_are_declared_before_they_meet(name: str) -> None:
+def test_global_stage_tables_are_declared_before_they_are_compared(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
     known = dict(stage.emits())

@@ -115,7 +115,7 @@ def test_steps_of_every_kind_are_in_the_runs(ran: tuple[Path, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Path, Any], root: Root, kind: str) -> None:
+def test_step_again_pickled_makes_the_same_in_a_separate_folder(ran: tuple[Path, Any], root: Root, kind: str) -> None:
     task, record = ran[1][kind]
     copy = pickle.loads(pickle.dumps(task))
     assert copy == task
@@ -218,7 +218,7 @@ def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_sam
 
 
 class InFreshProcesses(runs.InProcess):
-    """Runs each task in a process of its own, and keeps the greatest peak of each kind."""
+    """Runs each task in its own process, and keeps the greatest peak of each kind."""
 
     def __init__(self, root: Root, request: Any, processes: FreshTasks, peaks: dict[str, int]) -> None:
         super().__init__(root, request)

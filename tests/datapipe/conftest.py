@@ -42,7 +42,7 @@ def mixture(tmp_path, corpus) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks() -> Iterator[FreshTasks]:
-    """Runs tasks in processes of their own."""
+    """Runs tasks in their own processes."""
     with fresh_tasks() as found:
         yield found
 
@@ -56,6 +56,6 @@ def query() -> Iterator[str]:
 
 @pytest.fixture
 def store(query: str) -> Iterator[UnreliableStore]:
-    """A proxy of that server, which fails as a test says."""
+    """A proxy of that server, which fails as a test asks."""
     with unreliable(query) as proxy:
         yield proxy

@@ -85,7 +85,7 @@ def test_run_of_a_dict_is_the_run_of_the_same_file(web: Path, capsys: pytest.Cap
 
 
 @pytest.mark.medium
-def test_run_again_does_nothing_and_plan_tells_so(web: Path):
+def test_run_again_does_nothing_and_plan_shows_it(web: Path):
     before = datapipe.plan_run(_mixture(web))
     first_steps = [(step.step, step.tasks, step.committed_tasks, step.is_committed) for step in before.steps[:2]]
     assert first_steps == [("web/read", 1, 0, False), ("web/sample", None, 0, False)]

@@ -171,7 +171,7 @@ def test_other_text_is_refused_with_a_way_out(text: str, told: str) -> None:
         ("(" * 148 + "mit" + ")" * 148, "LicenseRef-mit"),
     ],
 )
-def test_a_document_may_say_anything(text: str | None, name: str) -> None:
+def test_a_document_may_hold_anything(text: str | None, name: str) -> None:
     assert named(text) == name == named(name)
     assert is_allowed(name, [name])
     assert not is_allowed(name, ["ISC"])
@@ -206,7 +206,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS, st.sets(st.sampled_from(ATOMS)))
-def test_an_expression_is_allowed_as_its_truth_table_says(expression: object, listed: set[str]) -> None:
+def test_an_expression_is_allowed_as_its_truth_table_declares(expression: object, listed: set[str]) -> None:
     name = spdx(_written(expression))
     assert is_allowed(name, [atom.lower() for atom in listed]) == _allowed(expression, listed)
     assert is_allowed(name, [name])
@@ -276,7 +276,7 @@ def test_integer_weights_of_anything_can_be_counted_and_no_share_vanishes(weight
         assert abs(share - weights[name] / total) <= Fraction(1 + raised, ROUNDED_SUM)
 
 
-def test_changed_shares_tells_what_is_more_than_noise():
+def test_changed_shares_reports_what_is_more_than_noise():
     given = exact([1.0, 1e-30, 0.1 + 0.2])
     changed = changed_shares(given, integer_weights(given))
     assert changed == {"s001": (pytest.approx(1e-30 / 1.3), 2.0**-40)}

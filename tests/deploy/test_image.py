@@ -26,7 +26,7 @@ _PACKAGES = "ca-certificates,python3-pip,python3.11,python3.11-venv"
 
 @dataclass(frozen=True)
 class Image:
-    """The image in a storage of its own, and one container of it."""
+    """The image in its own storage, and one container of it."""
 
     folder: Path
 
@@ -125,7 +125,7 @@ def test_command_of_compose_builds_the_snapshot_on_a_store(image: Image) -> None
 
 
 def test_image_has_what_kuberay_and_the_launcher_of_ray_ask_for(image: Image) -> None:
-    """Shells that may be login shells, which set PATH anew; wget, by which KubeRay asks for health; job server and boto3."""
+    """Shells that may be login shells, which set PATH again; wget, by which KubeRay asks for health; job server and boto3."""
     for shell in (["bash", "-c"], ["bash", "-lc"]):
         assert "datapipe" in image.run(*shell, "ray --version && datapipe --version")
     image.run("wget", "--version")

@@ -1,4 +1,4 @@
-"""`ray job submit`, as `deploy/README.md` says, from a machine that is no node."""
+"""`ray job submit`, as in `deploy/README.md`, from a machine that is no node."""
 
 from __future__ import annotations
 

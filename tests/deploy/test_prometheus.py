@@ -1,4 +1,4 @@
-"""A real Prometheus, started as `deploy/README.md` says, scrapes a run on two Ray nodes in which attempts fail, hang and wait.
+"""A real Prometheus, started as in `deploy/README.md`, scrapes a run on two Ray nodes in which attempts fail, hang and wait.
 
 store with 503s ── 10.77.N.1 ══ n1: head, driver, Prometheus, half of the tasks
                              ══ n2: the other half
@@ -67,7 +67,7 @@ def test_promtool_accepts_the_file_by_the_command_in_its_first_line(file: str) -
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
+def test_every_alert_fires_for_what_it_reports_and_for_nothing_else() -> None:
     file = Path(__file__).with_name("alerts.test.yml")
     checked = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -80,7 +80,7 @@ def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
 
 
 def _write_corpus(folder: Path, query: str) -> Path:
-    """Documents, three of which do what their first words say, and as many on the store."""
+    """Documents, three of which do what their first words ask, and as many on the store."""
     rng = random.Random(5)
     texts = [corpora.prose(rng) for _ in range(400)]
     for number, word in ((100, "crashes"), (250, "hangs"), (300, "dawdles")):  # the last one after the second attempt

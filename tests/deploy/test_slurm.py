@@ -1,4 +1,4 @@
-"""`deploy/slurm.sbatch`, submitted as `deploy/README.md` says, to a Slurm of two nodes."""
+"""`deploy/slurm.sbatch`, submitted as in `deploy/README.md`, to a Slurm of two nodes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "global_target_t
 
 
 class Gathered(torch.autograd.Function):
-    """The tokens (T, …) of all processes, one after another. Backward, a process gets the sum of all gradients of its own."""
+    """The tokens (T, …) of all processes, one after another. Backward, each gets the sum of the gradients of its tokens."""
 
     @staticmethod
     def forward(ctx, values: torch.Tensor) -> torch.Tensor:

@@ -138,7 +138,7 @@ def make_model() -> Any:
 
 @pytest.fixture
 def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory with a snapshot where the READMEs say it is."""
+    """A working directory with a snapshot where the READMEs have it."""
     make_snapshot(tmp_path / "runs/quickstart", {"code": 70, "docs": 60}, sequence_length=32, vocab_size=256)
     monkeypatch.chdir(tmp_path)
 

@@ -1,5 +1,5 @@
 """Numbers that must not change by accident: they decide every document key, every order and every saved loader state. Changing
-one is a breaking change, and the commit says so."""
+one is a breaking change, and the commit has it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_golden_order_of_a_mixture(tmp_path):
 
 
 def rows_of(folder, steps, **options):
-    """The first token of every row of some steps, which says which row it is."""
+    """The first token of every row of some steps, which identifies the row."""
     loader = Loader(str(folder), global_batch_size=8, fields=("input_ids",), prefetch=0, **options)
     found = [loader.batch(step)["input_ids"][:, 0].tolist() for step in steps]
     loader.close()

@@ -29,7 +29,7 @@ def page(rng: random.Random, level: int) -> str:
 
 
 def level_of(text: str) -> int:
-    """The level of a text, as a language model would judge it."""
+    """The level of a text, as a language model would rate it."""
     found = re.findall(r"\b(learn|misc)[a-j][k-t]\b", text.lower())
     return round(10 * found.count("learn") / len(found))
 

@@ -59,7 +59,7 @@ def test_mixture_loads_and_plans(name: str, corpora: Path) -> None:
     assert set(request.mixture.sources) == set(mixture.sources)
 
 
-def test_mixture_of_a_model_that_is_not_trained_says_how_to_train_one(tmp_path: Path) -> None:
+def test_mixture_of_a_model_that_is_not_trained_explains_how_to_train_one(tmp_path: Path) -> None:
     mixture = load_mixture(MIXTURES / "educational.yaml", (), str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"educational\.model: .*Expected a file of `datapipe classifier train`"):
         planned(mixture, None)
@@ -174,7 +174,7 @@ def test_code_of_real_functions_keeps_more_than_half(tmp_path: Path, real_data: 
 def test_dedup_of_real_documents_drops_by_every_step_and_draws_what_was_found_often_more_often(
     tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run from the root of the checkout, as `dedup.yaml` says."""
+    """Run from the root of the checkout, as in `dedup.yaml`."""
     monkeypatch.chdir(MIXTURES.parent)
     assert Path("../shared/data").resolve() == real_data.resolve()
     report = report_of("dedup", tmp_path)

@@ -42,7 +42,7 @@ def category(character: str) -> str:
 
 
 def kind(character: str) -> str:
-    """L, N or M for a character of words, A for one that is a word of its own, else " "."""
+    """L, N or M for a character of words, A for one that is its own word, else " "."""
     found = category(character)
     if found in "LN" and _UNSPACED.match(character):
         return "A"

@@ -17,7 +17,7 @@ _BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0
 
 
 def _kind(character: str) -> str:
-    """ " " between words, "w" in a word, "m" for a mark, "a" for a word of its own, "s" for a sign."""
+    """ " " between words, "w" in a word, "m" for a mark, "a" for its own word, "s" for a sign."""
     if character in _BLANKS or unicodedata.category(character) == "Cc":
         return " "
     category = unicodedata.category(character)

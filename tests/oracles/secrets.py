@@ -292,9 +292,9 @@ def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tu
         is_cell = re.compile(rb"[ \t]{0,16}[|\n]").match(text, first + len(value))
         return [(first, value, rule["plain"])] if is_cell else []
     if wants == "bare":
-        is_said = text.startswith(b"is ", first)
-        value = _word(text, first + 3 * is_said)
-        return [(first + 3 * is_said, value, rule["plain"] + 10 * (not is_said))] if re.search(rb"[0-9]", value) else []
+        has_is = text.startswith(b"is ", first)
+        value = _word(text, first + 3 * has_is)
+        return [(first + 3 * has_is, value, rule["plain"] + 10 * (not has_is))] if re.search(rb"[0-9]", value) else []
     values = [(first, _word(text, first), rule["plain"])]
     if text[start - 1 : start] not in (b"?", b"&") or start == 0:
         values = [(first, _line(text, first), rule["plain"])] * _begins_line(text, start) + values

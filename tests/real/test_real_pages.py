@@ -44,7 +44,7 @@ def test_main_text_is_as_good_as_it_was_measured(
 
 
 def _undeclared(page: bytes) -> bytes:
-    """The page with names in place of its declarations that nobody reads, of the same length."""
+    """The page with names in place of its declarations that no one reads, of the same length."""
     return re.sub(rb"(?i)(char)set|(enco)ding", lambda found: (found[1] or found[2]) + b"-" * (len(found[0]) - 4), page)
 
 

@@ -1,4 +1,4 @@
-"""The storm: faults of every kind, one after the other, against real runs. `README.md` tells how to read it.
+"""The storm: faults of every kind, one after the other, against real runs. `README.md` describes how to read it.
 
 python -m tests.storm --seed 1 --budget 600                 seconds; the last rounds end a little later
 python -m tests.storm --seed 1 --only kill,flip             some kinds; flip: all that begin so

@@ -1,4 +1,4 @@
-"""Commands and questions in a fork of a process that has imported everything: a tenth of the time of a process of its own.
+"""Commands and questions in a fork of a process that has imported everything: a tenth of the time of a process.
 
     fork server: imports  ─ fork ─▶  one call  ─▶  its result, or the signal that ended it
 

@@ -1,9 +1,9 @@
-"""Processes of the storm: each in a session of its own, with a mark by which every descendant is found, and with a deadline.
+"""Processes of the storm: each in its own session, with a mark by which every descendant is found, and with a deadline.
 
     start ─▶ unshare --mount: /dev/shm is a folder of the round ─▶ datapipe …      DATAPIPE_STORM=<mark> in the environment
 
 A process that lost its parent keeps the mark, so orphans are found whoever adopted them. Where mounting is not permitted,
-/dev/shm is the machine's, and what is left there is not looked for.
+/dev/shm is the machine's, and what is left there is not searched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ended:
 
 @dataclass(kw_only=True, slots=True)
 class Command:
-    """A `datapipe` command at work. Its output goes to files, which never fill up as pipes do."""
+    """A `datapipe` command that runs. Its output goes to files, which never fill up as pipes do."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -116,7 +116,7 @@ def start(
 
 @functools.cache
 def can_mount() -> bool:
-    """Whether this user may mount, in a mount namespace of its own."""
+    """Whether this user may mount, in its own mount namespace."""
     try:
         tried = subprocess.run([*_PRIVATE_SHM, "/tmp", "true"], capture_output=True, check=False)
     except FileNotFoundError:

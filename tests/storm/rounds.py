@@ -2,7 +2,7 @@
 
     Storm  one folder, one seed, a table        Round  own folder, own seed, own /dev/shm and TMPDIR, a mark on its processes
        └─ rounds of kinds in turn                  ├─ fault(…)  one line for each, as it happens
-                                                   └─ same() | refused(…) | AssertionError ─▶ verdict of its faults
+                                                   └─ same() | refused(…) | AssertionError ─▶ result of its faults
 
 A round depends on its seed, kind and number alone, so `--round kill:4` with the same seed makes the same choices again.
 """
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class Table:
-    """Faults by kind and verdict. `skipped`: why a kind cannot be tried on this machine."""
+    """Faults by kind and result. `skipped`: why a kind cannot be tried on this machine."""
 
     counts: dict[str, Counter[Verdict]] = field(default_factory=dict)
     rounds: Counter[str] = field(default_factory=Counter)
@@ -115,7 +115,7 @@ class Storm:
     Attributes:
         folder: of the rounds, and of the undisturbed run.
         seed: of all choices.
-        say: takes one line.
+        say: prints one line.
         stops_at: of `time.monotonic`; a round that has begun ends.
         is_small: whether rounds are to make few faults.
         shared: what kinds made once for all their rounds, by name.
@@ -181,7 +181,7 @@ def _made(folder: Path) -> Path:
 
 
 class Round:
-    """Faults that share a verdict at a time, and the commands that meet them."""
+    """Faults that share a result at a time, and the commands that they hit."""
 
     def __init__(self, storm: Storm, kind: str, number: int) -> None:
         self.storm, self.kind, self.number = storm, kind, number
@@ -227,7 +227,7 @@ class Round:
         return not command.is_over
 
     def end_undisturbed(self) -> None:
-        """The same command without a fault, to its end. TMPDIR and /dev/shm have only the tracebacks that commands told of."""
+        """The same command without a fault, to its end. TMPDIR and /dev/shm have only the tracebacks that commands named."""
         self.ended_well(self.run())
         told = "".join(path.read_text(errors="replace") for path in self.folder.glob("command-*/stderr"))
         left = [str(path) for folder in (self.temporary, self.shm) for path in folder.rglob("*") if str(path) not in told]
@@ -246,13 +246,13 @@ class Round:
         return ended
 
     def finish(self, line: str = "", *, is_verified: bool = False) -> None:
-        """The same command without a fault, every check, and the verdict: the same, or refused with `line`."""
+        """The same command without a fault, every check, and the result: the same, or refused with `line`."""
         self.end_undisturbed()
         self.check_output(is_verified=is_verified)
         self.judge(line)
 
     def judge(self, line: str) -> None:
-        """The verdict of the faults since the last one: refused with `line`, or the same where it is empty."""
+        """The result of the faults since the last one: refused with `line`, or the same where it is empty."""
         self.refused(line) if line else self.same()
 
     def refusal(self, ended: Ended, words: Sequence[str], **options: bool) -> str:
@@ -269,7 +269,7 @@ class Round:
         """Checks that a command that failed names the fault in plain lines. Returns its last line.
 
         Args:
-            last_line_only: for faults at which Python itself, without memory, writes lines that nobody can prevent.
+            last_line_only: for faults at which Python itself, without memory, writes lines that cannot be prevented.
         """
         text = (ended.last_line if last_line_only else ended.errors).lower()
         assert ended.status in (1, 2), f"exit status {ended.status}: {ended.errors[-2000:]}"
@@ -281,7 +281,7 @@ class Round:
         self._judge(Verdict.SAME, "")
 
     def refused(self, text: str, count: int | None = None) -> None:
-        """The verdict of the faults since the last one, or of `count` of them."""
+        """The result of the faults since the last one, or of `count` of them."""
         self._judge(Verdict.REFUSED, text, count)
 
     def wrong(self, text: str) -> None:

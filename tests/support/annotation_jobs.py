@@ -37,7 +37,7 @@ class FakeClock(Clock):
 
 @dataclass
 class Annotated:
-    """A command that has ended: what it returned and what it said."""
+    """A command that has ended: what it returned and what it printed."""
 
     counts: Counts | None
     said: str

@@ -33,8 +33,8 @@ class Article:
     Attributes:
         html: the page.
         text: its main text.
-        holds: what the main text holds beside paragraphs, as far as the set tells: "tables", "code", "lists".
-        kind: of the page, as far as the set tells.
+        holds: what the main text holds beside paragraphs, as far as the set has it: "tables", "code", "lists".
+        kind: of the page, as far as the set has it.
     """
 
     html: str

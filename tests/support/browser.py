@@ -1,6 +1,6 @@
 """A real browser for tests: Debian's chromium, driven by Playwright, and what every page must hold.
 
-One browser serves all tests of a process; each test gets windows of its own. A page may ask nothing but its own server, log no
+One browser serves all tests of a process; each test gets its own windows. A page may ask nothing but its own server, log no
 error, scroll only downwards, and cut or overlap no text.
 """
 

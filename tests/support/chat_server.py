@@ -1,4 +1,4 @@
-"""An OpenAI-compatible chat server on loopback, which answers by a rule and fails as servers do, as often as it is told.
+"""An OpenAI-compatible chat server on loopback, which answers by a rule and fails as servers do, as often as it is asked.
 
     with chat_server() as server:
         server.answer = lambda message: f"Score: {len(message) % 6}"
@@ -23,7 +23,7 @@ from tests.support.http_servers import Fault, Faulty, Handler, serving
 
 @dataclass(kw_only=True)
 class ChatRequest:
-    """A request that has come. `at`: what `ChatServer.clock` told then."""
+    """A request that has come. `at`: what `ChatServer.clock` gave then."""
 
     path: str
     headers: Mapping[str, str]

@@ -65,7 +65,7 @@ def jsonl(rows: Sequence[dict]) -> bytes:
 
 
 def write_jsonl(path: Path, rows: Sequence[dict]) -> Path:
-    """JSON lines; compressed as the ending says."""
+    """JSON lines; compressed by its ending."""
     content = jsonl(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gz":

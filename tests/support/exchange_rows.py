@@ -36,7 +36,7 @@ def uneven_hashes(seed: int, distinct: int = 40) -> list[int]:
 
 
 def rows_of(hashes: Sequence[int], first: int = 0, digests: int = 3) -> pa.RecordBatch:
-    """A row for each hash, in a random order, with a key of its own, from number `first` on; the text tells the key."""
+    """A row for each hash, in a random order, with its own key, from number `first` on; the text gives the key."""
     generator = np.random.default_rng(first)
     positions = generator.permutation(np.arange(first, first + len(hashes), dtype=np.uint64))
     arrays = [

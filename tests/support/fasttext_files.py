@@ -90,7 +90,7 @@ def _quantiser(rng: np.random.Generator, dim: int, part: int) -> bytes:
 
 
 class LibraryModel:
-    """What fasttext-predict says of texts, as `CompiledModel` gives it; labels by their numbers in `labels`."""
+    """What fasttext-predict predicts for texts, as `CompiledModel` gives it; labels by their numbers in `labels`."""
 
     def __init__(self, path: Path, labels: Sequence[str]) -> None:
         import fasttext

@@ -1,11 +1,11 @@
-"""Finished outputs that many tests look at: each is made once by a run in this process, and no test changes it.
+"""Finished outputs that many tests read: each is made once by a run in this process, and no test changes it.
 
     plain         one source, filters, exact and near duplicates, redaction, tokens, held-out rows
     deduplicated  documents of every fate: all of dedup, tags, a stage that raises, unreadable lines (`browsed.py`)
     lengths       the inputs of plain, packed into rows of 64 and of 32
     documents     two sources with licences, without a tokenizer
     grown         a source to which two additions were made, and one run over all of it beside
-    composed      rows of plain, drawn beside a source of its own
+    composed      rows of plain, drawn beside its own source
 
 The workers of pytest-xdist share them: the first that asks makes one, under a lock in the folder above their own.
 """
@@ -123,7 +123,7 @@ MAKERS: dict[str, Callable[[Path, Callable[[str], Path]], None]] = {
 
 
 def finished_output(name: str, factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished output: its inputs, `mixture.yaml`, and the output `out`. Made if nobody has."""
+    """The folder of a finished output: its inputs, `mixture.yaml`, and the output `out`. Made if no one has."""
     above = factory.getbasetemp()
     above = above.parent if os.environ.get("PYTEST_XDIST_WORKER") else above
     folder = above / f"finished_{name}"

@@ -1,4 +1,4 @@
-"""A corpus that grows, a run that follows it, and a training loop that moves with it, each a process of its own."""
+"""A corpus that grows, a run that follows it, and a training loop that moves with it, each its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training loop that moves with its corpus, in a process of its own that may be killed at any time:
+"""A training loop that moves with its corpus, in its own process that may be killed at any time:
 
     python -m tests.support.growing_trainer OUTPUT FOLDER WORLD
 

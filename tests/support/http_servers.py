@@ -42,7 +42,7 @@ class Fault:
 
 @dataclass(kw_only=True)
 class Faulty:
-    """Rules of a server that fails as often as it is told."""
+    """Rules of a server that fails as often as it is asked."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     _faults: list[Fault] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Sends nothing."""
 
     def body(self) -> bytes:
         """The body of the request, which some clients send in chunks (RFC 9112, 7.1)."""
@@ -146,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def send(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        """An answer; its length is told unless `headers` close the connection."""
+        """An answer; it has its length unless `headers` close the connection."""
         self.send_response(status)
         lengths = {} if headers.get("Connection") == "close" else {"Content-Length": str(len(body))}
         for name, value in (lengths | headers).items():

@@ -156,7 +156,7 @@ class Row:
         kernel: as declared in `datapipe/kernels`.
         steps: its arguments and its results for a case.
         variant: tells rows of one kernel apart.
-        valid_only: the kernel is promised UTF-8, and says so.
+        valid_only: the kernel is promised UTF-8, and declares it.
     """
 
     kernel: Kernel[..., Any] | KernelByType[..., Any]

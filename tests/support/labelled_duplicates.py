@@ -50,7 +50,7 @@ class Agreement:
     Attributes:
         precision, recall, f1: of pairs of documents.
         macro_f1: as text-dedup counts it, the mean of two F1: of having duplicates, and of having none. A document has them
-            where it was put together with all of its own, falsely where with others or a part of them. Of labelled pairs it
+            where it was put together with its own, falsely where with others or a part of them. Of labelled pairs it
             is the plain one. None where the gold has no document of one of the two.
         ari: the adjusted Rand index, for clusters.
     """

@@ -1,4 +1,4 @@
-"""Machines on this one: each has a network, processes and mounts of its own, on a bridge. Skips where that is not permitted.
+"""Machines on this one: each has its own network, processes and mounts, on a bridge. Skips where that is not permitted.
 
 this process ── bridge 10.77.N.1 ══ machine 10.77.N.2
                                  ══ machine 10.77.N.3
@@ -101,7 +101,7 @@ def write_hosts(path: Path, addresses: Mapping[str, str]) -> None:
 
 
 def named(name: str, hosts: Path) -> str:
-    """Lines of sh that give a machine its host name, a file of host names, and empty folders of its own for Ray."""
+    """Lines of sh that give a machine its host name, a file of host names, and its own empty folders for Ray."""
     own = "mkdir -p /tmp/ray; mount -t tmpfs tmpfs /tmp/ray; mount -t tmpfs tmpfs /dev/shm"
     return f"hostname {name}; mount --bind {hosts} /etc/hosts; {own}"
 

@@ -1,4 +1,4 @@
-"""An S3 server on loopback, in this process or one of its own."""
+"""An S3 server on loopback, in this process or in its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed documents and shards of them for tests: every token tells its document and position, every document ends with id 0."""
+"""Packed documents and shards of them for tests: every token gives its document and position, every document ends with id 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of two machines of one core, with job server and figures: `ray start` as deploy/README.md says, on each."""
+"""A Ray cluster of two machines of one core, with job server and figures: `ray start` as in deploy/README.md, on each."""
 
 from __future__ import annotations
 

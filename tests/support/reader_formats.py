@@ -49,13 +49,13 @@ def _stored_blocks(content: bytes) -> bytes:
 
 
 def _streamed(content: bytes) -> bytes:
-    """A frame that does not tell the size of its content."""
+    """A frame that does not give the size of its content."""
     packer = zstandard.ZstdCompressor(write_checksum=True).compressobj()
     return packer.compress(content) + packer.flush()
 
 
 def _blocks(content: bytes) -> bytes:
-    """An LZ4 frame with checksums of blocks, that does not tell the size of its content."""
+    """An LZ4 frame with checksums of blocks, that does not give the size of its content."""
     return lz4.frame.compress(content, store_size=False, block_checksum=True, content_checksum=True)
 
 

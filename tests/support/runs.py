@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.config import Mixture, load_mixture
-from datapipe.engine.events import Committed, Event, Observer, Retried, Said
+from datapipe.engine.events import Committed, Event, Observer, Retried, UserMessage
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.run import Run, RunOptions
@@ -57,7 +57,7 @@ class Watcher:
                     self.on_commit(record)
             case Retried() if event.attempt.failure is not None:
                 self.retries.append(replace(event.attempt.failure, message=event.text))
-            case Said():
+            case UserMessage():
                 self.lines.append(event.line)
             case _:
                 pass
@@ -131,7 +131,7 @@ class Finished:
 
 
 def write_mixture(folder: Path, sources: str, stages: str = STAGES, tail: str = TAIL, name: str = "mixture.yaml") -> Path:
-    """A mixture file in `folder`, whose output is `folder/out` unless a run is told otherwise."""
+    """A mixture file in `folder`, whose output is `folder/out` unless a run asks for another."""
     path = folder / name
     path.write_text(f"name: test\nseed: 3\noutput: {folder}/out\nsources:\n{sources}\n{stages}\n{tail}", encoding="utf-8")
     return path

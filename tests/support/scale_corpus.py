@@ -3,10 +3,10 @@
 Of every ten documents three are a family: the second and the third are the first with a word changed. A document has lines of
 twelve words; the last is one of a pool that has a twentieth as many lines as there are documents.
 
-    document 10 k      words of its own              a line of the pool
+    document 10 k      its own words              a line of the pool
     document 10 k + 1  the same words, one changed   the same line
     document 10 k + 2  the same words, one changed   the same line
-    the others         words of their own            a line of the pool
+    the others         their own words            a line of the pool
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Ray cluster of which every node has a network, processes and files of its own, as machines have. Skips where namespaces
+"""A Ray cluster of which every node has its own network, processes and files, as machines have. Skips where namespaces
 are not permitted.
 
     driver, head without cores ── bridge 10.77.N.1 ══ node: its own address, its own /dev/shm, and an empty folder

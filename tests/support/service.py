@@ -1,4 +1,4 @@
-"""Servers of batches for tests: each is a process of its own, `datapipe serve`, with a cache of its own."""
+"""Servers of batches for tests: each is its own process, `datapipe serve`, with its own cache."""
 
 from __future__ import annotations
 

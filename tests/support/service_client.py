@@ -1,4 +1,4 @@
-"""A client of a service in a process of its own: python -m tests.support.service_client URL OUTPUT RANK WORLD STOP [PAUSE]
+"""A client of a service in its own process: python -m tests.support.service_client URL OUTPUT RANK WORLD STOP [PAUSE]
 
 It compares every batch with that of a loader of the files until the file STOP exists, a step each PAUSE seconds. The first line
 tells that it has begun, the last one its steps and the longest time that it waited for one.

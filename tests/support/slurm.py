@@ -1,4 +1,4 @@
-"""A Slurm of two nodes, each a machine of its own (`machines.py`). The controller and munge run here."""
+"""A Slurm of two nodes, each its own machine (`machines.py`). The controller and munge run here."""
 
 from __future__ import annotations
 

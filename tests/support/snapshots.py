@@ -1,4 +1,4 @@
-"""Small snapshots made by hand, in which every token tells its position.
+"""Small snapshots made by hand, in which every token gives its position.
 
 Token t of sequence n (counted over sources in the order given, training before validation) is `n * S + t + 1`, and 0 is the
 end of text and the padding. So `(row[0] - 1) // S` is the number of a row's sequence, and a wrong row cannot go unnoticed.

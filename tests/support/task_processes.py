@@ -1,4 +1,4 @@
-"""Tasks of the engine run one by one, each in a process of its own, so that the time and the peak memory of each are its own.
+"""Tasks of the engine run one by one, each in its own process, so that the time and the peak memory of each are its own.
 
 a server that has imported and compiled all  ─ fork ─▶  one task  ─▶  its record, and its peak beyond what the server has
 """

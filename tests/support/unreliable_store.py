@@ -1,6 +1,6 @@
-"""A proxy on loopback before an object store, that fails as networks and stores do, as often as it is told.
+"""A proxy on loopback before an object store, that fails as networks and stores do, as often as it is asked.
 
-    client  ──▶  UnreliableStore (on loopback, a port of its own)  ──▶  the store of tests/support/object_store.py
+    client  ──▶  UnreliableStore (on loopback, its own port)  ──▶  the store of tests/support/object_store.py
                  fail("stall", path="part-00003", after=1000, times=2)
 
 A fault hits the requests of a method whose path holds `path`, the first `times` of them or, with None, all. Everything else
@@ -29,7 +29,7 @@ _SLOW_PIECE_BYTES, _SLOW_PAUSE_S = 1 << 10, 0.02
 
 
 class UnreliableStore(Faulty):
-    """Passes requests on to `upstream`, "127.0.0.1:5000", but for the faults it was told of."""
+    """Passes requests on to `upstream`, "127.0.0.1:5000", but for the faults it was given."""
 
     def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A web server on loopback that gives files by byte ranges, and fails as web servers do, as often as it is told.
+"""A web server on loopback that gives files by byte ranges, and fails as web servers do, as often as it is asked.
 
 with web_server() as server:
     server.files["/a.txt"] = b"content"

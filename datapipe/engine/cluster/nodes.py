@@ -1,6 +1,6 @@
 """The nodes of a cluster as the driver knows them: which of them run tasks, and why the others do not.
 
-    joins ─▶ asked ─▶ fit ──────▶ leaving (it got notice) ─▶ gone
+    joins ─▶ asked ─▶ fit ──────▶ leaving (it got SIGTERM) ▶ gone
                └────▶ left alone, asked again every `ASK_AGAIN_S` ─▶ fit
 
 A node is known by its id, since several nodes may have one address. It is asked when it joins, before it gets tasks. A task
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ASK_AGAIN_S = 60.0  # Pause after which a node that lacked something is asked again
-NOTICE_S = 60.0  # A node gets no tasks for so long after SIGTERM; a drained node is gone by then
+LEAVING_S = 60.0  # A node gets no tasks for so long after SIGTERM; a drained node is gone by then
 SLOW_S = 15.0
 """Seconds after which a node without an answer is reported; it gets tasks once it has answered."""
 
@@ -22,8 +22,6 @@ _MOST_NAMED = 5
 
 @dataclass(slots=True)
 class Node:
-    """A node that is alive."""
-
     node_id: str
     address: str
     resources: Mapping[str, float]  # of the idle node, by Ray's names
@@ -44,20 +42,20 @@ class Node:
 class Nodes:
     clock: Callable[[], float] = time.monotonic
     _nodes: dict[str, Node] = field(default_factory=dict)
-    _notices: list[str] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
 
     def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
-        """Takes the live nodes, and those that got notice; the ids of those to ask."""
+        """Takes the live nodes, and those that leave. Returns the ids of those to ask."""
         now, before = self.clock(), self._nodes
         self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
         gone = sorted(before.keys() - self._nodes.keys())
-        self._notices += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
+        self._lines += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
         for node in self._nodes.values():
             if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
                 node.is_slow = True
-                self._notices.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
+                self._lines.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
         for node_id in leaving:
-            self.give_notice(node_id, float("inf"))
+            self.mark_leaving(node_id, float("inf"))
         due = [
             node
             for node in self._nodes.values()
@@ -72,9 +70,9 @@ class Nodes:
         if node is None:
             return
         if lacks and list(lacks) != list(node.lacks or ()):
-            self._notices.append(f"{node} gets no tasks: {'; '.join(lacks)}")
+            self._lines.append(f"{node} gets no tasks: {'; '.join(lacks)}")
         if not lacks and (node.lacks or node.is_slow):
-            self._notices.append(f"{node} gets tasks now")
+            self._lines.append(f"{node} gets tasks now")
         node.lacks, node.asked_at, node.is_slow = list(lacks), self.clock(), False
 
     def name(self, node_id: str) -> str:
@@ -82,13 +80,13 @@ class Nodes:
         node = self._nodes.get(node_id)
         return node_id[:12] if node is None else node.name
 
-    def give_notice(self, node_id: str, for_s: float = NOTICE_S) -> None:
+    def mark_leaving(self, node_id: str, for_s: float = LEAVING_S) -> None:
         """Notes that a node, or one of its processes, got SIGTERM."""
         node = self._nodes.get(node_id)
         if node is None:
             return
         if node.leaves_until <= self.clock():
-            self._notices.append(f"{node} got SIGTERM: its tasks end, or run again elsewhere")
+            self._lines.append(f"{node} got SIGTERM: its tasks end, or run again elsewhere")
         node.leaves_until = max(node.leaves_until, self.clock() + for_s)
 
     def is_leaving(self, node_id: str) -> bool:
@@ -120,7 +118,7 @@ class Nodes:
         more = [f"So do {len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
         return ". ".join([*texts[:_MOST_NAMED], *more])
 
-    def take_notices(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """The lines for the user since the last call."""
-        notices, self._notices = self._notices, []
-        return notices
+        lines, self._lines = self._lines, []
+        return lines

@@ -44,7 +44,7 @@ class RayNodes:
         node_seconds: the time that nodes were alive, summed over them.
     """
 
-    def __init__(self, root: Root, request: Request, patience_s: float) -> None:
+    def __init__(self, root: Root, request: Request, wait_s: float) -> None:
         self.root, self.known, self.node_seconds = root, Nodes(), 0.0
         self.expectation = Expectation(
             versions=versions_here(),
@@ -53,7 +53,7 @@ class RayNodes:
             inputs=tuple(source.groups[0][0].file.url for source in request.sources.values() if source.groups),
         )
         self._kernels = kernels_of_run(request.mixture)
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
         self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
         self._asked: dict[Any, str] = {}
@@ -118,7 +118,7 @@ class RayNodes:
     def _check_fit(self, now: float) -> None:
         if self.known.fit:
             self._fit_at = now
-        elif now - self._fit_at >= max(self._patience_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+        elif now - self._fit_at >= max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
             why = self.known.why_none() or "No node with cores is alive"
             raise DatapipeError(
                 f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Repair or start "
@@ -133,7 +133,7 @@ class RayNodes:
             return False
 
     def is_taken_away(self, node_id: str, error: Exception) -> bool:
-        """Whether the node that lost a task, which the error may name, got notice."""
+        """Whether the node that lost a task, which the error may name, got SIGTERM."""
         named = _NODE_ID.search(str(error))
         node_id = node_id or (named[1] if named else "")
         return self.known.is_leaving(node_id) or _reason_of_death(node_id) in _TAKEN_AWAY
@@ -166,7 +166,6 @@ def question_that_travels() -> Callable[..., Any]:
 
 
 def _compile_here(names: list[str]) -> None:
-    """Runs on a node."""
     from datapipe.engine.local import usable_cores
     from datapipe.kernels.compiling import compile_kernels
 
@@ -184,7 +183,7 @@ def _alive() -> list[Node]:
 
 
 def _draining() -> list[str]:
-    """The ids of the nodes that got notice. Ray has no public name for them."""
+    """The ids of the nodes that are being drained. Ray has no public name for them."""
     try:
         from ray._private.state import state
 

@@ -75,8 +75,8 @@ class RunMetrics(Collector):
             bound = {"bound": "least" if left.is_least else "about"}
             yield _gauge("estimated_seconds_left", "Until all steps are committed.", bound, left.seconds)
         yield _counters("published", "New snapshots that this process has published.", [], {(): state.num_published})
-        if state.looked_at is not None:
-            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, state.looked_at)
+        if state.listed_at is not None:
+            yield _gauge("looked_timestamp_seconds", "When --follow last listed the sources.", {}, state.listed_at)
 
 
 def _tasks(state: RunState) -> Metric:

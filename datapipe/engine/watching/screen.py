@@ -31,12 +31,13 @@ def status_lines(status: Status, output: str) -> Iterator[str]:
         parts = ", ".join(f"{number:,} {fate}" for fate, number in documents.items() if number)
         yield f"{source}: {parts}" if parts else f"{source}: nothing read yet"
     if status["state"] == "running":
-        yield from _at_work(status)
+        yield from _running_lines(status)
     if status["failures"]:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in status["failures"].items())
         yield f"failed attempts, tried again: {kinds}. The last: {status['last_failure']}"
-    for line in status["said"][-_SHOWN_LINES:] if status["state"] != "finished" else ():
-        yield f"said: {line.strip()}"
+    messages = status["messages"] if "messages" in status else status["said"]  # of earlier versions
+    for line in messages[-_SHOWN_LINES:] if status["state"] != "finished" else ():
+        yield f"message: {line.strip()}"
 
 
 def step_lines(steps: Sequence[Mapping[str, Any]], left: str = "") -> Iterator[str]:
@@ -83,7 +84,7 @@ def left_text(status: Status) -> str:
     return "" if left_s is None else str(TimeLeft(seconds=left_s, is_least=status["is_least"]))
 
 
-def _at_work(status: Status) -> Iterator[str]:
+def _running_lines(status: Status) -> Iterator[str]:
     now = time.time()
     slots, queued = counted(status["slots"], "slot"), counted(status["queued"], "task")
     yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"

@@ -107,13 +107,13 @@ class RunState:
     Attributes: steps: by id, in the order of the plan. failures: failed attempts that are tried
         again, by the kind of the failure. failed: the last one, in words. since: when each of
         `messages` was first seen. slots, queued: as of the last `Progress`. pauses: between them.
-        lines: the last lines of the run. num_published: new snapshots of all runs. looked_at: when
+        lines: the last lines of the run. num_published: new snapshots of all runs. listed_at: when
         the sources were last listed, in seconds since 1970; None where they are not followed.
     """
 
     def __init__(self) -> None:
         self.num_published = 0
-        self.looked_at: float | None = None
+        self.listed_at: float | None = None
         self.pauses = Pauses()
         self.sums = Sums()  # over the committed tasks of the last plan
         self._of_process = Figures()  # of all runs, whatever they found committed
@@ -146,13 +146,13 @@ class RunState:
                 self._progress(event)
             case events.Blocked():
                 self._blocked_by = event.by
-            case events.Said():
+            case events.UserMessage():
                 self.lines = [*self.lines[1 - _LAST_LINES :], event.line]
             case events.RunEnded():
                 self._progress(events.Progress(is_last=True))  # nothing runs any more, also if the last update found a worker
                 self.num_published += event.is_new
-            case events.Looked():
-                self.looked_at = time.time()
+            case events.SourcesListed():
+                self.listed_at = time.time()
             case events.Published():  # that of a run has been counted
                 self.num_published += not event.is_generation
             case _:

@@ -88,7 +88,7 @@ class StatusFile:
             "waiting": state.waiting(),
             "failures": dict(state.failures),
             "last_failure": state.failed,
-            "said": state.lines,
+            "messages": state.lines,
         }
 
 

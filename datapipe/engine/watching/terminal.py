@@ -88,11 +88,11 @@ class Terminal:
         width = self.console.width
         shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
         heading, *steps = (fitting(harmless(line), width) for line in shown)
-        lines = [fitting(harmless(masked(line)), width) for line in (*at_work(self._state.messages), *self._training())]
+        lines = [fitting(harmless(masked(line)), width) for line in (*worker_lines(self._state.messages), *self._training())]
         return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))
 
 
-def at_work(messages: Sequence[Message]) -> list[str]:
+def worker_lines(messages: Sequence[Message]) -> list[str]:
     """The work of the workers, in one line, and in another the attempt that has been silent
     longest, if that is long."""
     active = [message for message in messages if message.activity is not None or message.silent_s >= 1.0]

@@ -22,8 +22,6 @@ _SLOWEST, _FASTEST = 3.0, 1 / 3
 
 @dataclass(kw_only=True, slots=True)
 class StepState:
-    """What is known of one step."""
-
     step: Step
     planned: int | None  # tasks; None while the step waits for others
     committed: int = 0
@@ -85,10 +83,10 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
         return TimeLeft(seconds=0.0)
     if slots < 1:
         return None
-    pace, is_known, is_least = _pace(steps), False, False
+    slowdown, is_known, is_least = _slowdown(steps), False, False
     now_s = longest_s = alone_s = later_s = 0.0
     for step in ahead:
-        task_s = _task_seconds(step, pace)
+        task_s = _task_seconds(step, slowdown)
         if not step.committed:  # no committed task corrects the estimate
             is_late = task_s is not None and max(step.running_s, default=0.0) > task_s
             is_least |= is_late or step.estimate is None or bool(step.estimate.unknown)
@@ -108,7 +106,7 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
     return TimeLeft(seconds=seconds, is_least=is_least) if is_known else None
 
 
-def _pace(steps: Iterable[StepState]) -> float:
+def _slowdown(steps: Iterable[StepState]) -> float:
     """Seconds that tasks took here for each second of their estimate."""
     took = expected = 0.0
     for step in steps:
@@ -118,8 +116,8 @@ def _pace(steps: Iterable[StepState]) -> float:
     return min(_SLOWEST, max(_FASTEST, took / expected)) if expected else 1.0
 
 
-def _task_seconds(step: StepState, pace: float) -> float | None:
+def _task_seconds(step: StepState, slowdown: float) -> float | None:
     """Seconds of one task; of the whole step where its tasks are unknown. None where unknown."""
     if step.committed:
         return step.seconds / step.committed
-    return None if step.estimate is None else step.estimate.seconds * pace / (step.planned or 1)
+    return None if step.estimate is None else step.estimate.seconds * slowdown / (step.planned or 1)

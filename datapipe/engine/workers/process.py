@@ -65,7 +65,7 @@ class WorkerProcess:
         with theirs:
             descriptors = theirs.fileno(), block, self._trace
             self.process = subprocess.Popen(
-                # -P: the working directory may hold another datapipe, a checkout say, than the driver runs
+                # -P: the working directory may hold another datapipe, such as a checkout, than the driver runs
                 [sys.executable, "-P", "-c", f"from datapipe.engine.workers.worker import main; main{descriptors}"],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
@@ -254,8 +254,8 @@ def _num_oom_kills() -> int:
         content = Path("/proc/vmstat").read_bytes()
     except OSError:
         return 0
-    _, found, rest = content.partition(b"\noom_kill ")
-    return int(rest.partition(b"\n")[0]) if found else 0
+    _, separator, rest = content.partition(b"\noom_kill ")
+    return int(rest.partition(b"\n")[0]) if separator else 0
 
 
 def _descendants(process_id: int) -> list[int]:
@@ -268,7 +268,7 @@ def _descendants(process_id: int) -> list[int]:
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:
-    """Whether a process is stopped, its CPU seconds and memory. Without /proc it seems to compute."""
+    """Whether a process is stopped, its CPU seconds and memory. Without /proc it computes."""
     fields = stat_of(process_id)
     if not fields:
         return False, time.monotonic(), 0

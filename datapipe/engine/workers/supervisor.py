@@ -30,8 +30,6 @@ _REPORT_EVERY_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A message, and the supervisor that sent it."""
-
     number: int  # of the report: a new one shows that the supervisor lives
     message: Message
     process_id: int
@@ -118,12 +116,12 @@ def supervise(
     worker = _worker_for(url)
     worker.give(task, attempt)
     number, due, process_id = 0, time.monotonic(), os.getpid()
-    with _notice() as notice:
+    with _sigterm_event() as terminated:
         while True:
             ended = worker.watch(limits) or worker.next_attempt(_UPDATE_EVERY_S)
             if ended is not None:
                 return ended.record, ended.failure
-            why = "given back: its supervisor got SIGTERM" if notice.is_set() else ""
+            why = "given back: its supervisor got SIGTERM" if terminated.is_set() else ""
             if not why and worker.message is not None and time.monotonic() >= due:
                 number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
                 started = start_time(process_id)
@@ -135,15 +133,15 @@ def supervise(
 
 
 @contextmanager
-def _notice() -> Iterator[threading.Event]:
+def _sigterm_event() -> Iterator[threading.Event]:
     """An event that SIGTERM sets instead of ending this process, in the main thread."""
-    notice = threading.Event()
+    terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield notice
+        yield terminated
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: notice.set())
+    before = signal.signal(signal.SIGTERM, lambda number, frame: terminated.set())
     try:
-        yield notice
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -80,7 +80,7 @@ class Replayer:
                     stage = self._stage(source, use)
                     if isinstance(stage, Filter) and stage.extracts:
                         return checked_filter(stage, batch).columns["text"][0].as_py() or ""
-            except Exception:  # of a stage: any; the text is only looked at
+            except Exception:  # of a stage: any; the text is only shown
                 return ""
         return ""
 

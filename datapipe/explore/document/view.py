@@ -3,7 +3,7 @@
     facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
                                        └─▶ path ─▶ tokenized, packed ─▶ shards
 
-Everything that is sent has passed the redactions of the source. The note says why a text cannot be read again or redacted; then
+Everything that is sent has passed the redactions of the source. A note has the reason where there is no text; then
 the text that the run stored of a kept document is shown instead, or none.
 """
 
@@ -64,7 +64,7 @@ class DocumentView:
                 text, note = str(self.output.kept_row(facts)["text"]), ""
             else:
                 text, note = self.read_text(facts["source"], facts["key"])
-            return self.redactor.one(facts["source"], text)[:MOST_COMPARED_CHARS], note
+            return self.redactor.redacted_text(facts["source"], text)[:MOST_COMPARED_CHARS], note
         except DatapipeError as error:
             return "", str(error)
 
@@ -97,7 +97,7 @@ class DocumentView:
 
     def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
         """What the quarantine holds of input that cannot be read. A cut one is not shown
-        where it should be redacted: half of what a redaction looks for may be cut off."""
+        where it should be redacted: half of what a redaction searches for may be cut off."""
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []
@@ -124,8 +124,8 @@ class DocumentView:
         names = [name for name, value in columns.items() if isinstance(value, str)]
         try:
             # the text by itself, too: a cut in the middle of an address hides it in the display
-            parts = after_stage(parts, self.redactor.one(source, text_of(parts)), "", redacts=True)
-            display = self.redactor.one(source, display_of(parts))
+            parts = after_stage(parts, self.redactor.redacted_text(source, text_of(parts)), "", redacts=True)
+            display = self.redactor.redacted_text(source, display_of(parts))
             texts = self.redactor.redacted(source, [columns[name] for name in names])
         except RedactionError as error:
             return [], {}, [*notes, str(error)]
@@ -161,12 +161,12 @@ class DocumentView:
         survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
         if survivor is None:
             return None
-        found = self.output.database.rows(
+        rows = self.output.database.rows(
             "select stage, count(*) as dropped from facts where survivor = $survivor and $stage in ('', stage) "
             "group by stage order by dropped desc, stage limit 1",
             {"survivor": survivor, "stage": facts["stage"] or ""},
         )
-        return {"stage": found[0]["stage"], "survivor": survivor.hex(), "size": found[0]["dropped"] + 1} if found else None
+        return {"stage": rows[0]["stage"], "survivor": survivor.hex(), "size": rows[0]["dropped"] + 1} if rows else None
 
 
 def _is_unread(row: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ _KIND_SHIFT, _MARK_KIND = 21, 3
 _CODE_MASK = (1 << _KIND_SHIFT) - 1
 _HAN = ((0x3005, 0x3008), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x32000))
 _UNCHANGED = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x2F800), (0x30000, 0x110000))
-"""Ideographs and private use, which have neither case nor decompositions. A test looks at each."""
+"""Ideographs and private use, which have neither case nor decompositions. A test checks each."""
 
 _SAME = {"ı": "i"}
 _PRIME = np.uint64(0x9E3779B97F4A7C15)

@@ -79,7 +79,7 @@ def find_grams(
         weight: the least weight of a window.
     """
     (codes, expansions), (bits, keys, entries) = words, table
-    (first_tail, tail_offsets, lengths), (documents, found, starts, stops, numbers) = tails, out
+    (first_tail, tail_offsets, lengths), (documents, items, starts, stops, numbers) = tails, out
     prefixes, weights, begins = np.zeros(_ROOM, np.uint64), np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.int64)
     grams, ends = np.zeros(_BLOCK, np.uint64), np.zeros(_BLOCK, np.uint64)
     firsts, ends_of = np.zeros(_BLOCK, np.int64), np.zeros(_BLOCK, np.int64)
@@ -115,7 +115,7 @@ def find_grams(
                 entry = entry_of(keys, entries, grams[index]) if has_gram[index] else np.int64(-1)
                 if entry >= 0:
                     if count < len(documents):
-                        documents[count], found[count], numbers[count] = document, entry, before + word
+                        documents[count], items[count], numbers[count] = document, entry, before + word
                         starts[count], stops[count] = firsts[index], ends_of[index]
                     count += 1
                 tail = entry_of(keys, entries, ends[index]) if has_tail[index] else np.int64(-1)
@@ -129,7 +129,7 @@ def find_grams(
                     entry = entry_of(keys, entries, run_key(prefixes[word & _LAST], earlier, length, QUESTION))
                     if entry >= 0:
                         if count < len(documents):
-                            documents[count], found[count], numbers[count] = document, entry, before + word
+                            documents[count], items[count], numbers[count] = document, entry, before + word
                             starts[count], stops[count] = begins[(word - length + 1) & _LAST], ends_of[index]
                         count += 1
         before += number + RING
@@ -177,7 +177,7 @@ def pairs_of(
 
 
 REACH = 64
-"""Words after a question among which its answer is looked for: enough for four choices of a dozen words."""
+"""Words after a question among which its answer is: enough for four choices of a dozen words."""
 
 
 @kernel
@@ -188,7 +188,7 @@ def find_answers(
     number. `questions`, `stops`, `ends`: (num_matches,), the question of each match, the byte after
     it, and after its document. `words`: `folded_words.words_table()`."""
     (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
-    matches, found, pair_stops = out
+    matches, items, pair_stops = out
     prefixes, count = np.zeros(RING, np.uint64), np.int64(0)
     for match in range(len(questions)):
         question, position, prefix, left = questions[match], stops[match], _0, np.int64(WHOLE * REACH)
@@ -207,6 +207,6 @@ def find_answers(
                 slot = slot_of_key(keys, len(keys), pair_key(answer, question))
                 if slot >= 0:
                     if count < len(matches):
-                        matches[count], found[count], pair_stops[count] = match, pairs[slot], position
+                        matches[count], items[count], pair_stops[count] = match, pairs[slot], position
                     count += 1
     return int(count)

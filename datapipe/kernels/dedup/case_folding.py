@@ -38,14 +38,14 @@ from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode,
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
 
 GROWTH = 3
-"""The most bytes of a folded character for each of its bytes; a test looks at every character."""
+"""The most bytes of a folded character for each of its bytes; a test checks every character."""
 
 MOST_MARKS = 32
 CODE_MASK, CLASS_SHIFT, CLASS_MASK = 0x1FFFFF, 21, 0xFF
 """A folded character: its code point in the lower 21 bits, the canonical combining class of its origin above them."""
 
 _ALONE, _EXTENDS = 1 << 29, 1 << 30
-"""Set where words are kept: a character that is a word of its own, and a mark."""
+"""Set where words are kept: a character that is a word, and a mark."""
 
 _ORDERED = CLASS_MASK << CLASS_SHIFT
 _ANY_MARK = _ORDERED | _EXTENDS
@@ -60,7 +60,7 @@ JOINING_JAMO = (slice(_VOWELS, _VOWELS + _NUM_VOWELS), slice(_TAILS + 1, _TAILS 
 """Jamo that join the jamo or the syllable before them."""
 
 _UNCHANGED = "3400-9FFF AC00-D7A3 E000-F8FF 17000-18CFF 20000-2F7FF 2FA20-10FFFF"
-"""Syllables of Hangul; ideographs and private use, which have neither case nor decompositions. A test looks at each."""
+"""Syllables of Hangul; ideographs and private use, which have neither case nor decompositions. A test checks each."""
 
 _RUN = 16
 _HIGHS = np.uint64(0x8080808080808080)

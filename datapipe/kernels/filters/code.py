@@ -35,7 +35,7 @@ _NEWLINE, _COMMA, _BACKSLASH, _ZERO, _X, _U = (ord(sign) for sign in "\n,\\0xu")
 
 
 def _byte_kinds() -> np.ndarray:
-    """(256,) uint8: bits 0 to 2 say whether a byte may be in a run of each kind, the other bits its class."""
+    """(256,) uint8: bits 0 to 2 are whether a byte may be in a run of each kind, the other bits its class."""
     kinds = np.zeros(256, np.uint8)
     digits, hexadecimal = b"0123456789", b"0123456789abcdefABCDEF"
     letters = bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B))

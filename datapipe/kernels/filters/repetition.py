@@ -5,7 +5,7 @@
 
 All measurements are counts; each profile divides them. The kernels compare 64-bit hashes; that of an n-gram is a polynomial
 of its word hashes. An n-gram can repeat only where both (n-1)-grams inside it do, so `depth`, the length of the longest
-repeated n-gram at each word so far, leaves few look-ups after n = 3.
+repeated n-gram at each word so far, leaves few lookups after n = 3.
 
 Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB). Where the distinct
 n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a

@@ -1,1 +1,1 @@
-"""Tags of web pages: how deeply they are nested, and the text around them, found without a parser."""
+"""Tags of web pages: how deeply they are nested, and the text around them, without a parser."""

@@ -74,10 +74,10 @@ def _table() -> tuple[int, np.ndarray, np.ndarray]:
         places = {_place(name, multiplier) for name in kinds}
         if len(places) == len(kinds):
             break
-    names, found = np.zeros(1 << _TABLE_BITS, np.uint64), np.zeros(1 << _TABLE_BITS, np.uint16)
+    names, flags = np.zeros(1 << _TABLE_BITS, np.uint64), np.zeros(1 << _TABLE_BITS, np.uint16)
     for name, kind in kinds.items():
-        names[_place(name, multiplier)], found[_place(name, multiplier)] = name, kind
-    return multiplier, names, found
+        names[_place(name, multiplier)], flags[_place(name, multiplier)] = name, kind
+    return multiplier, names, flags
 
 
 def _place(name: int, multiplier: int) -> int:
@@ -92,6 +92,5 @@ FONT = np.uint64(packed("font"))
 
 @inline
 def kind_of(name):
-    """The flags of an element by its packed name."""
     place = (name * _MULTIPLIER) >> _SHIFT
     return np.int64(_KINDS[place]) if _NAMES[place] == name else np.int64(0)

@@ -65,61 +65,61 @@ def is_space(byte):
 
 
 @inline
-def find_byte(data, at, stop, byte):
+def find_byte(data, i, stop, byte):
     """The next position of a byte, `stop` without one; 16 bytes at a time, which pays where it is far, as in scripts."""
-    while at + 16 <= stop:
-        found = False
+    while i + 16 <= stop:
+        has_byte = False
         for ahead in range(16):
-            found |= data[at + ahead] == byte
-        if found:
+            has_byte |= data[i + ahead] == byte
+        if has_byte:
             break
-        at += 16
-    while at < stop and data[at] != byte:
-        at += 1
-    return at
+        i += 16
+    while i < stop and data[i] != byte:
+        i += 1
+    return i
 
 
 @inline
-def read_name(data, at, stop):
-    """The end of the name of a tag that begins at `at`, and its last eight bytes in lower case."""
+def read_name(data, i, stop):
+    """The end of the name of a tag that begins at `i`, and its last eight bytes in lower case."""
     name = np.uint64(0)
-    while at < stop:
-        byte = data[at]
+    while i < stop:
+        byte = data[i]
         if _KINDS[byte] >= _END:
             break
         lower = byte | 0x20 if 0x41 <= byte <= 0x5A else byte
         name = (name << np.uint64(8)) | np.uint64(lower)
-        at += 1
-    return at, name
+        i += 1
+    return i, name
 
 
 @inline
-def skip_attributes(data, at, stop):
+def skip_attributes(data, i, stop):
     """The byte behind a tag, its attributes, and whether it ends in `/>`. A tag that does not end counts to the end."""
     attributes, closes = np.int64(0), False
-    while at < stop:
-        byte = data[at]
-        at += 1
+    while i < stop:
+        byte = data[i]
+        i += 1
         if byte == _GT:
-            return at, attributes, closes
+            return i, attributes, closes
         if is_space(byte) or byte == _SLASH:
             closes = byte == _SLASH
             continue
         attributes, closes = attributes + 1, False
-        while at < stop and _KINDS[data[at]] == 0:
-            at += 1
-        at = _skip_value(data, at, stop)
+        while i < stop and _KINDS[data[i]] == 0:
+            i += 1
+        i = _skip_value(data, i, stop)
     return stop, attributes, False
 
 
 @inline
-def _skip_value(data, at, stop):
-    """The byte behind `= value`, quoted or not; `at` itself where no value follows."""
-    value = at
+def _skip_value(data, i, stop):
+    """The byte behind `= value`, quoted or not; `i` itself where no value follows."""
+    value = i
     while value < stop and is_space(data[value]):
         value += 1
     if value >= stop or data[value] != _EQUALS:
-        return at
+        return i
     value += 1
     while value < stop and is_space(data[value]):
         value += 1
@@ -135,56 +135,56 @@ def _skip_value(data, at, stop):
 
 
 @inline
-def _is_at(data, at, stop, name):
-    """Whether the bytes at `at` are the name of an element, in any case, and no longer one."""
-    end, found = read_name(data, at, stop)
-    return found == name and end < stop
+def _is_at(data, i, stop, name):
+    """Whether the bytes at `i` are the name of an element, in any case, and no longer one."""
+    end, read = read_name(data, i, stop)
+    return read == name and end < stop
 
 
 @inline
-def skip_raw_text(data, at, stop, name):
-    """The end tag of an element of raw text whose start tag ends at `at`; `stop` without one. In a
+def skip_raw_text(data, i, stop, name):
+    """The end tag of an element of raw text whose start tag ends at `i`; `stop` without one. In a
     script that a comment hides, an inner `<script>` takes the next end tag."""
-    start, escaped, nested = at, False, False
-    while at < stop:
+    start, escaped, nested = i, False, False
+    while i < stop:
         if not escaped:
-            at = find_byte(data, at, stop, _LT)
-        if at >= stop:
+            i = find_byte(data, i, stop, _LT)
+        if i >= stop:
             break
-        byte = data[at]
-        at += 1
-        if byte == _GT and at - start >= 3 and data[at - 2] == 0x2D and data[at - 3] == 0x2D:
+        byte = data[i]
+        i += 1
+        if byte == _GT and i - start >= 3 and data[i - 2] == 0x2D and data[i - 3] == 0x2D:
             escaped = nested = False
-        if byte != _LT or at >= stop:
+        if byte != _LT or i >= stop:
             continue
-        if data[at] == _SLASH and _is_at(data, at + 1, stop, name):
+        if data[i] == _SLASH and _is_at(data, i + 1, stop, name):
             if not nested:
-                return at - 1
+                return i - 1
             nested = False
-        elif name == SCRIPT and at + 2 < stop and data[at] == 0x21 and data[at + 1] == 0x2D and data[at + 2] == 0x2D:
+        elif name == SCRIPT and i + 2 < stop and data[i] == 0x21 and data[i + 1] == 0x2D and data[i + 2] == 0x2D:
             escaped = True
-        elif escaped and _is_at(data, at, stop, SCRIPT):
+        elif escaped and _is_at(data, i, stop, SCRIPT):
             nested = True
     return stop
 
 
 @inline
-def skip_declaration(data, at, stop):
-    """The byte behind a comment, doctype or processing instruction; `at` is behind its `<!` or `<?`."""
-    if at + 1 < stop and data[at - 1] == 0x21 and data[at] == 0x2D and data[at + 1] == 0x2D:
-        at += 2
-        start = at
-        while at < stop:
-            inside, is_end = at - start, data[at] == _GT
-            at += 1
-            if is_end and (inside == 0 or (inside == 1 and data[at - 2] == 0x2D)):
-                return at
-            if is_end and inside >= 2 and data[at - 2] == 0x2D and data[at - 3] == 0x2D:
-                return at
-            if is_end and inside >= 3 and data[at - 2] == 0x21 and data[at - 3] == 0x2D and data[at - 4] == 0x2D:
-                return at
+def skip_declaration(data, i, stop):
+    """The byte behind a comment, doctype or processing instruction; `i` is behind its `<!` or `<?`."""
+    if i + 1 < stop and data[i - 1] == 0x21 and data[i] == 0x2D and data[i + 1] == 0x2D:
+        i += 2
+        start = i
+        while i < stop:
+            inside, is_end = i - start, data[i] == _GT
+            i += 1
+            if is_end and (inside == 0 or (inside == 1 and data[i - 2] == 0x2D)):
+                return i
+            if is_end and inside >= 2 and data[i - 2] == 0x2D and data[i - 3] == 0x2D:
+                return i
+            if is_end and inside >= 3 and data[i - 2] == 0x21 and data[i - 3] == 0x2D and data[i - 4] == 0x2D:
+                return i
         return stop
-    return min(find_byte(data, at, stop, _GT) + 1, stop)
+    return min(find_byte(data, i, stop, _GT) + 1, stop)
 
 
 @inline
@@ -230,20 +230,20 @@ def cost_of(depth, attributes, options):
 
 
 @inline
-def next_tag(data, at, stop):
+def next_tag(data, i, stop):
     """The byte behind the next tag, its name, 0 without one, its attributes, and whether it is an end tag and ends in `/>`."""
-    while at < stop:
-        at += 1
-        if data[at - 1] != _LT or at >= stop:
+    while i < stop:
+        i += 1
+        if data[i - 1] != _LT or i >= stop:
             continue
-        if data[at] == 0x21 or data[at] == 0x3F:
-            at = skip_declaration(data, at + 1, stop)
+        if data[i] == 0x21 or data[i] == 0x3F:
+            i = skip_declaration(data, i + 1, stop)
             continue
-        is_end = data[at] == _SLASH
-        if is_letter(data[min(at + is_end, stop - 1)]):
-            at, name = read_name(data, at + is_end, stop)
-            at, width, closes = skip_attributes(data, at, stop)
-            return at, name, width, is_end, closes
+        is_end = data[i] == _SLASH
+        if is_letter(data[min(i + is_end, stop - 1)]):
+            i, name = read_name(data, i + is_end, stop)
+            i, width, closes = skip_attributes(data, i, stop)
+            return i, name, width, is_end, closes
     return stop, np.uint64(0), np.int64(0), False, False
 
 
@@ -255,11 +255,11 @@ def measure_tags(
     (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,)
     scratch: a greater depth counts as the limit."""
     for document in range(len(offsets) - 1):
-        at, stop = offsets[document], offsets[document + 1]
+        i, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
         unsure = False  # whether foreign content may have ended: a <font> ends it by its color, face or size alone
-        while at < stop:
-            at, name, width, is_end, closes = next_tag(data, at, stop)
+        while i < stop:
+            i, name, width, is_end, closes = next_tag(data, i, stop)
             kind = kind_of(name)
             of_root += width if kind & ROOT else 0
             width = of_root if kind & ROOT else width
@@ -277,7 +277,7 @@ def measure_tags(
             foreign = -1 if kind & NOT_FOREIGN else foreign
             unsure = foreign >= 0 and (unsure or (name == FONT and width > 0))
             if foreign < 0 and kind & (RAW | PLAINTEXT):
-                at = stop if kind & PLAINTEXT else skip_raw_text(data, at, stop, name)
+                i = stop if kind & PLAINTEXT else skip_raw_text(data, i, stop, name)
             elif not kind & VOID and not (closes and foreign >= 0 and not unsure) and top < len(stack):
                 foreign = top if foreign < 0 and kind & FOREIGN and not closes else foreign
                 top = _top_for(stack, top, kind & RANK)
@@ -294,23 +294,23 @@ def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8
     space, any other nothing."""
     written = 0
     for document in range(len(offsets) - 1):
-        at, stop = offsets[document], offsets[document + 1]
+        i, stop = offsets[document], offsets[document + 1]
         out_offsets[document] = written
-        while at < stop:
-            at += 1
-            byte = data[at - 1]
-            is_end = byte == _LT and at < stop and data[at] == _SLASH
-            if byte == _LT and at < stop and (data[at] == 0x21 or data[at] == 0x3F):
-                at = skip_declaration(data, at + 1, stop)
-            elif byte == _LT and at < stop and is_letter(data[min(at + is_end, stop - 1)]):
-                at, name = read_name(data, at + is_end, stop)
-                at = skip_attributes(data, at, stop)[0]
+        while i < stop:
+            i += 1
+            byte = data[i - 1]
+            is_end = byte == _LT and i < stop and data[i] == _SLASH
+            if byte == _LT and i < stop and (data[i] == 0x21 or data[i] == 0x3F):
+                i = skip_declaration(data, i + 1, stop)
+            elif byte == _LT and i < stop and is_letter(data[min(i + is_end, stop - 1)]):
+                i, name = read_name(data, i + is_end, stop)
+                i = skip_attributes(data, i, stop)[0]
                 kind = kind_of(name)
                 if not kind & IN_LINE:
                     out[written] = 0x20 if kind & CELL else 0x0A
                     written += 1
                 if not is_end and kind & RAW and not kind & SHOWN:
-                    at = skip_raw_text(data, at, stop, name)
+                    i = skip_raw_text(data, i, stop, name)
             else:
                 out[written] = byte
                 written += 1

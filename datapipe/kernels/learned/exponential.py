@@ -1,6 +1,6 @@
 """The exponential function by sums and products of float64 alone, so that every machine gives the same bits.
 
-The `exp` of libraries differs in its last bit. Numba fuses no product with a sum, so each step is rounded as IEEE 754 says.
+The `exp` of libraries differs in its last bit. Numba fuses no product with a sum, so each step is rounded by IEEE 754.
 """
 
 import math

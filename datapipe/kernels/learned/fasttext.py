@@ -103,7 +103,7 @@ class CodedRows(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Dictionary, features and coded rows of a model: an input of kernels. Dense rows are an argument of their own."""
+    """Dictionary, features and coded rows of a model: an input of kernels. Dense rows are a separate argument."""
 
     entries: Entries
     features: Features
@@ -207,8 +207,8 @@ def widened(code) -> Any:
 def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
     """Writes span and hash of the next words that are not `</s>`; returns where they end and their
     number. Words are looked up batch by batch, so that accesses to the dictionary overlap."""
-    found = 0
-    while offset < end and found < len(codes):
+    num_words = 0
+    while offset < end and num_words < len(codes):
         start, code, all_bytes = offset, np.int64(_BASIS), np.int64(0)
         while offset < end:
             byte = np.int64(data[offset])
@@ -218,11 +218,11 @@ def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
             code = ((code ^ byte) * _PRIME) & _MASK
             all_bytes |= byte
             offset += 1
-        spans[found, 0], spans[found, 1], codes[found], is_ascii[found] = start, offset, code, all_bytes < 128
+        spans[num_words, 0], spans[num_words, 1], codes[num_words], is_ascii[num_words] = start, offset, code, all_bytes < 128
         is_end = offset - start == len(_END_OF_LINE) and starts_with(data, start, offset, _END_OF_LINE, 0)
-        found += offset > start and not is_end
+        num_words += offset > start and not is_end
         offset += 1
-    return offset, found
+    return offset, num_words
 
 
 @inline

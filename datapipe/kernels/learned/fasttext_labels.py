@@ -9,7 +9,7 @@ vectorised over labels. Of equal scores the label visited last is the better, as
 
 These scores are not rounded, so equal scores are rare and a threshold splits texts well. Products are float32, summed from
 the first column to the last; the rest is float64 by `exponential.py`, the same on every machine. They differ from fastText's
-by some 1e-6, and by up to 0.008 where fastText looks a sigmoid up in a table of 513 values (losses ns and ova).
+by some 1e-6, and by up to 0.008 where fastText takes a sigmoid from a table of 513 values (losses ns and ova).
 """
 
 import math

@@ -95,7 +95,7 @@ class Words(NamedTuple):
     """Distinct words and their features: an input of kernels."""
 
     codes: UInt32s  # (num_distinct,), their hashes
-    rows: Int32s  # (num_distinct,); -1 for a word that is too rare for a row of its own
+    rows: Int32s  # (num_distinct,); -1 for a word that is too rare for its own row
     gram_starts: Int64s  # (num_distinct + 1,), in `grams`
     grams: Int32s  # buckets of n-grams of characters
 

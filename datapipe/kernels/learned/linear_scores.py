@@ -37,7 +37,7 @@ class Weights(NamedTuple):
     word_bits: int
     character_bits: int
     # (num_slots, num_columns): in the upper 24 bits the weight of a count of 1, a whole number; in the
-    # lower 8 bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
+    # lower 8 bits the importance, in parts of `PARTS`, the same in every column. One lookup gets both.
     entries: Int32Matrix
     scales: Float64s  # (num_columns,), what a weight of 1 stands for in a text of length 1
     biases: Float64s  # (num_columns,)

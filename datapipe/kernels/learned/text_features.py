@@ -28,7 +28,7 @@ from datapipe.kernels.types import Int64MatrixOut, Int64s, UInt8s, UInt8sOut, UI
 from datapipe.rng import GOLDEN
 
 BLANK, JOINED, MARK, ALONE, SIGN = range(5)
-"""What a character is: between words; part of a word; part of the word before it; a word of its own."""
+"""What a character is: between words; part of a word; part of the word before it; a word alone."""
 
 MOST_COUNT = 255  # how often an n-gram of characters counts at most. Those of words count once.
 _SPACE = 32
@@ -161,20 +161,20 @@ def feature_rows(
     num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)
     for doc in range(len(offsets) - 1):
         if word_bits:
-            found = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts)
-            written = _write(slots, counts, found, 0, out_slots, out_counts, written)
+            num_used = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts)
+            written = _write(slots, counts, num_used, 0, out_slots, out_counts, written)
         stops[doc, 0] = written
         if character_bits:
-            found = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts)
-            written = _write(slots, counts, found, num_words, out_slots, out_counts, written)
+            num_used = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts)
+            written = _write(slots, counts, num_used, num_words, out_slots, out_counts, written)
         stops[doc, 1] = written
     return int(written)
 
 
 @inline
-def _write(slots, counts, found, first_slot, out_slots, out_counts, written) -> Any:
-    for index in range(found):
+def _write(slots, counts, num_used, first_slot, out_slots, out_counts, written) -> Any:
+    for index in range(num_used):
         slot = slots[index]
         out_slots[written + index], out_counts[written + index] = first_slot + slot, counts[slot]
         counts[slot] = 0
-    return written + found
+    return written + num_used

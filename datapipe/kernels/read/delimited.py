@@ -25,7 +25,7 @@ START, FIELD, QUOTED, CLOSED, FIELD_ESCAPE, QUOTED_ESCAPE = range(6)
 closing quote, and behind an escape character in a value without quotes, and between them."""
 
 NO_QUOTE = NO_ESCAPE = -1
-STATE, ROW_START, NUM_VALUES, LAST_BYTE, IS_SUSPECT, NUM_SUSPECTS = range(6)
+STATE, ROW_START, NUM_VALUES, LAST_BYTE, IS_BEHIND_BACKSLASH, NUM_ENDING_NO_VALUE = range(6)
 """Entries of `carry`: the state, the start of the current row, its finished values, the last byte, whether a backslash
 stands before the closing quote of a value, and how often other bytes than a delimiter or line end follow such a quote."""
 
@@ -61,7 +61,12 @@ def find_rows(
 ) -> int:
     """The rows that end in a chunk; returns their number."""
     delimiter, quote, escape = signs
-    state, start, num_values, is_suspect = carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT]
+    state, start, num_values, is_behind_backslash = (
+        carry[STATE],
+        carry[ROW_START],
+        carry[NUM_VALUES],
+        carry[IS_BEHIND_BACKSLASH],
+    )
     num_rows, i, size = 0, 0, len(data)
     while i < size:
         if state == FIELD:
@@ -79,7 +84,7 @@ def find_rows(
             state = QUOTED_ESCAPE if state == QUOTED else FIELD_ESCAPE
         elif state == QUOTED:
             state = CLOSED
-            is_suspect = (data[i - 1] if i else carry[LAST_BYTE]) == _BACKSLASH
+            is_behind_backslash = (data[i - 1] if i else carry[LAST_BYTE]) == _BACKSLASH
         elif byte == quote and state != FIELD:
             state = QUOTED
         elif byte == delimiter:
@@ -91,11 +96,16 @@ def find_rows(
                 num_rows += 1
             state, start, num_values = START, i + 1, 0
         else:
-            if state == CLOSED and is_suspect:
-                carry[NUM_SUSPECTS] += 1
+            if state == CLOSED and is_behind_backslash:
+                carry[NUM_ENDING_NO_VALUE] += 1
             state = FIELD
         i += 1
-    carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT] = state, start, num_values, is_suspect
+    carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_BEHIND_BACKSLASH] = (
+        state,
+        start,
+        num_values,
+        is_behind_backslash,
+    )
     if size:
         carry[LAST_BYTE] = data[size - 1]
     return num_rows
@@ -178,9 +188,9 @@ class Delimited:
         return int(self._carry[STATE]) in (QUOTED, QUOTED_ESCAPE)
 
     @property
-    def num_suspects(self) -> int:
+    def num_ending_no_value(self) -> int:
         """How many quotes behind a backslash ended no value, so far."""
-        return int(self._carry[NUM_SUSPECTS])
+        return int(self._carry[NUM_ENDING_NO_VALUE])
 
     @property
     def open_bytes(self) -> int:

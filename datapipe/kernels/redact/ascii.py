@@ -1,6 +1,6 @@
 """Sets of ASCII bytes, and words read backwards from an offset: shared by the scans for personal data and secrets.
 
-One table holds the sets of each byte, so a test of any of them is one look-up. A word is a run of
+One table holds the sets of each byte, so a test of any of them is one lookup. A word is a run of
 letters; its first eight, ignoring case, are compared as one number.
 """
 

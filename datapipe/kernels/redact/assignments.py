@@ -21,10 +21,10 @@ from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
     line_stop,
-    looks_secret,
     num_base64,
     opening,
     quoted_stop,
+    seems_secret,
     word_stop,
 )
 from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8s, UInt64s, input_record
@@ -262,7 +262,7 @@ def _begins_line(data, begin, start) -> Any:
 @inline
 def _secret_stop(data, start, stop, evidence, rule, millibits, names, counts) -> Any:
     """The stop of the value [start, stop) if it looks like a secret, else its start."""
-    is_secret = looks_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
+    is_secret = seems_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
     return stop if is_secret else start
 
 
@@ -290,12 +290,12 @@ def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> 
             return low, low
         return low, _secret_stop(data, low, last, plainly, rule, millibits, names, counts)
     if wants == _BARE:
-        is_said = starts_with(data, low, end, _IS, 0)
-        low += len(_IS) * is_said
+        has_is = starts_with(data, low, end, _IS, 0)
+        low += len(_IS) * has_is
         last = word_stop(data, low, end)
         if not has_digits(data, low, last):
             return low, low
-        evidence = plainly + (0 if is_said else _BARE_BITS * BITS)
+        evidence = plainly + (0 if has_is else _BARE_BITS * BITS)
         return low, _secret_stop(data, low, last, evidence, rule, millibits, names, counts)
     before = data[start - 1] if start > begin else np.uint8(_SPACE)
     if before != _QUESTION and before != _AND and _begins_line(data, begin, start):

@@ -231,7 +231,7 @@ def domain_stop(data, first, end) -> Any:
 @inline
 def _longest_stop(data, first, end) -> Any:
     """The stop of the longest run of labels at `first` that ends in a top-level domain; 0 where there is none."""
-    found, start, limit = 0, first, min(end, first + _MAX_DOMAIN_BYTES)
+    longest, start, limit = 0, first, min(end, first + _MAX_DOMAIN_BYTES)
     while True:
         run, ascii_stop, sorts = _label_stop(data, start, limit)
         stop = run
@@ -239,13 +239,13 @@ def _longest_stop(data, first, end) -> Any:
             stop -= 1
         is_cut = run == limit and limit < end and (data[run] >= 0x80 or is_in(data[run], DIGIT | LETTER))
         if stop == start or is_cut or data[start] == _DASH or (sorts == 0 and stop - start > _MAX_LABEL_BYTES):
-            return found
+            return longest
         if start > first:
             top = _top_level_stop(data, start, stop, ascii_stop, sorts)
             if top > start:
-                found = top
+                longest = top
             elif sorts == 0 and stop - start <= 8 and is_among(data, start, stop, _FILE_ENDINGS):
-                found = 0
+                longest = 0
         if stop < run or run + 1 >= limit or data[run] != _DOT:
-            return found
+            return longest
         start = run + 1

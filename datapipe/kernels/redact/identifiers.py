@@ -85,8 +85,8 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
 
 
 @inline
-def _is_card(data, begin, start, stop, is_told):
-    """Whether the digits of a span have Luhn's check digit and an issuer; some issuers count behind a word, or if `is_told`."""
+def _is_card(data, begin, start, stop, is_named):
+    """Whether the digits of a span have Luhn's check digit and an issuer; some issuers count behind a word, or if `is_named`."""
     prefix, total, length, num_first = np.int64(0), 0, 0, 0
     for j in range(stop - 1, start - 1, -1):
         if is_in(data[j], DIGIT):
@@ -102,8 +102,8 @@ def _is_card(data, begin, start, stop, is_told):
             prefix = prefix * 10 + np.int64(data[j]) - 0x30
             num_first += 1
     certainty = certainty_of(prefix, length)
-    is_told |= certainty == ON_WORD and follows_word(data, begin, start, _CARD_WORDS, FILLERS, FENCE, 3)
-    return certainty == SURE or (certainty == ON_WORD and is_told)
+    is_named |= certainty == ON_WORD and follows_word(data, begin, start, _CARD_WORDS, FILLERS, FENCE, 3)
+    return certainty == SURE or (certainty == ON_WORD and is_named)
 
 
 @inline
@@ -144,7 +144,7 @@ def _card_stop(data, begin, floor, start, end):
 
 @inline
 def _remainder(rest, byte):
-    """The remainder by 97 after one more digit or letter (A is 10); -1 where the byte is neither."""
+    """The remainder by 97 after one more digit or letter (A is 10); -1 for another byte."""
     if is_in(byte, DIGIT):
         return (rest * 10 + np.int64(byte) - 0x30) % 97
     return (rest * 100 + np.int64(byte | 0x20) - 0x57) % 97 if is_in(byte, LETTER) else np.int64(-1)
@@ -179,7 +179,7 @@ def _iban_stop(data, floor, start, end):
 
 
 @inline
-def _is_told(data, begin, start, stop, end):
+def _is_named(data, begin, start, stop, end):
     """Whether a word such as SSN stands before a number, or behind it and one or two of ` ,(`."""
     if follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4):
         return True
@@ -209,7 +209,7 @@ def _ssn_stop(data, begin, start, end):
     if not is_clear_after(data, stop, end):
         return start
     if length == 9 or data[first] == _SPACE:
-        return stop if _is_told(data, begin, start, stop, end) else start
+        return stop if _is_named(data, begin, start, stop, end) else start
     return stop
 
 
@@ -221,7 +221,7 @@ def _is_taxpayer(data, begin, start, stop, end):
     if group < 50 or 66 <= group <= 69 or group == 89:
         return False
     is_reserved = stop - start == len(_RESERVED) + 1 and starts_with(data, start, stop, _RESERVED, 0)
-    return not is_reserved and _is_told(data, begin, start, stop, end)
+    return not is_reserved and _is_named(data, begin, start, stop, end)
 
 
 @inline

@@ -1,7 +1,7 @@
 """Finds e-mail addresses, public IP addresses and credentials of URLs in one pass over the bytes.
 
     bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as an address
-               (all other bytes cost one table look-up)
+               (all other bytes cost one table lookup)
 
 The cost is linear: from an `@` at most 68 bytes are read back and 253 ahead; a run of digits and
 dots, or of hexadecimal digits and colons, is read once. The userinfo of a URL ends at the `/` of

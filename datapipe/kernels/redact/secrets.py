@@ -33,7 +33,7 @@ class FindsPatterns(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What is looked for: keywords of all tables, the tables that kernels read, and the user's patterns; None without any."""
+    """What is searched: keywords of all tables, the tables that kernels read, and the user's patterns; None without any."""
 
     keywords: Keywords
     forms: Forms
@@ -52,11 +52,11 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
         values.append(scanned(most, partial(match_names, offsets, data, hits, rules.names, wanted, millibits, counts)))
         if rules.patterns is not None:
             places.append(rules.patterns.places(offsets, hits))
-    found = _firsts(joined(tokens))
-    others = _firsts(joined(values)).outside(found)
+    spans = _firsts(joined(tokens))
+    others = _firsts(joined(values)).outside(spans)
     if rules.patterns is None:
-        return with_copies(offsets, data, found.merged(others))
-    return with_copies(offsets, data, _united([found, rules.patterns.find(offsets, data, places), others]))
+        return with_copies(offsets, data, spans.merged(others))
+    return with_copies(offsets, data, _united([spans, rules.patterns.find(offsets, data, places), others]))
 
 
 def _firsts(spans: FoundSpans) -> FoundSpans:

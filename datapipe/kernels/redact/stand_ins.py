@@ -1,4 +1,4 @@
-"""Writes stand-ins for spans: a keyed hash of the span's bytes, in the form of an address or number that belongs to nobody.
+"""Writes stand-ins for spans: a keyed hash of the span's bytes, in the form of an address or number that is not in use.
 
     span, kind, seed  ->  a row of at most 32 bytes
 

@@ -39,8 +39,6 @@ PEM = "pem"  # the form of a whole PEM block
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How the tokens of a rule are written."""
-
     kind: int
     keyword: str
     number: int  # of the keyword in the table of keywords
@@ -51,7 +49,7 @@ class Form:
     evidence: float  # least evidence, in bits
     is_open: bool  # whether anything may follow
     unless: str  # a sign that may not be before the token; "" for none
-    is_mixed: bool  # whether what looks random has digits, capitals and small letters
+    is_mixed: bool  # whether random characters include digits, capitals and small letters
 
 
 class Forms(NamedTuple):

@@ -225,7 +225,7 @@ def _has_words(data, start, stop) -> Any:
 
 
 @inline
-def looks_secret(data, start, stop, length, evidence, millibits, placeholders, masks, counts) -> Any:
+def seems_secret(data, start, stop, length, evidence, millibits, placeholders, masks, counts) -> Any:
     """Whether a value was drawn by chance."""
     if not length <= stop - start <= MAX_VALUE_BYTES or not has_letters(data, start, stop):
         return False

@@ -142,7 +142,7 @@ def _contains(data, start, stop, word) -> Any:
 
 @inline
 def _names_a_version(data, name, stop) -> Any:
-    """Whether a name contains version or objectid, or oid as a word of its own."""
+    """Whether a name contains version or objectid, or oid as a whole word."""
     after = _contains(data, name, stop, _OID)
     is_word = after > 0 and (after == stop or data[after] == _UNDERSCORE)
     is_word = is_word and (after - len(_OID) == name or data[after - len(_OID) - 1] == _UNDERSCORE)

@@ -271,12 +271,12 @@ def _join_split(data, classes, wholes, first, stop, starts, lengths, hashes, cha
 @inline
 def _split_case(data, wholes, word, stop, starts, lengths) -> tuple[Any, Any]:
     """The most words from `word` on that are a special case, and its slot; (0, -1) for none."""
-    size, found = np.int64(0), np.int64(-1)
+    size, best = np.int64(0), np.int64(-1)
     last = word + 1
     while last < stop and starts[last] + lengths[last] - starts[word] <= _LONGEST_WHOLE:
         key = hash_bytes(data, starts[word], starts[last] + lengths[last])
         slot = np.int64(slot_of_key(wholes.keys, len(wholes.keys), key))
         if slot >= 0 and wholes.num_tokens[slot] == last + 1 - word:
-            size, found = last + 1 - word, slot
+            size, best = last + 1 - word, slot
         last += 1
-    return size, found
+    return size, best

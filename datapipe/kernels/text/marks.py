@@ -30,7 +30,7 @@ _CASED_BELOW = 0x20000  # no letter above has case, and few of those below
 
 @lru_cache(maxsize=1)
 def mark_table() -> np.ndarray:
-    """The marks of every code point: (0x110000,) uint16. Built once per process, in about 0.02 s."""
+    """The marks of every code point: (0x110000,) uint16. Built once per process, in 0.02 s."""
     classes = class_table()
     table = np.zeros(len(classes), np.uint16)
     table[classes == SPACE] |= WHITE

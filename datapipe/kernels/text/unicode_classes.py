@@ -129,7 +129,7 @@ def _is_canonical_pair(decomposition: str) -> bool:
 
 @inline
 def is_continuation(byte) -> Any:
-    """Whether a byte is a continuation byte: inside a character, neither its first byte nor ASCII."""
+    """Whether a byte is a continuation byte: in a character, neither its first byte nor ASCII."""
     return byte & 0xC0 == 0x80
 
 

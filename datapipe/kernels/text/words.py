@@ -77,7 +77,6 @@ Spans = TypeVar("Spans", Words, Lines)
 
 
 def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
-    """The words of every document, split at Unicode white space."""
     out = room_for_spans(len(offsets), most_words(offsets, data))
     return first_spans(Words, split_words(offsets, data, class_table(), out), out)
 

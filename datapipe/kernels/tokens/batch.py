@@ -115,7 +115,7 @@ def borders(
 ) -> None:
     """Borders of chunks in each of several batches, the rows of a batch laid end to end: `cu_seqlens`.
 
-    The padding of a row is a run of its own.
+    The padding of a row is a separate run.
     """
     num_written = 0
     out_offsets[0] = 0

@@ -51,7 +51,6 @@ def _slot_of(pair, slots, pairs) -> Any:
 
 @inline
 def _more_slots(slots, pairs, num_pairs) -> Any:
-    """A table of twice the size with the same pairs."""
     more = np.full(2 * len(slots), -1, np.int32)
     for number in range(num_pairs):
         more[_slot_of(pairs[number], more, pairs)] = number

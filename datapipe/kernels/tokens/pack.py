@@ -9,7 +9,7 @@ al., 2024, arXiv 2404.10830): the chunks are sorted by length, then each goes to
 holds it, which is found in O(log S), so a pool costs O(n log S). Ties go to the row last touched. The result is a
 function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
 
-The amounts of room of the open rows are a binary tree, (2 * leaves,) uint8, leaves a power of two above S: leaf r says whether
+The amounts of room of the open rows are a binary tree, (2 * leaves,) uint8, leaves a power of two above S: leaf r is whether
 some open row has room r, and every node whether a leaf below it does. Room 0 is never put in.
 """
 

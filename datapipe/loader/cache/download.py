@@ -50,7 +50,7 @@ class ShardDownload:
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
         """Fetches the shard into the reserved file, and commits it; calls `between` after each range. Raises FolderError,
-        StoreFailsError, or what no later attempt mends: CorruptionError and FileNotFoundError."""
+        StoreFailsError, or what no later attempt repairs: CorruptionError and FileNotFoundError."""
         entry, checksum = self._entry, ""
         with closing(self._retry_io(lambda: self._root.trying_once().open_input(entry.path))) as stream:
             num_bytes = self._retry_io(stream.size)

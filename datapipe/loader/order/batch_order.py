@@ -12,7 +12,7 @@ from numbers import Integral
 import numpy as np
 
 from datapipe.errors import SnapshotError, UserError, suggest
-from datapipe.loader.order.grown_order import Generations
+from datapipe.loader.order.grown_order import DrawnParts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences, recipe_of
 from datapipe.loader.order.sample_order import Inventory, OrderKey, SampleOrder, num_drawn_at, num_samples_of
@@ -33,15 +33,12 @@ class RunSteps:
         self.key, self.lineage, self.sources, self.drop_last = key, lineage, sources, drop_last
         drops = drop_last and key.split == "train"
         self.steps = Steps(lineage.batches, lineage.skips.steps, num_samples, drop_last=drops)
+        self.num_steps = self.steps.num_steps
 
     @cached_property
     def lineage_json(self) -> str:
         """The lineage in a state: made once, since trainers ask for a state at every step."""
         return lineage_json(self.lineage)
-
-    @property
-    def num_steps(self) -> int | None:
-        return self.steps.num_steps
 
     def check_step(self, step: int) -> None:
         check_step_number(step)
@@ -106,7 +103,7 @@ def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> M
         num_drawn={},
         data=inventory.data,
         sizes=inventory.sizes,
-        generations=inventory.generations,
+        parts=inventory.parts,
         snapshot=inventory.snapshot.fingerprint,
     )
 
@@ -206,13 +203,13 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
         return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
     rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))]
     for name in sorted(wanted.drawn):
-        grown = len(inventory.digests.get(name, ())) - era.generations_of(name).count
+        grown = len(inventory.digests.get(name, ())) - era.parts_of(name).count
         if name not in era.data:
             rows.append(f"source '{name}' is new")
         elif not inventory.holds(name, era):
             rows.append(f"source '{name}' holds other rows")
         elif grown:
-            rows.append(f"source '{name}' has grown by {grown} generation{'s' * (grown > 1)}")
+            rows.append(f"source '{name}' has grown by {grown} part{'s' * (grown > 1)}")
     return differences(era.recipe, wanted) + rows
 
 
@@ -230,16 +227,16 @@ def _migrated(
             f"then repeated."
         )
     kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
-    generations = {**era.generations, **inventory.generations}
+    parts = {**era.parts, **inventory.parts}
     for name in kept.keys() & inventory.digests.keys():
-        before, count = era.generations_of(name), len(inventory.digests[name])
-        generations[name] = before if before.count == count else before.grown(count, era.sizes[name], kept[name])
+        before, count = era.parts_of(name), len(inventory.digests[name])
+        parts[name] = before if before.count == count else before.grown(count, era.sizes[name], kept[name])
     return replace(
         begin_era(inventory, wanted, step, sample),
         num_drawn=kept,
         data={**era.data, **inventory.data},
         sizes={**era.sizes, **inventory.sizes},
-        generations={name: each for name, each in generations.items() if each != Generations()},
+        parts={name: each for name, each in parts.items() if each != DrawnParts()},
     )
 
 

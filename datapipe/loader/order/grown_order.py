@@ -1,12 +1,12 @@
-"""The order of a source that has one generation of rows, or several.
+"""The order of a source whose rows are in one part, or in several.
 
-    generation  0 ──── the first snapshot            1 ──── files added later    2 ──── added after them
-    epoch       all generations, one after another; rows are mixed within a generation
-    ordinal     0 ── generation 0 ── | generation 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
-                                                      └ the run moves to a snapshot that has generation 1
+    part        0 ──── the first snapshot            1 ──── files added later    2 ──── added after them
+    epoch       all parts, one after another; rows are mixed within a part
+    ordinal     0 ── part 0 ── | part 0 ──▲── 0 | 1 | 0 ── 1 | 0 ── 1 | …
+                                          └ the run moves to a snapshot that has part 1
 
-A run that moves to a snapshot with more generations finishes its epoch with unchanged samples,
-draws the new generations, and then begins epochs over all of them, so the later snapshot still
+A run that moves to a snapshot with more parts finishes its epoch with unchanged samples,
+draws the new parts, and then begins epochs over all of them, so the later snapshot still
 gives all earlier batches. A source era is the range of samples between two moves.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,69 +25,65 @@ from datapipe.kernels.tokens.permute import invert, permute
 from datapipe.loader.order.source_order import SourceOrder, Window
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generations:
-    """How many generations of a source a mixture draws from, and where their order begins."""
+@dataclass(frozen=True, slots=True)
+class DrawnParts:
+    """How many parts of a source a mixture draws from, and where their order begins."""
 
-    count: int = 1  # of the generations, from the first
-    origin: int = 0  # ordinal at which the epoch begins that ends with the newest generation
-    epochs: int = 0  # of the first generation, before `origin`
+    count: int = 1  # of the parts, from the first
+    origin: int = 0  # ordinal at which the epoch begins that ends with the newest part
+    epochs: int = 0  # of the first part, before `origin`
 
-    def grown(self, count: int, size: int, num_drawn: int) -> Generations:
-        """The generations after a move to a snapshot with `count` of them."""
+    def grown(self, count: int, size: int, num_drawn: int) -> DrawnParts:
+        """The parts after a move to a snapshot with `count` of them."""
         whole = max(0, -(-(num_drawn - self.origin) // size) - 1) if size else 0
-        return Generations(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
+        return DrawnParts(count=count, origin=self.origin + whole * size, epochs=self.epochs + whole)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceEra:
-    """The samples of a source that are drawn from the same generations."""
+    """The samples of a source that are drawn from the same parts."""
 
     start: int  # first ordinal of the era. From `origin` on, the eras before it have the same samples.
-    origin: int  # as in `Generations`
+    origin: int  # as in `DrawnParts`
     first_epoch: int  # number of the source's epoch that begins at `origin`
-    epochs: tuple[int, ...]  # of each generation, before `origin`
-    starts: tuple[int, ...]  # (count + 1,) indices in an epoch at which the generations begin
+    epochs: tuple[int, ...]  # of each part, before `origin`
+    starts: tuple[int, ...]  # (count + 1,) indices in an epoch at which the parts begin
 
     @property
     def size(self) -> int:
         return self.starts[-1]
 
-    @property
-    def count(self) -> int:
-        return len(self.epochs)
-
     def split(self, ordinal: int) -> tuple[int, int]:
-        """The generation of an ordinal, and the ordinal within the generation."""
+        """The part of an ordinal, and the ordinal within the part."""
         epoch, index = divmod(ordinal - self.origin, self.size)
-        number = bisect_right(self.starts, index) - 1  # generations without samples share their start with the next
+        number = bisect_right(self.starts, index) - 1  # parts without samples share their start with the next
         size = self.starts[number + 1] - self.starts[number]
         return number, (self.epochs[number] + epoch) * size + index - self.starts[number]
 
 
-def source_eras(moves: Sequence[tuple[int, Generations]], sizes: Sequence[int]) -> tuple[SourceEra, ...]:
+def source_eras(moves: Sequence[tuple[int, DrawnParts]], sizes: Sequence[int]) -> tuple[SourceEra, ...]:
     """The eras of a source.
 
     Args:
-        moves: for each era, the samples drawn before it, and its generations.
+        moves: for each era, the samples drawn before it, and its parts.
 
     Raises SnapshotError for moves that no run makes: they are read from states.
     """
     eras: list[SourceEra] = []
-    for start, generations in moves:
-        era = _next_era(eras[-1] if eras else None, start, generations, sizes)
+    for start, parts in moves:
+        era = _next_era(eras[-1] if eras else None, start, parts, sizes)
         if era is None:
             raise SnapshotError(
-                f"the loader state has {generations} after {start} samples of a source, which no run comes to. Give a state "
+                f"the loader state has {parts} after {start} samples of a source, which no run comes to. Give a state "
                 f"as a loader saved it."
             )
         eras.append(era)
     return tuple(eras)
 
 
-def _next_era(before: SourceEra | None, start: int, generations: Generations, sizes: Sequence[int]) -> SourceEra | None:
+def _next_era(before: SourceEra | None, start: int, parts: DrawnParts, sizes: Sequence[int]) -> SourceEra | None:
     """The era that follows another; None for an impossible one."""
-    count, origin = generations.count, generations.origin
+    count, origin = parts.count, parts.origin
     if not 0 < count <= len(sizes):
         return None
     starts = tuple(np.cumsum([0, *sizes[:count]]).tolist())
@@ -97,31 +92,27 @@ def _next_era(before: SourceEra | None, start: int, generations: Generations, si
         fits = origin == start == 0
     else:
         whole, rest = divmod(origin - before.origin, before.size) if before.size else (0, origin - before.origin)
-        epochs = (*(passed + whole for passed in before.epochs), *(0,) * (count - before.count))
-        fits = rest == 0 <= whole and count > before.count and max(before.start, origin) <= start <= origin + before.size
+        epochs = (*(passed + whole for passed in before.epochs), *(0,) * (count - len(before.epochs)))
+        fits = rest == 0 <= whole and count > len(before.epochs) and max(before.start, origin) <= start <= origin + before.size
         first = before.first_epoch + whole
-    if not fits or epochs[0] != generations.epochs:
+    if not fits or epochs[0] != parts.epochs:
         return None
     return SourceEra(start=start, origin=origin, first_epoch=first, epochs=epochs, starts=starts)
 
 
 class GrownOrder:
-    """The samples of one source: the order of each generation, and the eras."""
+    """The samples of one source: the order of each part, and the eras."""
 
-    def __init__(self, generations: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
-        self._generations, self._eras = tuple(generations), tuple(eras)
+    def __init__(self, parts: Sequence[SourceOrder], eras: Sequence[SourceEra]) -> None:
+        self._parts, self._eras, self.size = tuple(parts), tuple(eras), eras[-1].size
         self._starts = [era.start for era in self._eras]
         self._origins = [era.origin for era in self._eras]
-        self._first_rows = np.cumsum([0, *(order.num_rows for order in self._generations)]).tolist()
-        self._first_shards = np.cumsum([0, *(order.num_shards for order in self._generations)]).tolist()
-
-    @cached_property
-    def size(self) -> int:
-        return self._eras[-1].size
+        self._first_rows = np.cumsum([0, *(order.num_rows for order in self._parts)]).tolist()
+        self._first_shards = np.cumsum([0, *(order.num_shards for order in self._parts)]).tolist()
 
     def window_at(self, ordinal: int) -> Window:
         number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
-        window, row, shift = self._generations[number].window_at(within), self._first_rows[number], ordinal - within
+        window, row, shift = self._parts[number].window_at(within), self._first_rows[number], ordinal - within
         entries = window.entries.copy()
         entries[len(entries) // 2 :] += row
         base = window.base if len(entries) else window.base + row
@@ -137,7 +128,7 @@ class GrownOrder:
             for epoch in np.unique(epoch_of[era_of == number]).tolist():
                 here = (era_of == number) & (epoch_of == epoch)
                 start = era.origin + epoch * era.size
-                key = self._generations[0].replacement_key(era.first_epoch + epoch, attempt)
+                key = self._parts[0].replacement_key(era.first_epoch + epoch, attempt)
                 out[here] = start + permute(key, era.size, ordinals[here] - start)
         return out
 
@@ -149,16 +140,16 @@ class GrownOrder:
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
         """All ordinals of an epoch of the source whose row, or whose replacement at this `attempt`, is `row`."""
         number = bisect_right(self._first_rows, row) - 1
-        order, of_row = self._generations[number], set[int]()
+        order, of_row = self._parts[number], set[int]()
         for era, stop in zip(self._eras, [*self._starts[1:], None]):
             whole = epoch - era.first_epoch
-            if number >= era.count or whole < 0:
+            if number >= len(era.epochs) or whole < 0:
                 continue
             own_epoch = era.epochs[number] + whole
             within = order.ordinals_of(row - self._first_rows[number], own_epoch)
             indices = np.array(within, np.int64) - own_epoch * order.size + era.starts[number]
             if attempt:
-                indices = invert(self._generations[0].replacement_key(epoch, attempt), era.size, indices)
+                indices = invert(self._parts[0].replacement_key(epoch, attempt), era.size, indices)
             ordinals = (era.origin + whole * era.size + indices).tolist()
             of_row |= {ordinal for ordinal in ordinals if era.start <= ordinal and (stop is None or ordinal < stop)}
         return sorted(of_row)
@@ -169,7 +160,7 @@ class GrownOrder:
             number, within = era.split(ordinal)
             size = era.starts[number + 1] - era.starts[number]
             end = ordinal + size - within % size
-            for first, shards in self._generations[number].windows_from(within):
+            for first, shards in self._parts[number].windows_from(within):
                 if first - within + ordinal >= end:
                     break
                 yield first - within + ordinal, [self._first_shards[number] + shard for shard in shards]

@@ -1,4 +1,4 @@
-"""The address of every sequence of a split: one number line over all shards, sorted by source, generation and path.
+"""The address of every sequence of a split: one number line over all shards, sorted by source, part and path.
 
     address   0 1 2 3 4 5 6 7 8 9        source_starts  0 . . . 6 . .
     source    a a a a a a b b b b        shard_starts    0 . . 3 . . 6 …
@@ -24,20 +24,17 @@ class Layout:
     """The shards of one split in the order of their rows."""
 
     sources: tuple[str, ...]  # names, sorted; sources without a shard in this split included
-    shards: ShardTable  # sorted by source, then by generation, then by path
+    shards: ShardTable  # sorted by source, then by part, then by path
     source_starts: np.ndarray  # (num_sources + 1,) int64
     shard_starts: np.ndarray  # (num_shards + 1,) int64
     # (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1]
     source_shards: tuple[int, ...]
-    # of each source, (num_generations + 1,) shards: the first of each generation, and the end
-    generation_shards: tuple[tuple[int, ...], ...]
+    # of each source, (num_parts + 1,) shards: the first of each part, and the end
+    part_shards: tuple[tuple[int, ...], ...]
 
     @property
     def num_sequences(self) -> int:
         return int(self.shard_starts[-1])
-
-    def size(self, source: int) -> int:
-        return int(self.source_starts[source + 1] - self.source_starts[source])
 
     def find(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Shard number and row of each address: (n,) int64 each."""
@@ -55,11 +52,10 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     shards = ShardTable.of(snapshot.shards).in_order(split)
     source_shards = np.searchsorted(shards.sources_among(sources), np.arange(len(sources) + 1))
     shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(shards.sequences)])
-    generations = shards.parts
-    last_of = [int(generations[stop - 1]) if start < stop else 0 for start, stop in pairwise(source_shards.tolist())]
+    parts = shards.parts
     borders = [
-        (*(start + np.searchsorted(generations[start:stop], np.arange(last + 1))).tolist(), stop)
-        for (start, stop), last in zip(pairwise(source_shards.tolist()), last_of)
+        (*(start + np.searchsorted(parts[start:stop], np.arange(1 + parts[start:stop].max(initial=0)))).tolist(), stop)
+        for start, stop in pairwise(source_shards.tolist())
     ]
     return Layout(
         sources=sources,
@@ -67,5 +63,5 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
         source_starts=shard_starts[source_shards],
         shard_starts=shard_starts,
         source_shards=tuple(source_shards.tolist()),
-        generation_shards=tuple(borders),
+        part_shards=tuple(borders),
     )

@@ -16,7 +16,7 @@ import xxhash
 
 from datapipe import columns
 from datapipe.columns import compute
-from datapipe.loader.order.grown_order import Generations
+from datapipe.loader.order.grown_order import DrawnParts
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
@@ -34,11 +34,11 @@ class MixtureEra:
     num_drawn: Mapping[str, int]
     data: Mapping[str, str]  # by source, a digest of its rows, as `short_digest` writes it
     sizes: Mapping[str, int]  # by source, samples of one epoch
-    generations: Mapping[str, Generations]
+    parts: Mapping[str, DrawnParts]
     snapshot: str
 
-    def generations_of(self, name: str) -> Generations:
-        return self.generations.get(name, Generations())
+    def parts_of(self, name: str) -> DrawnParts:
+        return self.parts.get(name, DrawnParts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +108,14 @@ class Lineage:
 
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
-    """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
+    """By source, digests of its rows in this split: of its first part, of the first two, and so on. They cover its shards
     in order, their sizes and checksums, and how the source is drawn."""
     shards = layout.shards
     sequences = shards.column("sequences").cast(pa.string())
     line = compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
     offsets, lines = columns.text_buffers(columns.as_large_string(line))
     digests: dict[str, tuple[str, ...]] = {}
-    for name, borders in zip(layout.sources, layout.generation_shards):
+    for name, borders in zip(layout.sources, layout.part_shards):
         strata, of_source = snapshot.sources[name].strata, list[str]()
         digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
         for start, stop in pairwise(borders):

@@ -37,7 +37,7 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import quota
-from datapipe.loader.order.grown_order import Generations
+from datapipe.loader.order.grown_order import DrawnParts
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
@@ -80,11 +80,11 @@ class SplitTree:
 
     def counts(self, count: int) -> list[int]:
         """Samples of each leaf, of the first `count`."""
-        at = {0 if self.nodes else ~0: count}
+        by_node = {0 if self.nodes else ~0: count}
         for number, node in enumerate(self.nodes):  # a parent comes before its children
-            at[node.left] = node.left_count(at[number])
-            at[node.right] = at[number] - at[node.left]
-        return [at[~leaf] for leaf in range(self.num_leaves)]
+            by_node[node.left] = node.left_count(by_node[number])
+            by_node[node.right] = by_node[number] - by_node[node.left]
+        return [by_node[~leaf] for leaf in range(self.num_leaves)]
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
@@ -157,7 +157,7 @@ class Mixture:
 
     Args:
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
-        generations: of the sources that have several.
+        parts: by name, of the sources that have several.
 
     Attributes: end: the first sample that no source may give: past a cap, or after all caps; None
         if there is none.
@@ -170,12 +170,12 @@ class Mixture:
         sizes: Sequence[int],
         start: int = 0,
         num_drawn: Sequence[int] = (),
-        generations: Mapping[int, Generations] = {},
+        parts: Mapping[str, DrawnParts] = {},
     ) -> None:
         _check_weights(recipe, sources)
         self.sources, self.start, self._rows = sources, start, recipe.group_rows
         self._num_drawn = np.array(num_drawn or [0] * len(sources), np.int64)
-        caps, redistributes = caps_of(recipe, sources, sizes, generations), recipe.exhausted == "redistribute"
+        caps, redistributes = caps_of(recipe, sources, sizes, parts), recipe.exhausted == "redistribute"
         # most: by capped source, the whole groups that its cap allows from here on
         most = {source: max(0, cap - int(self._num_drawn[source])) // self._rows for source, cap in caps.items()}
         self._segments, exhausted = plan_segments(recipe, sources, start, most if redistributes else {})
@@ -236,7 +236,7 @@ class Mixture:
             name, token = self.sources[source], first * recipe.sequence_length
             raise SnapshotError(
                 f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
-                f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
+                f"mixture has `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
                 f"`exhausted: redistribute` to give its share to the other sources."
             )
         return first
@@ -256,13 +256,13 @@ def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> l
 
 
 def caps_of(
-    recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], generations: Mapping[int, Generations] = {}
+    recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], parts: Mapping[str, DrawnParts] = {}
 ) -> dict[int, int]:
     """By capped source, the most samples it may give in the whole run, so that no row comes more often than it may."""
     caps: dict[int, int] = {}
     for source, name in enumerate(sources):
         if (limit := recipe.max_epochs.get(name)) is not None:
-            of_source = generations.get(source, Generations())
+            of_source = parts.get(name, DrawnParts())
             # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
             caps[source] = of_source.origin + floor((Fraction(str(limit)) - of_source.epochs) * sizes[source])
     return caps

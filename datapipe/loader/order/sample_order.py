@@ -15,7 +15,7 @@ from itertools import pairwise, starmap
 import numpy as np
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
+from datapipe.loader.order.grown_order import AddressFinder, DrawnParts, GrownOrder, source_eras
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
@@ -37,8 +37,8 @@ class OrderKey:
 class Inventory(OrderKey):
     """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
-    Attributes: digests: by source, a digest of the rows of its first generation, of the first two,
-        and so on. data: by source, a digest of all its rows. generations: by source, of a new run;
+    Attributes: digests: by source, a digest of the rows of its first part, of the first two,
+        and so on. data: by source, a digest of all its rows. parts: by source, of a new run;
         only of the sources that have several. orders: of each source in a new run, in the order of
         `layout.sources`. removed: digest of the list of documents that were taken down; "" where
         there are none.
@@ -51,43 +51,43 @@ class Inventory(OrderKey):
         self.digests = digest_sources(snapshot, self.layout)
         self.data = {name: digests[-1] for name, digests in self.digests.items()}
         counts = {name: len(digests) for name, digests in self.digests.items()}
-        self.generations = {name: Generations(count=count) for name, count in counts.items() if count > 1}
-        self._generation_orders = tuple(self._orders_of_generations())
+        self.parts = {name: DrawnParts(count=count) for name, count in counts.items() if count > 1}
+        self._part_orders = tuple(self._orders_of_parts())
         self.orders = tuple(
-            self._order(number, [(0, Generations(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
+            self._order(number, [(0, DrawnParts(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
         )
         self.addresses = AddressFinder(self.orders, self.layout.source_starts)
         self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
 
     def holds(self, name: str, era: MixtureEra) -> bool:
         """Whether an era drew from rows of a source that are here."""
-        digests, count = self.digests.get(name, ()), era.generations_of(name).count
+        digests, count = self.digests.get(name, ()), era.parts_of(name).count
         return count <= len(digests) and digests[count - 1] == era.data.get(name)
 
     def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
         orders: list[GrownOrder] = []
         for number, name in enumerate(self.layout.sources):
-            moves: list[tuple[int, Generations]] = []
+            moves: list[tuple[int, DrawnParts]] = []
             for era in eras:
-                generations, num_drawn = era.generations_of(name), era.num_drawn.get(name, 0)
+                parts, num_drawn = era.parts_of(name), era.num_drawn.get(name, 0)
                 if not num_drawn:  # the source begins, or starts over
                     moves.clear()
-                if self.holds(name, era) and not (moves and moves[-1][1] == generations):
-                    moves.append((num_drawn, generations))
-            is_new = len(moves) < 2 and (not moves or moves[0] == (0, Generations(count=len(self.digests[name]))))
+                if self.holds(name, era) and not (moves and moves[-1][1] == parts):
+                    moves.append((num_drawn, parts))
+            is_new = len(moves) < 2 and (not moves or moves[0] == (0, DrawnParts(count=len(self.digests[name]))))
             orders.append(self.orders[number] if is_new else self._order(number, moves))
         return tuple(orders)
 
-    def _order(self, source: int, moves: Sequence[tuple[int, Generations]]) -> GrownOrder:
-        orders = self._generation_orders[source]
+    def _order(self, source: int, moves: Sequence[tuple[int, DrawnParts]]) -> GrownOrder:
+        orders = self._part_orders[source]
         return GrownOrder(orders, source_eras(moves, [order.size for order in orders]))
 
-    def _orders_of_generations(self) -> Iterator[tuple[SourceOrder, ...]]:
-        """The order of each generation, by source. Raises SnapshotError for a shard of an unknown stratum."""
+    def _orders_of_parts(self) -> Iterator[tuple[SourceOrder, ...]]:
+        """The order of each part, by source. Raises SnapshotError for a shard of an unknown stratum."""
         shards = self.layout.shards
         sizes, stratum_of = shards.sequences, shards.strata
-        for name, borders in zip(self.layout.sources, self.layout.generation_shards):
+        for name, borders in zip(self.layout.sources, self.layout.part_shards):
             strata, orders = self.snapshot.sources[name].strata if self.split == "train" else None, list[SourceOrder]()
             here, start = slice(borders[0], borders[-1]), borders[0]
             if strata is not None:
@@ -97,9 +97,9 @@ class Inventory(OrderKey):
                         f"{shards[start + int(wrong[0])].path}: its stratum is not one of the {len(strata.repeats)} of its "
                         f"source. Run the mixture again."
                     )
-            for number, of_generation in enumerate(starmap(slice, pairwise(borders))):
+            for number, of_part in enumerate(starmap(slice, pairwise(borders))):
                 names = ("loader", self.split, name, *(("part", number) if number else ()))
-                arguments = (self.seed, names, sizes[of_generation], stratum_of[of_generation], strata, self.window_shards)
+                arguments = (self.seed, names, sizes[of_part], stratum_of[of_part], strata, self.window_shards)
                 orders.append(SourceOrder(*arguments, shuffle=self.shuffle))
             yield tuple(orders)
 
@@ -258,13 +258,14 @@ class SampleOrder:
                     "again."
                 )
             return
+        starts = self.layout.source_starts
         for source, name in enumerate(self.layout.sources):
             if self.inventory.sizes[name] == 0 and self.mixture.is_drawn(source):
                 reason = "all its strata with rows are repeated 0 times"
                 raise SnapshotError(
                     f"source '{name}' has weight in the mixture, but "
-                    f"{reason if self.layout.size(source) else 'the snapshot holds no training sequence of it'}. "
-                    f"Set its weight to 0, or look up in report.json why its documents were dropped, and run the mixture again."
+                    f"{reason if starts[source] < starts[source + 1] else 'the snapshot holds no training sequence of it'}. "
+                    f"Set its weight to 0, or check in report.json why its documents were dropped, and run the mixture again."
                 )
 
 
@@ -272,9 +273,8 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
-    generations = {source: era.generations[name] for source, name in enumerate(sources) if name in era.generations}
     num_drawn = [era.num_drawn.get(name, 0) for name in sources]
-    return Mixture(era.recipe, sources, sizes, era.sample, num_drawn, generations)
+    return Mixture(era.recipe, sources, sizes, era.sample, num_drawn, era.parts)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

@@ -11,7 +11,7 @@ A key that a mixture lacks is as in the mixture before it:
     snapshot, exhausted, total_tokens, group_rows    as in `MixtureEra` and `Recipe`; a first mixture without groups lacks it
     phases      [[until_tokens, weights], …]         weights relative to the phase before; 0: the source has none
     max_epochs, data, sizes                          null for a source that has none
-    parts                                            {source: [count, origin, epochs]}: `Generations`, if there are several
+    parts                                            {source: [count, origin, epochs]}: `DrawnParts`, if there are several
 
 A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source:
 value} of those that change. The samples drawn before a mixture follow from the mixtures before it;
@@ -20,14 +20,14 @@ value} of those that change. The samples drawn before a mixture follow from the 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.grown_order import Generations
+from datapipe.loader.order.grown_order import DrawnParts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.sample_order import num_drawn_at
@@ -37,7 +37,7 @@ from datapipe.shards.manifest import Phase
 _Value = TypeVar("_Value")
 
 _BLANK = Recipe(sequence_length=1, phases=(Phase(until_tokens=None, weights={}),), max_epochs={})
-_NOTHING = MixtureEra(step=0, sample=0, recipe=_BLANK, num_drawn={}, data={}, sizes={}, generations={}, snapshot="")
+_NOTHING = MixtureEra(step=0, sample=0, recipe=_BLANK, num_drawn={}, data={}, sizes={}, parts={}, snapshot="")
 """What stands before the first mixture."""
 
 _RARE = 4
@@ -90,8 +90,8 @@ def _era_changes(before: MixtureEra, era: MixtureEra, names: Sequence[str]) -> d
     ):
         if is_first or base != column:
             changes[name] = _column(base, column, names, None)
-    if era.generations != before.generations:
-        changes["parts"] = {name: [of.count, of.origin, of.epochs] for name, of in sorted(era.generations.items())}
+    if era.parts != before.parts:
+        changes["parts"] = {name: astuple(parts) for name, parts in sorted(era.parts.items())}
     expected = _continued(before, era.sample, era.data)
     places = {name: era.num_drawn.get(name, 0) for name in names if era.num_drawn.get(name, 0) != expected.get(name, 0)}
     return changes | ({"places": places} if places else {})
@@ -184,6 +184,9 @@ class _SavedEra(_Record):
         lacking = _SavedEra.model_fields.keys() - _MAY_LACK - self.model_fields_set if before is _NOTHING else set()
         if lacking:
             raise ValueError(f"the first mixture lacks {', '.join(sorted(lacking))}")
+        if strangers := set(self.parts) - set(names):
+            raise ValueError(f"parts of '{min(strangers)}', which is not one of its sources")
+        parts = {source: DrawnParts(*numbers) for source, numbers in self.parts.items()}
         data = _applied(before.data, self.data, names, None)
         return MixtureEra(
             step=self.step,
@@ -192,15 +195,9 @@ class _SavedEra(_Record):
             num_drawn=_applied(_continued(before, self.sample, data), self.places, names, 0),
             data=data,
             sizes=_applied(before.sizes, self.sizes, names, None),
-            generations=self._read_generations(names) if "parts" in self.model_fields_set else before.generations,
+            parts=parts if "parts" in self.model_fields_set else before.parts,
             snapshot=self.snapshot if "snapshot" in self.model_fields_set else before.snapshot,
         )
-
-    def _read_generations(self, names: Sequence[str]) -> dict[str, Generations]:
-        if not set(self.parts) <= set(names):
-            raise ValueError(f"parts of '{min(set(self.parts) - set(names))}', which is not one of its sources")
-        names = ("count", "origin", "epochs")
-        return {source: Generations(**dict(zip(names, numbers))) for source, numbers in self.parts.items()}
 
     def _read_recipe(self, before: Recipe, sequence_length: int, names: Sequence[str]) -> Recipe:
         phases: list[Phase] = []

@@ -1,4 +1,4 @@
-"""The order of one generation of a source: the row of its k-th sample, and the samples of each row.
+"""The order of one part of a source: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 
@@ -11,9 +11,9 @@ shards are in use at a time and each is fetched once an epoch. Every shard is a 
 source when it is built, so the only cost of a window is that neighbours in one epoch are more
 likely to be near each other in the next.
 
-Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the
-other as a curriculum. A stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every
-epoch is one window with the rows in the order of the shards.
+Strata (of a score, or of the size of a document's cluster) are either mixed, or drawn one after the other as a curriculum. A
+stratum that is repeated in an epoch has its shards listed as often. Without shuffling, every epoch is one window with the rows
+in the order of the shards.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ MAX_REPLACEMENTS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of an epoch whose shards are mixed with each other."""
+    """Shards of an epoch that are mixed with each other."""
 
-    names: tuple[str | int, ...]  # parts of the names of its seeds, beside the epoch
+    names: tuple[str | int, ...]  # in the names of its seeds, beside the epoch
     shards: np.ndarray  # (n,) int64, within the source; repeated shards occur several times
     sizes: np.ndarray
 
@@ -97,19 +97,11 @@ class SourceOrder:
     ) -> None:
         self._seed, self._names = seed, names
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        self.num_shards, self.num_rows = len(sizes), int(sizes.sum())  # repeated rows count once
         self._sections = _sections(sizes, stratum_of, strata)
         self._window_shards, self._shuffle = window_shards if shuffle else 0, shuffle
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the source; repeated rows count once."""
-        return int(self._shard_starts[-1])
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._shard_starts) - 1
 
     def window_at(self, ordinal: int) -> Window:
         epoch, index = divmod(ordinal, self.size)

@@ -27,8 +27,6 @@ def is_service(output: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """An output on a service."""
-
     locations: tuple[str, ...]
     name: str
     # PEM of the certificates that are trusted; None for those of the system

@@ -101,8 +101,6 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
 
 
 class Opened(_Record, frozen=True):
-    """The answer to an `OpenRequest`."""
-
     snapshot: Snapshot  # the manifest without the shards
     state: dict[str, Any]  # of the run at its next step
     sources: tuple[str, ...]

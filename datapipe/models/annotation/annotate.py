@@ -73,7 +73,7 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
         sample, fingerprint = _sample_of(job, console)
         counts, spending = Counts(max_unparsed=job.max_unparsed), Spending(job.prices, job.max_cost)
         for line in _estimate(job, sample, cache, counts):
-            _say(line, console)
+            _print_line(line, console)
         if job.is_dry_run:
             return None
         left_out: dict[str, DocumentOutcome] = {}
@@ -83,11 +83,11 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
         write_files(job.output, sample.documents(), job.questions, cache, left_out)
         _write_card(job, sample, fingerprint, counts)
         for line in _summary(job, counts, spending):
-            _say(line, console)
+            _print_line(line, console)
         return counts
 
 
-def _say(line: str, console: Console) -> None:
+def _print_line(line: str, console: Console) -> None:
     print_text(masked(line), console)
     console.file.flush()  # where it is a log, it is read while the command runs
 
@@ -100,9 +100,9 @@ def _own_folder(job: Job) -> AbstractContextManager[object]:
     if job.output.exists() and not job.output.is_dir():
         raise UserError(f"--output {job.output}: found a file, expected a folder")
     own = {LABELLED, CARD, UNPARSED, "work", "cache"}
-    found = {path.name for path in job.output.iterdir()} if job.output.is_dir() else set[str]()
-    if found and "work" not in found:
-        others = ", ".join(sorted(found - own)[:3]) or "files"
+    names = {path.name for path in job.output.iterdir()} if job.output.is_dir() else set[str]()
+    if names and "work" not in names:
+        others = ", ".join(sorted(names - own)[:3]) or "files"
         raise UserError(f"--output {job.output}: it holds {others}. Expected a new folder, or that of an earlier annotation")
     return exclusive(Root(str(job.output)))
 
@@ -150,7 +150,7 @@ async def _ask(
         counts.add(outcome)
         counts.check()
 
-    limiter = RateLimiter(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _say(line, console))
+    limiter = RateLimiter(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _print_line(line, console))
     progress = Progress(limiter, sample.num_sampled, counts, spending)
     async with connected(job.endpoint, job.concurrency) as client:
         asking = Asking(
@@ -211,7 +211,7 @@ class Progress:
             while True:
                 await asyncio.sleep(_PLAIN_EVERY_S if live is None else _LIVE_EVERY_S)
                 if live is None:
-                    _say(self.line(), console)
+                    _print_line(self.line(), console)
                 else:
                     live.update(fitting(self.line(), console.width - _SPINNER_CELLS))
 

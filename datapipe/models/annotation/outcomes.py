@@ -26,7 +26,7 @@ CUT_OFF, EMPTY = "cut_off", "empty"
 
 LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
 
-_LEAST_CHECKED = 20  # documents below which a share says little
+_LEAST_CHECKED = 20  # documents below which a share is not significant
 _SHOWN_CHARS = 200
 
 

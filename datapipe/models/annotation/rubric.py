@@ -82,8 +82,8 @@ class Rubric(BaseModel):
     @field_validator("template")
     @classmethod
     def _check_template(cls, template: str) -> str:
-        if (found := template.count(PLACE)) != 1:
-            raise ValueError(f"found {PLACE} {found} times, expected it once, where the document comes")
+        if (num_places := template.count(PLACE)) != 1:
+            raise ValueError(f"found {PLACE} {num_places} times, expected it once, where the document comes")
         return template
 
     @model_validator(mode="after")

@@ -76,9 +76,9 @@ def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Itera
     """The first document of each of the sorted `hashes` (num_sampled,)."""
     is_missing = np.ones(len(hashes), np.bool_)
     for batch in documents():
-        found, first = np.unique(text_hashes(as_large_string(batch.column("text")), seed), return_index=True)
-        is_chosen = np.isin(hashes, found) & is_missing
-        rows = np.sort(first[np.isin(found, hashes[is_chosen])])
+        distinct, first = np.unique(text_hashes(as_large_string(batch.column("text")), seed), return_index=True)
+        is_chosen = np.isin(hashes, distinct) & is_missing
+        rows = np.sort(first[np.isin(distinct, hashes[is_chosen])])
         is_missing[is_chosen] = False
         chosen = batch.take(pa.array(rows))
         yield from zip(chosen.column("id").to_pylist(), chosen.column("text").to_pylist(), strict=True)

@@ -105,7 +105,7 @@ def _upload(folder: Path, target: HubTarget, is_private: bool, emit: Callable[[s
     from huggingface_hub.hf_api import RepoFile
     from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()  # a line after each commit says how far it is
+    disable_progress_bars()  # a line after each commit reports the progress
     api = HfApi()
     created = api.create_repo(target.name, repo_type="dataset", private=is_private, exist_ok=True)
     if target.revision != "main":

@@ -1,1 +1,1 @@
-"""report.html: one file to look at, drawn from report.json; it needs no network and no script."""
+"""report.html: one page, drawn from report.json; it needs no network and no script."""

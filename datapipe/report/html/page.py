@@ -24,7 +24,7 @@ _MOST_SHOWN = (24, 12, 6, 3, 1)
 
 _ROWS_OF_TABLES = 4  # Times as many rows as of a chart has a table that is not drawn
 _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#7f7f7f")
-"""Okabe and Ito's colours, which colour-blind people tell apart (jfly.uni-koeln.de/color)."""
+"""Okabe and Ito's colours, which colour-blind people can distinguish (jfly.uni-koeln.de/color)."""
 
 _LABEL_WIDTH = 230
 _CHAR_WIDTH = 7.6

@@ -35,7 +35,7 @@ _INCOMPRESSIBLE_BY_DICTIONARY = ("id", "url", "text")
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of written documents: id, url where there is one, source, text, and then the others in their order.
-    `schema`: of documents as stages pass them on. Raises UserError where it has a column `source` of its own."""
+    `schema`: of documents as stages pass them on. Raises UserError where it has a column `source`."""
     if SOURCE in schema.names:
         raise UserError(
             f"the documents have a column '{SOURCE}', and written documents have one of this name: the source of the mixture. "
@@ -53,10 +53,10 @@ def published_schema(schema: pa.Schema) -> pa.Schema:
 def published_rows(record: pa.RecordBatch, source: str, schema: pa.Schema) -> pa.RecordBatch:
     """Documents as they are written. Raises UserError where they have other columns than `schema`, or of other types."""
     expected = set(schema.names) - {SOURCE}
-    found = set(record.schema.names) - (set(OWN_COLUMNS) - expected)
-    if found != expected:
+    names = set(record.schema.names) - (set(OWN_COLUMNS) - expected)
+    if names != expected:
         raise UserError(
-            f"documents of '{source}' have the columns {', '.join(sorted(found))} here, and "
+            f"documents of '{source}' have the columns {', '.join(sorted(names))} here, and "
             f"{', '.join(sorted(expected))} before. Name only columns under `keep` that every file of the source has, or make "
             f"two sources of it."
         )
@@ -122,7 +122,6 @@ class DocumentWriter:
             self._text_bytes += int(text_lengths(rows.column("text")).sum())
 
     def finish(self) -> DocumentsFile:
-        """The closed file."""
         if self._held:
             self._flush()
         self._handles.close()

@@ -1,4 +1,4 @@
-"""README.md of an exported dataset: its front matter says which files are of which split, as the Hugging Face hub reads it."""
+"""README.md of an exported dataset: its front matter lists which files are of which split, as the Hugging Face hub reads it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dataset_card(
 
 
 def hub_features(schema: pa.Schema, of_json: bool = True) -> list[dict[str, Any]]:
-    """The columns as the hub tells their types.
+    """The columns as the hub names their types.
 
     Args:
         of_json: whether the files are JSON, in which all but numbers, lists and structs is text.

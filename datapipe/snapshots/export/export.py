@@ -172,7 +172,7 @@ def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]
 
 
 def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
-    """All sources by name, or the one that is wanted. Raises UserError for a source that there is not."""
+    """All sources by name, or the one that is wanted. Raises UserError for an unknown source."""
     if source is not None and source not in sources:
         raise UserError(f"no source '{source}'.{suggest(source, sources)} Expected one of: {', '.join(sorted(sources))}")
     return sorted(sources) if source is None else [source]

@@ -5,7 +5,7 @@
 `_UNFINISHED` holds the request, from before the first file until after the last: a folder with it
 is no export. `_EXPORTED` holds the request, the result, and the sizes of the data files. So the
 same command goes on after a kill, by deleting what the killed one left and writing all files, and
-tells a whole export from an unfinished one. Any other folder that is not empty is refused.
+marks a complete export. Any other folder that is not empty is refused.
 """
 
 import json

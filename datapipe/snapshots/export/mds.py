@@ -31,7 +31,7 @@ from datapipe.storage.root import Root
 MOST_BYTES = (1 << 32) - 1
 _TEXTS = ("id", "source", "text")
 _ONE_AXIS = bytes([1 << 2 | 2])
-"""Begins an array that tells its own shape: one axis, whose length is a uint32."""
+"""Begins an array that has its own shape: one axis, whose length is a uint32."""
 
 
 class MdsWriter:

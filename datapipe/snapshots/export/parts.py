@@ -38,18 +38,18 @@ class Part:
 
 def common_schema(parts: Sequence[Part]) -> pa.Schema:
     """The columns of all parts, in one order. Raises UserError as `joined_schema`."""
-    found = joined_schema({f"'{part.source}'": part.schema for part in parts})
-    names = [name for name in _FIRST if name in found.names] + [name for name in found.names if name not in _FIRST]
-    return pa.schema([found.field(name) for name in names])
+    joined = joined_schema({f"'{part.source}'": part.schema for part in parts})
+    names = [name for name in _FIRST if name in joined.names] + [name for name in joined.names if name not in _FIRST]
+    return pa.schema([joined.field(name) for name in names])
 
 
 def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows with the columns of `schema`, null where they have none."""
-    found = [
+    arrays = [
         rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
         for field in schema
     ]
-    return pa.RecordBatch.from_arrays(found, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def parts_of_documents(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
@@ -76,7 +76,7 @@ def _schema_of(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) ->
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files or sources, by name: a later generation may have found wider types.
+    """The columns of files or sources, by name: files that were added later may have wider types.
     Raises UserError where no type holds the values of a column."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():
@@ -116,9 +116,9 @@ def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Spl
 def _rows(root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split)):
         keys = rows.column("keys")
-        found = {
+        by_name = {
             "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
             "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
         }
-        arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
+        arrays = [by_name.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

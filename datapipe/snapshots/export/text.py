@@ -25,9 +25,9 @@ from datapipe.rng import keyed_hash, seed_for
 from datapipe.shards.documents.writer import published_rows, published_schema
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.removed import read_removed
+from datapipe.snapshots.committed_steps import check_one_ledger, tasks_of
 from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.snapshots.export.parts import Part
-from datapipe.snapshots.generations import check_no_old_folders, tasks_of
 from datapipe.storage.root import Root
 
 
@@ -63,7 +63,7 @@ def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapp
             f"--text: {', '.join(taken[:5])}: the rows are those of another output, which has their texts. Export that "
             f"output{instead}."
         )
-    check_no_old_folders(root, snapshot, "--text: ")
+    check_one_ledger(root, snapshot, "--text: ")
 
 
 def _batches(
@@ -77,8 +77,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     removed = read_removed(root, snapshot)
     for file in files:
-        for found in read_table(root, file):
-            record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
+        for table in read_table(root, file):
+            record = table.filter(pa.array(~removed.holds(key_matrix(table.column("key")))))
             rows = published_rows(record, source, schema)
             if highest is not None:
                 is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
@@ -92,7 +92,7 @@ def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None
         _validation_hashes(snapshot, rows.column("keys").values)
         for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
     )
-    return max((int(found.max()) for found in hashes if len(found)), default=None)
+    return max((int(column.max()) for column in hashes if len(column)), default=None)
 
 
 def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:

@@ -38,7 +38,7 @@ def find_reference_rows(
 
     Args:
         mixture: for its seed and output.
-        own: the index of earlier generations of the same output.
+        own: the index of the same output, where files are added to it.
         stages: of every source.
         paths: of the input files of every source.
 

@@ -1,11 +1,11 @@
-"""Indexes in folders of their own: made of the outputs of runs, and rid of documents by takedowns.
+"""Indexes in separate folders: made of the outputs of runs, and rid of documents by takedowns.
 
     OUTPUT, OUTPUT, …  ─▶  INDEX      files of rows are hard links, or copies where links are impossible
     INDEX, documents   ─▶  INDEX      files with rows of these documents are written again without them
 
 The rows of an input file are in the files of its group alone, so a takedown reads the groups of its documents and no others.
 Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. The
-folder of a new index is marked like that of an export (`snapshots/export/folder.py`). Of two commands at work on one index the
+folder of a new index is marked like that of an export (`snapshots/export/folder.py`). Of two commands on one index the
 second is refused: it would restore or delete files that the first one writes.
 """
 
@@ -96,7 +96,7 @@ def _distinct(stages: Sequence[IndexedStage]) -> tuple[IndexedStage, ...]:
 
 def _stage_numbers(stages: Sequence[IndexedStage], index: Index, url: str) -> list[int]:
     """For each stage of an index, the number of the stage with comparable rows among `stages`. Raises UserError when they
-    do not correspond one to one: a run would compare some of its documents with one output alone, without notice."""
+    do not correspond one to one: a run would compare some of its documents with one output alone, without a message."""
     distinct = _distinct(index.stages)
     numbers = [_comparable(stages, stage) for stage in distinct]
     if sorted(numbers) != list(range(len(stages))):

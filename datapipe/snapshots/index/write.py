@@ -27,7 +27,7 @@ from datapipe.records.names import SNAPSHOT, WORK
 from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.snapshots.generations import check_no_old_folders
+from datapipe.snapshots.committed_steps import check_one_ledger
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.steps.kind import Plan
@@ -134,7 +134,7 @@ def index_of_snapshot(root: Root, snapshot: Snapshot) -> Index:
 
 
 def joined_index(before: Index, later: Index) -> Index:
-    """The rows of the generations before, and those of a later one."""
+    """The rows of an output, and those of files that are added to it."""
     stages = [*before.stages, *(stage for stage in later.stages if stage not in before.stages)]
     offset = 1 + max((file.group for file in before.files), default=-1)
     rows = (replace(rows, stage=stages.index(later.stages[rows.stage]), group=rows.group + offset) for rows in later.rows)
@@ -179,7 +179,7 @@ def open_earlier(url: str, where: str = "") -> Index:
     """The index of another run, as `open_index`. Raises UserError for an output of which it lacks rows."""
     index, output = open_index(url, where), Root(url.rstrip("/"))
     if output.exists(SNAPSHOT):
-        check_no_old_folders(output, read_snapshot(output), where)
+        check_one_ledger(output, read_snapshot(output), where)
     return index
 
 

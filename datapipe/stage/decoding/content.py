@@ -67,7 +67,7 @@ _WIDE = (
 )
 """Byte-order marks of Unicode's wide encodings. Those of UTF-32 come first: one of them begins with one of UTF-16."""
 
-_LOOKED_AT_BYTES, _LEAST_BYTES = 1024, 16
+_PROBED_BYTES, _LEAST_BYTES = 1024, 16
 _MOST_FULL = 0.6
 """Share of the high bytes of UTF-16 that are not zero, above which text is taken as it is. In Latin letters it is about 0."""
 
@@ -79,7 +79,7 @@ def is_wide(beginning: bytes) -> bool:
 
 def unmarked_utf16(beginning: bytes) -> str:
     """ "UTF-16LE" or "UTF-16BE" for content that looks like it, by the zeros at every second byte; else ""."""
-    head = beginning[:_LOOKED_AT_BYTES]
+    head = beginning[:_PROBED_BYTES]
     even, odd = head[::2], head[1::2]
     for name, high, low in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
         full = len(high) - high.count(0)

@@ -38,13 +38,13 @@ def check_format(beginning: bytes, compression: str | None) -> None:
     head = beginning[:HEAD_BYTES]
     if pointer := lfs_pointer(head):
         raise BrokenStreamError(pointer)
-    found = next((name for name, beginnings in _BEGINNINGS.items() if head.startswith(beginnings)), None)
-    if found is None and compression is not None and is_text(head):
+    kind = next((name for name, beginnings in _BEGINNINGS.items() if head.startswith(beginnings)), None)
+    if kind is None and compression is not None and is_text(head):
         if not any(beginning.startswith(head) for beginning in _BEGINNINGS[compression]):
             raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
-    elif found not in (None, compression):
+    elif kind not in (None, compression):
         named = "a plain file" if compression is None else f"a {compression} archive"
-        raise BrokenStreamError(f"the file is a {found} archive, and its name is that of {named}. {_expected(found or '')}")
+        raise BrokenStreamError(f"the file is a {kind} archive, and its name is that of {named}. {_expected(kind or '')}")
 
 
 def lfs_pointer(beginning: bytes) -> str:
@@ -57,10 +57,10 @@ def lfs_pointer(beginning: bytes) -> str:
     )
 
 
-def _expected(found: str) -> str:
-    if not found:
+def _expected(kind: str) -> str:
+    if not kind:
         return "Expected a name without an ending of an archive: rename it"
-    ending = next((ending for ending, name in COMPRESSION_OF_ENDING.items() if name == found), None)
+    ending = next((ending for ending, name in COMPRESSION_OF_ENDING.items() if name == kind), None)
     if ending is None:
         return f"Expected plain text, {' or '.join(COMPRESSION_OF_ENDING)}: repack it"
     return f"Expected a name ending in {ending}: rename it"

@@ -231,14 +231,14 @@ def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WIN
     """The bytes of the split's lines as UTF-8, with their offsets. Raises UnsplittableInputError for UTF-16."""
     file = split.file
     if file.compression is None:
-        found = _range(split, open_input)
+        contents = _range(split, open_input)
     else:
-        found = _placed(decoded(open_input, file.url, file.compression, max_window_bytes))
-    for offset, chunk in found:
+        contents = _placed(decoded(open_input, file.url, file.compression, max_window_bytes))
+    for offset, chunk in contents:
         if offset == 0 and is_wide(chunk):
             if split.stop is not None:
                 raise UnsplittableInputError("the file is UTF-16 or UTF-32, whose lines are found from its beginning on alone")
-            yield from _placed(as_utf8(chain([chunk], (chunk for _, chunk in found))))
+            yield from _placed(as_utf8(chain([chunk], (chunk for _, chunk in contents))))
             return
         skip = len(BOM) if offset == 0 and chunk.startswith(BOM) else 0
         yield offset + skip, chunk[skip:]

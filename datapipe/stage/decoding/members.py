@@ -1,6 +1,6 @@
 """The members of a file, from one to the next: gzip members, Zstandard and LZ4 frames, bzip2 and xz streams.
 
-The decompressor of a member says where it ends and the next one begins. A search for magic bytes would find those of an archive
+The decompressor of a member finds its end and the next one. A search for magic bytes would find those of an archive
 inside an archive, so only damage is followed by one: it finds magic bytes behind which the member can be decompressed and
 begins as the reader expects (`Beginning`). All content before damage is there, down to the stored byte.
 
@@ -10,7 +10,7 @@ A file of `HAVE_MEMBERS` is read in ranges by several tasks:
     |--A----B------C------|-----D--------E------|-----------|
      ───────────────────────────▶                             reads the members from A on, up to the first one behind the range
                                 ─────────────────▶            reads the members from D on, which a search finds
-                                 a search of [stop, D) finds no member: the ranges meet
+                                 a search of [stop, D) finds no member: the ranges are adjacent
 
 A range ends at a member at or behind `stop` that a search would find, so it owns every damaged or odd member before. If a
 search finds another one before it, bytes like a member stand inside of a member, and the range raises
@@ -58,7 +58,7 @@ _SKIPPABLE_BYTES = 8
 _PADDING_BYTES, _XZ_PADDING_BYTES = 512, 4
 
 _PROBED_PART, _PROBED_LEAST_BYTES, _PROBED_MOST_BYTES = 64, 256 << 10, 256 << 20
-"""Where a second member is looked for: in this part of the stored bytes, within bounds. Members of bgzip have 64 KiB, and of
+"""Where a second member is searched: in this part of the stored bytes, within bounds. Members of bgzip have 64 KiB, and of
 64 files that were joined into one the second begins there."""
 
 
@@ -91,7 +91,7 @@ def opened_members(
 
 
 def has_members(file: InputFile, open_input: OpenInput) -> bool:
-    """Whether a search finds a second member at the beginning of a file. One that begins farther behind is not looked for."""
+    """Whether a search finds a second member at the beginning of a file. One that begins farther behind is not searched."""
     most_bytes = min(max(file.num_bytes // _PROBED_PART, _PROBED_LEAST_BYTES), _PROBED_MOST_BYTES, file.num_bytes)
     with open_input(file.url) as stream:
         try:
@@ -167,7 +167,7 @@ class Member:
 
     def _rest(self, damaged: int, num_bytes: int) -> bytes:
         """The content behind its first `num_bytes`, up to the damage at or behind `damaged`. The libraries lose what they have
-        decompressed in the call that meets damage, so the member is read once more, and byte by byte at last."""
+        decompressed in the call that reaches damage, so the member is read once more, and byte by byte at last."""
         members, offset, rest = self._members, self.offset, bytearray()
         decompressor = members.make()
         while stored := members.stored.some(offset, min(members.feed_bytes, damaged - offset) if offset < damaged else 1):
@@ -244,10 +244,10 @@ class Members:
         return ""
 
     def _check_border(self, stop: int, offset: int) -> None:
-        found = self.find(max(stop, self.first + 1), offset)
-        if found is not None:
+        member = self.find(max(stop, self.first + 1), offset)
+        if member is not None:
             raise UnsplittableInputError(
-                f"bytes like a {self.compression} member begin at byte {found:,} of the stored file, inside of a member that "
+                f"bytes like a {self.compression} member begin at byte {member:,} of the stored file, inside of a member that "
                 f"ends at byte {offset:,}"
             )
 

@@ -48,10 +48,10 @@ class StoredBytes:
         stop, offset, tail = self.num_bytes if stop is None else stop, start, b""
         while offset - len(tail) < stop and (block := self.some(offset, BLOCK_BYTES)):
             window, begin = tail + bytes(block), offset - len(tail)
-            for found in pattern.finditer(window):
-                if begin + found.start() >= stop:
+            for match in pattern.finditer(window):
+                if begin + match.start() >= stop:
                     return
-                yield begin + found.start()
+                yield begin + match.start()
             offset += len(block)
             tail = window[1 - num_bytes :]
 

@@ -42,8 +42,6 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dictionary:
-    """The words and labels of a model."""
-
     # starts, stops: (num_entries,) int64, in the file
     starts: np.ndarray
     stops: np.ndarray
@@ -190,7 +188,7 @@ def _read_dictionary(file: _File) -> Dictionary:
 def _read_matrix(file: _File, quantised: bool) -> Matrix:
     if not quantised:
         num_rows, dim = file.numbers("2q")
-        if not 1 <= dim < _MOST_DIMENSIONS:  # rows without values are as many as a number can say
+        if not 1 <= dim < _MOST_DIMENSIONS:  # rows without values may be many
             raise file.refusal(f"{num_rows:,} rows of {dim} dimensions")
         dense = file.array("<f4", num_rows, dim)
         nothing = np.empty((1, 1, 1), np.float32)

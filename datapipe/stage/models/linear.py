@@ -36,8 +36,6 @@ _KEY, _VERSION = b"datapipe.linear", 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearFile:
-    """The content of a model file."""
-
     kind: Literal["classes", "number"]
     labels: tuple[str, ...]  # of the classes; one name where a number is predicted
     # word_bits, character_bits: 2^bits slots, 0 for none
@@ -163,8 +161,6 @@ def _contiguous(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tupl
 
 
 class LinearModel:
-    """A linear model that kernels evaluate."""
-
     def __init__(self, file: LinearFile) -> None:
         self.labels = file.labels
         self.kind: Literal["classes", "number"] = file.kind

@@ -109,15 +109,15 @@ class _Batch:
     def is_full(self) -> bool:
         return self._num_bytes >= TARGET_BATCH_BYTES or len(self._documents) + len(self._rejected) >= _BATCH_RECORDS
 
-    def add(self, found: Document | Rejected | str) -> None:
+    def add(self, item: Document | Rejected | str) -> None:
         """Adds a document, an unreadable record, or the kind of a record that is no document."""
-        if isinstance(found, Rejected):
-            self._rejected.append(found)
-        elif isinstance(found, str):
-            self._passed_over[found] += 1
+        if isinstance(item, Rejected):
+            self._rejected.append(item)
+        elif isinstance(item, str):
+            self._passed_over[item] += 1
         else:
-            self._documents.append(found)
-            self._num_bytes += len(found.content)
+            self._documents.append(item)
+            self._num_bytes += len(item.content)
 
     def take(self) -> ReadBatch:
         """The batch since the last call. Texts that are not UTF-8 are rejected."""

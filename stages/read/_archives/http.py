@@ -115,8 +115,8 @@ def media_type(content_type: str | None) -> str | None:
 
 def charset(content_type: str | None) -> str | None:
     """The parameter `charset` of a Content-Type, in lower case; None where there is none."""
-    found = _CHARSET.search(content_type or "")
-    return found[1].lower() if found else None
+    match = _CHARSET.search(content_type or "")
+    return match[1].lower() if match else None
 
 
 def decoded_body(response: Response, max_bytes: int, is_cut_off: bool = False) -> bytes:

@@ -68,9 +68,9 @@ def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | N
     return _of_plain_range(members, max_bytes, start, stop)
 
 
-def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
-    found = takewhile(lambda member: not member.is_behind, found)
-    opened = _next_opened(found)
+def _of_members(members: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
+    members = takewhile(lambda member: not member.is_behind, members)
+    opened = _next_opened(members)
     while opened is not None:
         position, content = opened.member.offset << OFFSET_BITS, opened.content.peek(WHOLE_BYTES + 1)
         is_whole = len(content) <= WHOLE_BYTES and not opened.member.damage
@@ -86,16 +86,16 @@ def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Re
         opened = opened.following()
 
 
-def _next_opened(found: Iterator[Member]) -> _Opened | None:
-    member = next(found, None)
-    return None if member is None else _Opened(member, found)
+def _next_opened(members: Iterator[Member]) -> _Opened | None:
+    member = next(members, None)
+    return None if member is None else _Opened(member, members)
 
 
 class _Opened:
     """The content of a member, and of those behind it in which its last record goes on. `member` is the last one read."""
 
-    def __init__(self, member: Member, found: Iterator[Member]) -> None:
-        self.member, self._found, self._own = member, found, ByteStream(member.chunks)
+    def __init__(self, member: Member, members: Iterator[Member]) -> None:
+        self.member, self._found, self._own = member, members, ByteStream(member.chunks)
         self._following: _Opened | None = None
         self.content = ByteStream(self._chunks())
 
@@ -116,7 +116,7 @@ class _Opened:
 def regular_records(content: bytes, position: int, max_bytes: int) -> list[Record] | None:
     """The records in the content of a member, the first one at `position`; None where one is not written as the standard has
     it: no header over several lines, none twice, a known type, two line ends behind a body of the declared length."""
-    found: list[Record] = []
+    records: list[Record] = []
     begin = 0
     while begin < len(content):
         end = content.find(_HEADERS_END, begin)
@@ -131,8 +131,8 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
         begin = stop + len(_HEADERS_END)
         if int(length) > max_bytes or content[stop:begin] != _HEADERS_END:
             return None
-        found.append(Record(position + len(found), kind, Fields(fields), content[body:stop]))
-    return found
+        records.append(Record(position + len(records), kind, Fields(fields), content[body:stop]))
+    return records
 
 
 def _records_of(content: ByteStream, max_bytes: int) -> Iterator[Record | Rejected]:
@@ -140,14 +140,14 @@ def _records_of(content: ByteStream, max_bytes: int) -> Iterator[Record | Reject
     while _pass_line_ends(content):
         position, head = content.position, None
         if not content.peek(5).startswith(b"WARC/"):
-            found: Record | Rejected | str = f"the bytes are no record; {_EXPECTED}"
+            record: Record | Rejected | str = f"the bytes are no record; {_EXPECTED}"
         else:
             head = _head(content)
-            found = head if isinstance(head, str) else _record(content, head, position, max_bytes)
-        if isinstance(found, str):
-            found = Rejected(position=position, error=found, is_file_damage=True)
-        yield found
-        if isinstance(found, Rejected) and found.is_file_damage:
+            record = head if isinstance(head, str) else _record(content, head, position, max_bytes)
+        if isinstance(record, str):
+            record = Rejected(position=position, error=record, is_file_damage=True)
+        yield record
+        if isinstance(record, Rejected) and record.is_file_damage:
             return
 
 
@@ -200,7 +200,7 @@ def _pass_line_ends(content: ByteStream) -> bool:
 
 
 def _of_plain_range(members: Members, max_bytes: int, start: int, stop: int) -> Iterator[Record | Rejected]:
-    """The records that begin in [start, stop) of a plain file; the ranges meet as those of members do (`Members`)."""
+    """The records that begin in [start, stop) of a plain file; the ranges are adjacent as those of members are (`Members`)."""
     first = _next_record(members.stored, start - 1, stop) if start else 0
     if first is None:
         return

@@ -27,8 +27,6 @@ _SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message of a file: where it is, with its body at its end."""
-
     kind: int
     offset: int
     num_bytes: int
@@ -128,8 +126,8 @@ def _schema_at(stream: pa.NativeFile, offset: int, stop: int) -> Message:
     """The schema, which is the first message. Raises ValueError for anything else."""
     message = _message_at(stream, offset, stop)
     if message is None or message.kind != _SCHEMA:
-        found = "an end marker" if message is None else f"a message of kind {message.kind}"
-        raise ValueError(f"byte {offset}: {found}; expected a schema")
+        kind = "an end marker" if message is None else f"a message of kind {message.kind}"
+        raise ValueError(f"byte {offset}: {kind}; expected a schema")
     return message
 
 
@@ -180,19 +178,19 @@ class FlatTable:
 
     def integer(self, field: int, kind: str, default: int = 0) -> int:
         """A number; `kind` as `struct` names it."""
-        at = self._at(field)
-        return default if at is None else _number(self.content, f"<{kind}", at)
+        position = self._at(field)
+        return default if position is None else _number(self.content, f"<{kind}", position)
 
     def table(self, field: int) -> FlatTable | None:
-        at = self._at(field)
-        return None if at is None else FlatTable(self.content, at + _number(self.content, "<I", at))
+        position = self._at(field)
+        return None if position is None else FlatTable(self.content, position + _number(self.content, "<I", position))
 
     def structs(self, field: int, kind: str) -> list[tuple[int, ...]]:
         """A vector of structs of numbers; `kind` as `struct` names them."""
-        at = self._at(field)
-        if at is None:
+        position = self._at(field)
+        if position is None:
             return []
-        start = at + _number(self.content, "<I", at)
+        start = position + _number(self.content, "<I", position)
         count, size = _number(self.content, "<I", start), struct.calcsize(f"<{kind}")
         if start + 4 + count * size > len(self.content):
             raise ValueError(f"a vector of {count} elements in {len(self.content)} bytes")

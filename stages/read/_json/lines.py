@@ -193,11 +193,11 @@ class LineParser:
         return as_large_string(pc.struct_field(column, inner) if inner else column)
 
 
-def _without_lone_half(found: re.Match[bytes]) -> bytes:
+def _without_lone_half(match: re.Match[bytes]) -> bytes:
     """An escaped pair, and what only looks like an escape, as it is; U+FFFD in the place of half a pair."""
-    if len(found["backslashes"]) % 2:
-        return found[0] if found["low"] else found["backslashes"] + b"ufffd"
-    return found[0].removesuffix(found["low"]) + b"\\ufffd" if found["low"] else found[0]
+    if len(match["backslashes"]) % 2:
+        return match[0] if match["low"] else match["backslashes"] + b"ufffd"
+    return match[0].removesuffix(match["low"]) + b"\\ufffd" if match["low"] else match[0]
 
 
 def with_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
@@ -270,8 +270,6 @@ def _in_words(error: str) -> str:
 
 
 class NamedField:
-    """A field, by its name."""
-
     def __init__(self, name: str) -> None:
         self._path = FieldPath(name.split("."))
         self._key = FieldPath([name]) if "." in name else None

@@ -48,8 +48,8 @@ def kept_columns(
             as_written = pc.if_else(pa.array(firsts == STRING), strings, texts)
             columns[name] = pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), as_written)
         if kind is not None and declared is None:
-            columns[name], found = typed(texts, firsts, kind)
-            wider |= {} if found is None else {name: found}
+            columns[name], column_type = typed(texts, firsts, kind)
+            wider |= {} if column_type is None else {name: column_type}
     return columns, wider
 
 
@@ -70,14 +70,14 @@ def typed(texts: pa.Array, firsts: np.ndarray, kind: pa.DataType) -> Typed:
         column = _by_arrow(texts, kind) if _is_of_arrow(kind) else None
         return _by_python(texts, kind) if column is None else (column, None)
     if present[0] == _NUMBER:
-        column, found = _numbers(texts, kind)
+        column, column_type = _numbers(texts, kind)
     else:
-        column, found = (texts, pa.large_string()) if present[0] == _STRING else (pc.equal(texts, "true"), pa.bool_())
-    return (column, None) if holds(kind, found) else _wider(texts, found)
+        column, column_type = (texts, pa.large_string()) if present[0] == _STRING else (pc.equal(texts, "true"), pa.bool_())
+    return (column, None) if holds(kind, column_type) else _wider(texts, column_type)
 
 
-def _wider(texts: pa.Array, found: pa.DataType) -> Typed:
-    return pa.nulls(len(texts), pa.large_string()), found
+def _wider(texts: pa.Array, narrow: pa.DataType) -> Typed:
+    return pa.nulls(len(texts), pa.large_string()), narrow
 
 
 def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
@@ -88,11 +88,11 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]
     if wholes is None:
         return texts, MIXED
     if len(wholes) == len(texts) - texts.null_count:
-        found = wholes.type
-        column = texts.cast(found)
+        number_type = wholes.type
+        column = texts.cast(number_type)
         if kind in (pa.uint64(), pa.float64()):
             column = _cast(column, kind)
-        return (texts, MIXED) if column is None else (column, found)
+        return (texts, MIXED) if column is None else (column, number_type)
     return (texts, MIXED) if _cast(wholes, pa.float64()) is None else (texts.cast(pa.float64()), pa.float64())
 
 
@@ -130,9 +130,9 @@ def _by_arrow(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
 def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:
     try:
         values = [None if text is None else parsed_json(text) for text in texts.to_pylist()]
-        found = reduce(json_joined, map(json_type, values), pa.null())
-        if not holds(kind, found):
-            return _wider(texts, found)
+        json_kind = reduce(json_joined, map(json_type, values), pa.null())
+        if not holds(kind, json_kind):
+            return _wider(texts, json_kind)
         return pa.array([_fitted(value, kind) for value in values], written(kind)), None
     except (RecursionError, OverflowError, pa.ArrowInvalid):  # too deep, or a number that its type would round
         return _wider(texts, MIXED)

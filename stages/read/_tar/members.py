@@ -21,8 +21,6 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.LNKTYPE: "link", tarfile.SYMTYPE: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A member of an archive."""
-
     name: str
     kind: str  # "file", "folder", "link", "sparse" or "special"
     position: int  # of its first header, in the decompressed archive

@@ -30,7 +30,7 @@ MB = 1_000_000
 
 
 def _bench(path: Path, **options) -> dict:
-    return bench(load_mixture(path), **{"seconds": 0, "say": lambda line: None, **options})
+    return bench(load_mixture(path), **{"seconds": 0, "show": lambda line: None, **options})
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,3 @@
-"""Finished outputs for the commands that look at one."""
+"""Finished outputs for the commands that read one."""
 
 from tests.support.finished import deduplicated, lengths, plain  # noqa: F401

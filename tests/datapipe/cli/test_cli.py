@@ -50,7 +50,7 @@ def snapshots_root(of_three: Path, tmp_path: Path) -> Root:
 
 
 @pytest.mark.medium
-def test_a_cleaning_beside_a_run_says_so_and_nothing_else(snapshots_root: Root) -> None:
+def test_a_cleaning_beside_a_run_reports_it_and_nothing_else(snapshots_root: Root) -> None:
     with exclusive(snapshots_root):
         done = CliRunner().invoke(app, ["clean", snapshots_root.url])
     assert "another run is using this output" in str(done.exception)
@@ -115,7 +115,7 @@ def test_pin_of_no_snapshot_and_a_damaged_one_are_refused(snapshots_root: Root, 
 
 
 @pytest.mark.medium
-def test_commands_pin_unpin_and_tell_what_a_pin_keeps(snapshots_root: Root) -> None:
+def test_commands_pin_unpin_and_report_what_a_pin_keeps(snapshots_root: Root) -> None:
     runner, first = CliRunner(), _names(snapshots_root)[0]
     listed = runner.invoke(app, ["snapshots", snapshots_root.url, "--pin", first[:12], "--why", "the run of May"])
     assert listed.exit_code == 0 and ": the run of May" in listed.output
@@ -226,7 +226,7 @@ def test_annotate_stops_at_a_signal_and_refuses_a_second_process(tmp_path, mixtu
         (["--endpoint", "host"], "--endpoint host: expected a URL"),
     ],
 )
-def test_annotate_tells_what_is_wrong_before_anything_runs(tmp_path, server, options, expected):
+def test_annotate_reports_what_is_wrong_before_anything_runs(tmp_path, server, options, expected):
     done = datapipe([*arguments(tmp_path / "none.yaml", server, tmp_path / "out"), *options])
     assert done.returncode == 2
     assert expected in done.stderr
@@ -234,7 +234,7 @@ def test_annotate_tells_what_is_wrong_before_anything_runs(tmp_path, server, opt
 
 
 NOBODY = "http://127.0.0.1:1"
-"""An address where nobody listens."""
+"""An address where no one listens."""
 
 _ENVIRONMENT = {
     "HF_ENDPOINT": NOBODY,
@@ -266,7 +266,7 @@ def _told(arguments: list[str], folder: Path, status: int = 1) -> str:
 @pytest.mark.medium
 @pytest.mark.needs("huggingface_hub")
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_hub_that_does_not_answer_is_told_with_its_address(unreachable, tmp_path, command):
+def test_hub_that_does_not_answer_is_reported_with_its_address(unreachable, tmp_path, command):
     mixture = runs.write_mixture(tmp_path, "  web: {path: 'hf://datasets/me/data/*.jsonl'}", "stages: [filter.length]")
     printed = _told([command, str(mixture)], tmp_path)
     assert f"{NOBODY}/api/datasets/me/data" in printed
@@ -288,7 +288,7 @@ def test_url_that_no_store_can_have_is_the_users_error_with_a_right_one(unreacha
 
 
 @pytest.mark.medium
-def test_input_on_a_store_that_does_not_answer_is_told(unreachable, tmp_path):
+def test_input_on_a_store_that_does_not_answer_is_reported(unreachable, tmp_path):
     mixture = runs.write_mixture(tmp_path, f"  web: {{path: 's3://bucket/in/*.jsonl{_STORE}'}}", "stages: [filter.length]")
     printed = _told(["plan", str(mixture)], tmp_path)
     assert "s3://bucket/in/: no answer: OSError: When " in printed
@@ -296,12 +296,12 @@ def test_input_on_a_store_that_does_not_answer_is_told(unreachable, tmp_path):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("command", [["verify"], ["inspect"], ["report"]])
-def test_store_that_does_not_answer_is_told(unreachable, tmp_path, command):
+def test_store_that_does_not_answer_is_reported(unreachable, tmp_path, command):
     assert "no answer: OSError: When " in _told([*command, f"s3://bucket/out{_STORE}"], tmp_path)
 
 
 @pytest.mark.medium
-def test_output_on_a_store_that_does_not_answer_is_told(unreachable, tmp_path):
+def test_output_on_a_store_that_does_not_answer_is_reported(unreachable, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "some text"}\n')
     mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}", "stages: [filter.length]")
     printed = _told(["run", str(mixture), "--output", f"s3://bucket/out{_STORE}"], tmp_path)

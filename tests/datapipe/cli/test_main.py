@@ -140,13 +140,13 @@ def test_cli_inspect_refuses_options_that_do_not_go_together(plain, options):
         (["--format", "mds", "--target-bytes", "5GiB"], "less than 4 GiB"),
     ],
 )
-def test_cli_export_that_cannot_be_met_is_refused_and_writes_nothing(plain, tmp_path, options, message):
+def test_cli_export_that_cannot_be_done_is_refused_and_writes_nothing(plain, tmp_path, options, message):
     done = datapipe(["export", str(plain / "out"), "--to", str(tmp_path / "new"), *options])
     assert done.returncode == 2 and message in done.stderr
     assert not (tmp_path / "new").exists()
 
 
-def test_cli_export_lists_its_files_and_tells_one_that_is_whole(plain, tmp_path):
+def test_cli_export_lists_its_files_and_reports_one_that_is_whole(plain, tmp_path):
     tokens = sum(shard.tokens for shard in read_snapshot(Root(str(plain / "out"))).shards)
     command = ["export", plain / "out", "--format", "megatron", "--to", tmp_path / "m", "--target-bytes"]
     printed = _printed(*command, "1GB")
@@ -201,7 +201,7 @@ def test_cli_bench_names_the_bottleneck_and_writes_its_figures(tmp_path):
     assert datapipe(["bench", str(mixture), "--source", "wbe"]).returncode == 2
 
 
-def test_cli_loader_bench_prints_the_verdict_and_writes_its_figures(plain, tmp_path):
+def test_cli_loader_bench_prints_the_result_and_writes_its_figures(plain, tmp_path):
     numbers = tmp_path / "bench.json"
     command = ["loader-bench", str(plain / "out"), "--batch-size", "4", "--steps", "20", "--rank", "1", "--world-size", "2"]
     printed = _printed(*command, "--step-ms", "0", "--prefetch", "4", "--json", numbers)
@@ -307,7 +307,7 @@ def test_cli_failed_run_writes_its_report(tmp_path):
 
 
 @pytest.mark.medium
-def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(tmp_path):
+def test_cli_run_whose_reader_ends_explains_how_to_go_on_and_the_same_command_does(tmp_path):
     """As `datapipe run … | true`."""
     corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 3))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "", tail="tokenizer: none\n")
@@ -323,10 +323,19 @@ def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(t
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")], ids=str)
-def test_cli_without_memory_says_so_and_calls_it_no_defect(plain, monkeypatch, error):
+def test_cli_without_memory_reports_it_and_calls_it_no_defect(plain, monkeypatch, error):
     def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("datapipe.engine.watching.status.read_status", fails)
     ended = datapipe(["status", str(plain / "out")])
     assert ended.returncode == 1 and "Memory does not suffice" in ended.stderr
+
+
+def test_cli_command_that_is_interrupted_ends_with_one_line(plain, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("datapipe.bench.bench.bench", interrupted)
+    ended = datapipe(["bench", str(next(plain.glob("*.yaml")))])
+    assert (ended.returncode, ended.stderr) == (130, "datapipe: stopped\n")

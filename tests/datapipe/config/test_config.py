@@ -218,7 +218,7 @@ def test_value_is_yaml_at_a_path(override: str, section: str, changed: object):
     assert {key: value for key, value in found.items() if key != name} == {k: v for k, v in base().items() if k != name}
 
 
-def test_replaced_values_say_they_come_from_the_command_line():
+def test_replaced_values_report_they_come_from_the_command_line():
     _, origins = apply_override(base(), Origins(file="m.yaml", locations={("seed",): "m.yaml:1"}), "pack.method=concat")
     assert origins.where(("pack", "method")) == "--set: pack.method"
     assert origins.where(("seed",)) == "m.yaml:1: seed"

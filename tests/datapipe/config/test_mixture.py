@@ -160,7 +160,7 @@ def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
 @pytest.mark.medium
 @given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares))
 @settings(deadline=None, max_examples=40)
-def test_staircase_is_as_near_to_the_line_as_is_said(own, end):
+def test_staircase_is_as_near_to_the_line_as_is_declared(own, end):
     if not any(own) or not any(end):
         return
     length = 1000 * STAIRS
@@ -180,7 +180,7 @@ def test_staircase_is_as_near_to_the_line_as_is_said(own, end):
     assert mixture.average_shares()["a"] == drawn / length == (first + last) / 2
 
 
-def test_rounded_shares_tells_weights_that_are_too_small_to_count():
+def test_rounded_shares_reports_weights_that_are_too_small_to_count():
     phases = [{"until": 0.5, "weights": {"a": 1, "b": 1e-20}}, {"until": 1, "weights": {"a": 1, "b": 1}}]
     assert mixture_of({"a": 1, "b": 1e-20}, 100, []).rounded_shares() == {"b": (1e-20, 2.0**-40)}
     assert mixture_of({"a": 1, "b": 1}, 100, phases).rounded_shares() == {"b": (1e-20, 2.0**-40)}
@@ -213,7 +213,7 @@ def test_a_source_must_have_a_licence_that_is_allowed() -> None:
     assert _mixture(licenses="MIT", sources=_web(license="mit OR gpl-3.0-only")).stages_of("web") == ()
 
 
-def test_documents_with_licences_are_filtered_first_or_where_the_stages_say() -> None:
+def test_documents_with_licences_are_filtered_first_or_where_the_stages_declare() -> None:
     def stages(*listed: Any, allowed: tuple[str, ...] = ("MIT",), **source: Any) -> list[tuple[str, Any]]:
         mixture = _mixture(licenses=allowed, stages=list(listed), sources=_web(license_field="terms", **source))
         return [(use.alias, use.options) for use in mixture.stages_of("web")]

@@ -137,7 +137,7 @@ def test_the_first_record_counts_and_the_other_attempt_is_cancelled(case, winner
 
 
 @pytest.mark.parametrize("kind", ["task", "memory", "infrastructure", "node", "crash", "stall", "user", "stage", "damage"])
-def test_a_failure_counts_where_no_other_attempt_goes_on_or_any_would_meet_it(case, kind):
+def test_a_failure_counts_where_no_other_attempt_goes_on_or_any_would_fail_too(case, kind):
     task = _task(1)
     first, second = _doubled(case, task)
     counts_at_once = kind in ("user", "stage", "damage")

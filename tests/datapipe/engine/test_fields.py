@@ -1,4 +1,4 @@
-"""Fields that the mixture names and the input lacks, and documents that are pages before their extraction: told before
+"""Fields that the mixture names and the input lacks, and documents that are pages before their extraction: reported before
 anything runs."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _rows(count: int, **more: Any) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """JSON lines, or a table of Parquet, as the ending says."""
+    """JSON lines, or a table of Parquet, by its ending."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -140,7 +140,7 @@ def test_fields_of_parquet_are_those_of_the_schema(tmp_path: Path) -> None:
     assert "text, a.b, meta, meta.by, meta.by.name, doi" in message
 
 
-def test_fields_are_not_looked_for_where_nothing_can_be_read(tmp_path: Path) -> None:
+def test_fields_are_not_searched_where_nothing_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     hostile = {
         "a.jsonl": b"no json\n\x00\xff\n" + b'{"text":' + b"[" * 100_000 + b"\n",
@@ -155,7 +155,7 @@ def test_fields_are_not_looked_for_where_nothing_can_be_read(tmp_path: Path) -> 
     assert "(1 of 5 files: f.jsonl.gz)" in _refused(tmp_path, "keep: [url]", _URL)
 
 
-def test_fields_that_are_looked_for_and_listed_are_bounded(tmp_path: Path) -> None:
+def test_fields_that_are_searched_and_listed_are_bounded(tmp_path: Path) -> None:
     for number in range(100):
         _write(tmp_path / f"in/{number:02}.jsonl", _rows(2))
     assert "(16 of 100 files: 00.jsonl, 06.jsonl, 12.jsonl, …)" in _refused(tmp_path, "text: x")
@@ -233,7 +233,7 @@ def test_fields_with_dots_in_their_keys_are_found(tmp_path: Path, ending: str) -
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path: Path, ending: str) -> None:
-    """16 places are looked at; of 40 files, one between them has the field."""
+    """16 places are probed; of 40 files, one between them has the field."""
     for number in range(40):
         _write(tmp_path / f"in/{number:02}.{ending}", _rows(3, **({"doi": str(number)} if number == 1 else {})))
     message = _refused(tmp_path, "keep: [doi]", _BY_DOI)
@@ -363,6 +363,6 @@ def test_plan_refuses_stages_that_would_lack_a_text_or_a_page(html_pages: Path, 
 @pytest.mark.parametrize(
     ("stages", "cause"), [("own_pages:Forgets", "no column 'text'"), ("own_pages:Reads, own_pages:Extract", "no text yet")]
 )
-def test_stages_that_break_the_contract_of_pages_are_told(html_pages: Path, stages: str, cause: str) -> None:
+def test_stages_that_break_the_contract_of_pages_are_reported(html_pages: Path, stages: str, cause: str) -> None:
     with pytest.raises(DatapipeError, match=cause):
         _run_pages(html_pages, stages)

@@ -15,8 +15,8 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.shards.documents.reader import parquet_schema
+from datapipe.snapshots.generations import Generation
 from datapipe.steps.counts import source_counts
-from datapipe.steps.request import Generation
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -26,7 +26,7 @@ _TEXT = "tokenizer: none\nmax_quarantined: 60%\n"
 
 
 def _write_table(path: Path, **columns: Any) -> None:
-    """A table of Parquet or Arrow, as the ending says."""
+    """A table of Parquet or Arrow, by its ending."""
     path.parent.mkdir(exist_ok=True)
     num_rows = len(next(iter(columns.values())))
     table = pa.table({"text": [f"text {row} of {path.name}" for row in range(num_rows)], **columns})
@@ -198,7 +198,7 @@ def test_declared_type_of_json_keeps_what_fits_and_quarantines_the_rest(
 def test_generation_has_the_types_of_all_files_that_there_are(tmp_path: Path) -> None:
     _write_table(tmp_path / "in/a.parquet", v=pa.array([0.5]))
     first = _run(tmp_path, "keep: [v]")
-    later = Generation(number=1, base=first.snapshot.fingerprint, files={"web": ("b.parquet",)})
+    later = Generation(base=first.snapshot.fingerprint, files={"web": ("b.parquet",)})
     _write_table(tmp_path / "in/b.parquet", v=pa.array([1]))
     mixture = load_mixture(_mixture(tmp_path, "keep: [v]"))
     assert prepare(mixture, generation=later).sources["web"].types["v"].kind == pa.float64()
@@ -207,7 +207,7 @@ def test_generation_has_the_types_of_all_files_that_there_are(tmp_path: Path) ->
         prepare(mixture, generation=later)
 
 
-def test_values_that_a_filter_cannot_compare_are_told_with_their_number(tmp_path: Path) -> None:
+def test_values_that_a_filter_cannot_compare_are_reported_with_their_number(tmp_path: Path) -> None:
     _write_lines(tmp_path / "in/a.jsonl", ["NaN", "null", '"3"', '"x"', "true", "5", "1", "[5]", '"3,5"'])
     run = _run(tmp_path, "keep: [v]", ["filter.field: {field: v, min_value: 3}"])
     assert _values(tmp_path) == ("string", ["3", "5"])

@@ -1,4 +1,4 @@
-"""A run on a disk that is full: it says so, gives back what failed attempts wrote, and goes on where room is made."""
+"""A run on a disk that is full: it reports that, gives back what failed attempts wrote, and goes on where room is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.engine import retries
-from datapipe.engine.events import Event, Retried, Said
+from datapipe.engine.events import Event, Retried, UserMessage
 from datapipe.errors import DatapipeError
 from datapipe.records.names import ATTEMPTS
 from datapipe.storage.root import Root
@@ -52,7 +52,7 @@ def test_run_goes_on_by_itself_when_room_is_made(tmp_path, mixture):
         class Frees(runs.Watcher):
             def __call__(self, event: Event) -> None:
                 super().__call__(event)
-                if isinstance(event, Retried | Said):
+                if isinstance(event, Retried | UserMessage):
                     resize(ROOMY)
 
         watcher = Frees()

@@ -84,7 +84,7 @@ class Endless(Global):
 """
 
 
-def test_stage_that_never_comes_to_an_end_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_that_never_comes_to_an_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless_stage.py").write_text(ENDLESS)
     monkeypatch.syspath_prepend(tmp_path)
     path = _mixture(tmp_path, "keep: longest")
@@ -127,7 +127,7 @@ def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_p
         _run(path)
 
 
-def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(tmp_path: Path) -> None:
+def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_asked_to(tmp_path: Path) -> None:
     report = _run(_mixture(tmp_path, "max_dropped: 0.1, on_excess: warn")).report
     [warning] = [warning for warning in report["warnings"] if warning["kind"] == "excess_drops"]
     assert (warning["source"], warning["stage"], warning["dropped"], warning["read"]) == ("books", "dedup.exact", 30, 40)

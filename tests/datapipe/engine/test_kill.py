@@ -108,7 +108,7 @@ def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undis
 @pytest.mark.parametrize(
     "names", [["SIGINT"], ["SIGINT", "SIGINT"], ["SIGTERM"], ["SIGTERM", "SIGINT"], ["SIGHUP"]], ids="+".join
 )
-def test_signals_that_end_a_run_stop_its_workers_and_say_how_to_go_on(tmp_path, mixture, undisturbed, names):
+def test_signals_that_end_a_run_stop_its_workers_and_explain_how_to_go_on(tmp_path, mixture, undisturbed, names):
     heeding = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}  # also where these tests run by nohup
     driver = start(["run", str(mixture), "--workers", "2"], **heeding)
     wait_until(lambda: children(driver.pid) or driver.poll() is not None, "a worker")

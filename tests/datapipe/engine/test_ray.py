@@ -54,7 +54,7 @@ def _web(folder: Path, num_files: int = 1, tail: str = runs.TAIL) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch) -> Callable[[dict[int, str]], Path]:
-    """Writes a mixture with a stage that does what the words of documents say."""
+    """Writes a mixture with a stage that does what the words of documents ask."""
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda marks: hostile_stages.write_mixture(tmp_path, marks)
@@ -77,7 +77,7 @@ def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster
     assert node_hours(Root(str(tmp_path / "ray"))) > 0 == node_hours(Root(str(tmp_path / "local")))
 
 
-def test_ray_names_tasks_by_source_and_step_and_tells_the_node_of_each_attempt(tmp_path, cluster, mixture):
+def test_ray_names_tasks_by_source_and_step_and_reports_the_node_of_each_attempt(tmp_path, cluster, mixture):
     """Ray's timeline has the names that its dashboard and `ray summary tasks` show."""
     import ray
 
@@ -185,7 +185,7 @@ def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_end
 
     def is_told(node_id: str) -> bool:
         engines[0].messages()
-        news.extend(engines[0].take_notices())
+        news.extend(engines[0].take_lines())
         return any(node_id[:12] in line for line in news)
 
     def change_nodes(record) -> None:
@@ -270,7 +270,7 @@ def test_ray_input_that_changes_during_the_run_is_named_and_nothing_of_it_is_com
     assert of_last.isdisjoint(stored_records(tmp_path / "out"))
 
 
-def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):
+def test_ray_task_that_no_node_can_run_is_reported_and_ends_the_run(tmp_path, cluster, monkeypatch):
     monkeypatch.setattr("datapipe.engine.driver.SILENCE_S", 0.5)
     mixture = _web(tmp_path)
     watcher = runs.Watcher()
@@ -280,7 +280,7 @@ def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluste
     assert any(line.startswith("no report for") and "waiting for a node with" in line for line in watcher.lines)
 
 
-def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, mixture, cluster):
+def test_ray_run_that_is_terminated_explains_how_to_go_on(tmp_path, mixture, cluster):
     driver = start(["run", str(mixture), "--engine", "ray", "--address", cluster.address])
     wait_until(lambda: any(tmp_path.glob("out/work/ledger/*")) or driver.poll() is not None, "a commit")
     driver.terminate()
@@ -289,8 +289,8 @@ def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, mixture, cluster
     assert "Resume with the same command" in errors
 
 
-def test_ray_address_that_nobody_answers_is_the_users_error(mixture):
-    """In a process of its own: Ray may end the process that finds no cluster."""
+def test_ray_address_that_no_one_answers_is_the_users_error(mixture):
+    """In its own process: Ray may end the process that finds no cluster."""
     done = run(["run", str(mixture), "--engine", "ray", "--address", "127.0.0.1:1"])
     assert done.returncode == 2
     assert "127.0.0.1:1" in done.stderr

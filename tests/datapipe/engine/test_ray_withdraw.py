@@ -1,4 +1,4 @@
-"""Attempts of the Ray engine that nobody wants any more are withdrawn, and a node that has no datapipe says so."""
+"""Attempts of the Ray engine that no one wants any more are withdrawn, and a node that has no datapipe reports it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def _connected():
-    """This process has a cluster of its own, which an engine neither starts nor ends."""
+    """This process has its own cluster, which an engine neither starts nor ends."""
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
@@ -63,7 +63,7 @@ def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endle
     assert (ended.attempt, ended.failure) == ("two", None)
 
 
-def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_told(endless):
+def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_reported(endless):
     engine, forever, short, other = endless
     engine.submit(forever, "two")
     engine.cancel("two")
@@ -99,7 +99,7 @@ def _all_of(engine) -> list:
         ("numba", "UnpicklingError"),  # no lack by itself, but the question is not one of this datapipe
     ],
 )
-def test_ray_node_without_the_datapipe_of_the_driver_can_say_so(module, told):
+def test_ray_node_without_the_datapipe_of_the_driver_can_report_it(module, told):
     """The question travels whole: a node that can import nothing of it answers."""
     from ray import cloudpickle
 

@@ -272,7 +272,7 @@ def _mixture(folder, count):
     return runs.write_mixture(folder, f"  web:\n    path: {folder}/web.jsonl\n", "stages: [normalize.unicode]")
 
 
-def test_figures_tell_which_store_all_tasks_wait_for_until_the_run_ends(tmp_path):
+def test_figures_report_which_store_all_tasks_wait_for_until_the_run_ends(tmp_path):
     outage = Outage(where="s3://bucket/a.jsonl", cause="no answer: 503 Slow Down")
     engine, state, seen = _Failing(Failure(kind="infrastructure", message="", outage=outage)), RunState(), []
 

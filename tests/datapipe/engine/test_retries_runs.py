@@ -51,7 +51,7 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
     assert sorted("SIGSEGV" in document["error"] for document in found) == [False, True, True]
 
 
-def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_same_bytes(tmp_path, monkeypatch):
+def test_task_that_takes_more_memory_than_it_may_runs_with_a_smaller_batch_to_the_same_bytes(tmp_path, monkeypatch):
     mixture = hostile_stages.write_mixture(tmp_path, {17: "GREEDY"})
     plain = runs.run_mixture(mixture, output=tmp_path / "plain", make_engine=runs.InProcess)
     monkeypatch.setattr("datapipe.engine.attempts.LEAST_S", float("inf"))  # no second attempt on a busy machine
@@ -76,7 +76,7 @@ def _is_in_the_stage(message: Message, stall_s: float) -> bool:
     return activity is not None and activity.work.endswith(":Hostile") and message.silent_s >= stall_s
 
 
-def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_path, monkeypatch):
+def test_stage_that_never_returns_is_reported_and_ended_and_its_document_named(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "SILENCE_S", 0.5)
     monkeypatch.setattr(process_module, "is_stalled", _is_in_the_stage)
     mixture, watcher = hostile_stages.write_mixture(tmp_path, {17: "FOREVER"}), runs.Watcher()

@@ -1,4 +1,4 @@
-"""The user's tokenizer, what is refused of it and told of its special tokens; and training of one from files."""
+"""The user's tokenizer, what is refused of it and printed of its special tokens; and training of one from files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BOTH = {"bos": "<s>", "eos": "</s>"}
         (tokenizer_files.words(), None, {"eos": "[SEP]"}, [], []),
     ],
 )
-def test_tokenizer_that_would_begin_or_end_documents_otherwise_is_told(tmp_path, content, config, options, warned, noted):
+def test_tokenizer_that_would_begin_or_end_documents_otherwise_is_reported(tmp_path, content, config, options, warned, noted):
     found = read(tmp_path, content, config, **options)
     assert [fact for fact in warned if fact not in told(found)] == []
     assert bool(told(found)) == bool(warned)

@@ -88,7 +88,7 @@ def _bounds(rows: list[Row], borders: list[tuple[int, bool, int]]) -> list[tuple
 
 
 @pytest.mark.parametrize(("run_bytes", "num_runs"), [(15_000, 4), (30_000, 2), (1 << 20, 1)])
-def test_file_says_in_how_many_sorted_runs_its_rows_are(tmp_path, monkeypatch, run_bytes, num_runs):
+def test_file_reports_in_how_many_sorted_runs_its_rows_are(tmp_path, monkeypatch, run_bytes, num_runs):
     monkeypatch.setattr(files, "RUN_BYTES", run_bytes)
     monkeypatch.setattr(files, "BLOCK_BYTES", 1_500)
     rows = rows_of(np.random.default_rng(1).integers(0, 1 << 64, 1333, dtype=np.uint64).tolist())

@@ -1,4 +1,4 @@
-"""Facts in Parquet files: the rows that were added, cut texts, names with a meaning of their own."""
+"""Facts in Parquet files: the rows that were added, cut texts, names with their own meaning."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Clusters where something is missing: texts, similarities, stages. Differences between two texts.
 
-Which clusters there are: tests/conformance/test_looking.py.
+Which clusters there are: tests/conformance/test_exploring.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SQL over an output: what a query may not do, and what is printed of it. Its rows: tests/conformance/test_looking.py."""
+"""SQL over an output: what a query may not do, and what is printed of it. Its rows: tests/conformance/test_exploring.py."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_rows_are_printed_without_what_would_control_a_terminal(finished: Browse
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"i": i, "c": "\x1b[31m"} for i in range(3)]
 
 
-def test_damaged_table_is_named_and_wrong_limits_say_what_is_expected(copied: Browsed) -> None:
+def test_damaged_table_is_named_and_wrong_limits_report_what_is_expected(copied: Browsed) -> None:
     [table, *_] = sorted((copied.folder / "out/work/attempts").rglob("drops.parquet"))
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1

@@ -55,7 +55,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inspector:
     return Inspector.open(done.mixture.output)
 
 
-def test_an_id_of_several_documents_names_them_and_one_of_none_says_so(output: Inspector) -> None:
+def test_an_id_of_several_documents_names_them_and_one_of_none_reports_it(output: Inspector) -> None:
     with pytest.raises(UserError, match=r"'twice': 2 documents have this id: web/web\.jsonl:\d+, web/web\.jsonl:\d+\."):
         output.find_document("twice")
     with pytest.raises(UserError, match="No document has it as its id"):
@@ -64,17 +64,24 @@ def test_an_id_of_several_documents_names_them_and_one_of_none_says_so(output: I
     assert sorted(document["own_id"] for document in dropped) == ["copy", "short", "twice", "twice"]
 
 
-def test_rows_of_every_sequence_length_are_in_shards_of_the_output(tmp_path: Path) -> None:
+def test_rows_of_every_sequence_length_are_in_shards_of_the_output_and_can_be_counted_alone(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "web.jsonl", ROWS)
     tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: [32, 64]}\n"
     done = runs.run_mixture(
         runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", "stages: [dedup.exact]", tail),
         make_engine=runs.InProcess,
     )
-    rows = Inspector.open(done.mixture.output).database.rows("select distinct shard from packed")
+    inspector = Inspector.open(done.mixture.output)
+    rows = inspector.database.rows("select distinct shard from packed")
     listed = [row["shard"] for row in rows]
     assert {path.partition("shards/")[0] for path in listed} == {"", "length-64/"}
     assert all((Path(done.mixture.output) / path).is_file() for path in listed)
+    counts = inspector.database.rows("select sequence_length, sum(tokens) as tokens from packed group by all order by all")
+    assert inspector.snapshot is not None
+    lengths = (inspector.snapshot, *inspector.snapshot.further)
+    assert [tuple(row.values()) for row in counts] == [
+        (length.sequence_length, sum(shard.tokens for shard in length.shards)) for length in lengths
+    ]
 
 
 def test_reasons_of_one_kind_are_counted_together_and_there_are_not_too_many() -> None:
@@ -132,7 +139,7 @@ def _against(folder: Path) -> str:
     return write(folder / "village.jsonl", [WINDMILL, SHORT, TINY, {"id": "clean", "question": "a b c d e f g h i j k l m n"}])
 
 
-def test_contamination_of_a_run_is_told_by_benchmark_item_and_document(tmp_path: Path) -> None:
+def test_contamination_of_a_run_is_reported_by_benchmark_item_and_document(tmp_path: Path) -> None:
     finished = _run(tmp_path, f"decontaminate.ngram: {{against: [{_against(tmp_path)}]}}")
     shown = _shown(finished.mixture.output)
     [counts] = shown["lists"]
@@ -234,7 +241,7 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Pa
     assert (swapped.only_first, swapped.only_second) == (found.only_second, only)
 
 
-def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
+def test_comparison_with_a_run_that_failed_reports_it(tmp_path: Path) -> None:
     _write_lengths(tmp_path)
     for name in ("one", "other"):
         _compared(tmp_path, name, 100)

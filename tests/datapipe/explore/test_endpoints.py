@@ -1,6 +1,6 @@
 """A finished output as the page shows it: lists, sweeps, searches, redaction, and `datapipe browse`.
 
-Filters, orders, clusters and what a search finds: tests/conformance/test_looking.py.
+Filters, orders, clusters and what a search finds: tests/conformance/test_exploring.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_kept_documents_come_by_the_values_of_their_tags(finished: Browsed) -> N
 @pytest.mark.parametrize(
     "wrong", [{"sort": "x"}, {"fate": "x"}, {"source": "x"}, {"min": "x"}, {"limit": "501"}, {"offset": "-1"}]
 )
-def test_a_request_that_makes_no_sense_says_what_is_expected(finished: Browsed, wrong: dict[str, str]) -> None:
+def test_a_request_that_makes_no_sense_reports_what_is_expected(finished: Browsed, wrong: dict[str, str]) -> None:
     with pytest.raises(RequestError, match=r"expected|sources of this output") as refused:
         finished.get("documents", **wrong)
     assert refused.value.status == 400
@@ -67,7 +67,7 @@ def test_a_sweep_over_tags_counts_exactly_what_each_threshold_keeps(finished: Br
         assert (point["documents"], point["bytes"]) == (len(kept), sum(row["bytes"] for row in kept))
 
 
-def test_a_search_stops_at_its_limit_and_tells_how_far_it_is(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_stops_at_its_limit_and_reports_how_far_it_is(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_PROGRESS_EVERY_S", 0.0)
     lines = finished.get("search", q="the", limit=3)["lines"]
     assert lines[-1]["done"]["stopped"]
@@ -120,14 +120,14 @@ def test_planted_data_is_in_no_answer_of_any_endpoint(finished: Browsed) -> None
     row = finished.listed(source="web", fate="dropped")[0]  # the text as it was read holds the data
     original = finished.api.output.locator.read(bytes.fromhex(row["key"]))
     assert original.batch is not None and "planted.person@" in original.batch.texts[0].as_py()
-    assert finished.api.rows.redactor.one("plain", EMAIL) == EMAIL
+    assert finished.api.rows.redactor.redacted_text("plain", EMAIL) == EMAIL
 
 
 def fails(*anything: object, **options: object) -> Any:
     raise ValueError(f"cannot take {EMAIL}")
 
 
-def test_a_redaction_that_fails_withholds_the_text_and_says_so(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redaction_that_fails_withholds_the_text_and_reports_it(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [finished.listed(source="web", fate=fate)[0] for fate in ("kept", "dropped", "quarantined")]
     monkeypatch.setattr(Pii, "process", fails)
     for row in rows:
@@ -139,7 +139,7 @@ def test_a_redaction_that_fails_withholds_the_text_and_says_so(finished: Browsed
     assert EMAIL not in json.dumps(told)
 
 
-def test_an_unexpected_error_tells_no_text_neither_to_the_page_nor_to_the_terminal(
+def test_an_unexpected_error_reports_no_text_neither_to_the_page_nor_to_the_terminal(
     finished: Browsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(finished.api.rows, "listed", fails)
@@ -179,13 +179,13 @@ def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(
     assert not any(planted in json.dumps([document, listed]) for planted in PLANTED)
 
 
-def test_what_is_missing_of_a_whole_run_is_said_without_the_message_of_its_error(copied: Browsed) -> None:
+def test_what_is_missing_of_a_whole_run_is_declared_without_the_message_of_its_error(copied: Browsed) -> None:
     copy = copied.folder / "out"
     report = json.loads((copy / "report.json").read_bytes())
     (copy / "report.json").write_text(json.dumps({**report, "status": "failed", "problem": f"cannot take {EMAIL}"}))
     notes = browsed.browse(copy).get("output")["notes"]
     assert len(notes) == 1
-    assert notes[0].startswith("The last run failed; `datapipe report` says why.")
+    assert notes[0].startswith("The last run failed; `datapipe report` shows why.")
     (copy / "report.json").unlink()
     shutil.rmtree(copy / "snapshots")
     (copy / "snapshot.json").unlink()

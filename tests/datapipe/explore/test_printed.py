@@ -1,4 +1,4 @@
-"""Clusters on a terminal and in a log: what differs is marked, what is missing is said, and long texts are cut."""
+"""Clusters on a terminal and in a log: what differs is marked, what is missing is reported, and long texts are cut."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _MANY = " ".join(f"{number}" for number in range(ALIGNED_WORDS + 1))
         pytest.param(_cluster_of(_SHARED, f"{_SHARED} {'z' * 5000}"), ["characters) … zzz"], id="characters-cut"),
     ],
 )
-def test_clusters_say_what_is_the_same_missing_not_compared_and_cut(cluster: dict[str, Any], told: list[str]):
+def test_clusters_report_what_is_the_same_missing_not_compared_and_cut(cluster: dict[str, Any], told: list[str]):
     printed = " ".join(_clusters(cluster).split())
     assert all(part in printed for part in told)
     assert len(printed) < 2000

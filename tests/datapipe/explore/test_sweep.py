@@ -108,7 +108,7 @@ class Judging(Filter):
 """
 
 
-def test_sweep_of_a_filter_that_dropped_says_how_to_tag(tmp_path, sources):
+def test_sweep_of_a_filter_that_dropped_explains_how_to_tag(tmp_path, sources):
     output = _finished(tmp_path, sources, "  - filter.length: {min_words: 80, as: long}\n").mixture.output
     with pytest.raises(UserError, match=r"(?s)Set `mode: tag`.*filter.length: \{mode: tag, as: long\}.*--output"):
         sweep(Inspector.open(output), "long.min_words")
@@ -200,6 +200,6 @@ def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
         ("filter.length.min_word", "web", "Did you mean 'filter.length.min_words'"),
     ],
 )
-def test_sweep_of_no_threshold_says_what_there_is(tagged, threshold, source, told):
+def test_sweep_of_no_threshold_reports_what_there_is(tagged, threshold, source, told):
     with pytest.raises(UserError, match=told):
         sweep(Inspector.open(tagged), threshold, source=source)

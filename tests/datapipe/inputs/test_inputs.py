@@ -136,7 +136,7 @@ def test_discover_content_fingerprint_follows_the_bytes_and_not_the_time(tree: P
         ("web/[q].jsonl", ["matches no file"]),
     ],
 )
-def test_discover_nothing_found_says_what_is_there(tree: Path, pattern: str, said: list[str]) -> None:
+def test_discover_nothing_found_reports_what_is_there(tree: Path, pattern: str, said: list[str]) -> None:
     with pytest.raises(UserError) as raised:
         _files(f"{tree}/{pattern}")
     assert str(raised.value).startswith("mixture.yaml:7: sources.web.path: '") and "\n" not in str(raised.value)
@@ -165,7 +165,7 @@ def test_discover_part_with_brackets_that_exists_is_taken_as_written(tmp_path: P
         _paths(f"{tmp_path}/[D]/[x]")
 
 
-def test_discover_broken_link_and_pipe_by_name_are_told_from_what_is_missing(tree: Path) -> None:
+def test_discover_broken_link_and_pipe_by_name_are_distinguished_from_what_is_missing(tree: Path) -> None:
     (tree / "gone.jsonl").symlink_to(tree / "nowhere")
     os.mkfifo(tree / "pipe.jsonl")
     for name in ("gone", "pipe"):
@@ -312,7 +312,7 @@ def test_folders_link_to_another_folder_is_followed(tmp_path: Path, pattern: str
     assert _listed(f"{tmp_path}/data/{pattern}") == (expected, [])
 
 
-def test_folders_linked_twice_gives_its_files_once_and_is_told(tmp_path: Path) -> None:
+def test_folders_linked_twice_gives_its_files_once_and_is_reported(tmp_path: Path) -> None:
     """A folder's own path comes first, then the first link by its path."""
     _tree(tmp_path, "data/real/a.txt", "elsewhere/b.txt")
     for name, target in (("again", "real"), ("m", "../elsewhere"), ("l", "../elsewhere")):
@@ -329,7 +329,7 @@ def test_folders_link_by_a_name_that_the_pattern_asks_for_is_entered_again(tmp_p
     assert _listed(f"{tmp_path}/data/**/train/**/*.txt") == (["train/a.txt", "train/sub/b.txt"], [])
 
 
-def test_folders_loops_end_and_are_told(tmp_path: Path) -> None:
+def test_folders_loops_end_and_are_reported(tmp_path: Path) -> None:
     _tree(tmp_path, "data/x/a.txt", "elsewhere/b.txt")
     (tmp_path / "data/x/up").symlink_to("..")
     (tmp_path / "data/out").symlink_to("../elsewhere")

@@ -110,7 +110,7 @@ def test_list_missing_file_is_named_with_its_line(folder: Path) -> None:
     assert "leaves out all" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/**",))
 
 
-def test_list_file_named_again_is_told_and_read_once(folder: Path) -> None:
+def test_list_file_named_again_is_reported_and_read_once(folder: Path) -> None:
     (folder / "list.txt").write_text("a.txt\nb.txt\n./a.txt\n")
     twice: list[str] = []
     assert [file.path for file in _discover(f"@{folder}/list.txt", f"{folder}/a.txt", twice=twice)] == ["a.txt", "b.txt"]
@@ -133,7 +133,7 @@ def test_list_that_is_none_is_refused(folder: Path, content: bytes, error: str) 
     assert error in _refused(f"@{folder}/list.txt")
 
 
-def test_list_that_is_not_there_is_told(folder: Path) -> None:
+def test_list_that_is_not_there_is_reported(folder: Path) -> None:
     assert "cannot read the list" in _refused(f"@{folder}/none.txt")
     assert "cannot read the list" in _refused(f"@{folder}")
 

@@ -186,7 +186,7 @@ def test_planned_input_that_is_left_alone_may_be_opened_often_beside_other_files
             assert stream.read() == b"two"
 
 
-def test_error_of_a_reader_over_a_changed_input_is_told_as_the_change(path: Path) -> None:
+def test_error_of_a_reader_over_a_changed_input_is_reported_as_the_change(path: Path) -> None:
     error = OSError(5, "the file ends")
     with pytest.raises(ChangedInputError) as raised:
         _read_while(_planned(str(path)), lambda: _truncated(path), error)
@@ -204,7 +204,7 @@ def test_error_of_a_reader_over_a_changed_input_is_told_as_the_change(path: Path
     ],
     ids=["of the reader", "no disk", "no network", "late", "refused"],
 )
-def test_error_over_an_unchanged_input_is_told_as_what_it_is_with_the_file(
+def test_error_over_an_unchanged_input_is_reported_as_what_it_is_with_the_file(
     path: Path, error: Exception, told: type[Exception], said: str
 ) -> None:
     with pytest.raises(told, match=said.format(path=path)) as raised:

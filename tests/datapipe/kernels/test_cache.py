@@ -1,6 +1,6 @@
-"""Compiled kernels are kept by the code that they reach, whole, and compiled once. The cache's files tell what was compiled.
+"""Compiled kernels are kept by the code that they reach, whole, and compiled once. The cache's files show what was compiled.
 
-Each test makes a package of its own with small kernels, and runs it in other processes with a cache of its own:
+Each test makes its own package with small kernels, and runs it in other processes with its own cache:
 
     shop/helpers.py    @inline doubled
     shop/kernels.py    @kernel double (calls doubled), @kernel negate (calls nothing)
@@ -175,7 +175,7 @@ def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
-def test_cache_damaged_file_is_compiled_anew(stocked: Shop, damage) -> None:
+def test_cache_damaged_file_is_compiled_again(stocked: Shop, damage) -> None:
     for path in stocked.files(".bin"):
         path.write_bytes(damage(path.read_bytes()))
     assert stocked.run() == "-2 -4 -6"

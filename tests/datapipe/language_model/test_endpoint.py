@@ -30,7 +30,7 @@ NO_URLS = ["host:8000/v1", "ftp://host/v1", "http:///v1", "", "http://user@/v1",
 
 
 @pytest.mark.parametrize("url", [*NO_URLS, "http://ho st/v1"])
-def test_endpoint_that_is_no_url_is_told(url):
+def test_endpoint_that_is_no_url_is_reported(url):
     with pytest.raises(UserError):
         endpoint_of(url, "", {}, 1.0)
 
@@ -45,7 +45,7 @@ def test_endpoint_that_is_no_url_is_told(url):
         (KEY, "http://user:password@host/v1"),
     ],
 )
-def test_key_that_cannot_be_used_is_told_without_it(key, url):
+def test_key_that_cannot_be_used_is_reported_without_it(key, url):
     with pytest.raises(UserError) as raised:
         endpoint_of(url, "LLM", {} if key is None else {"LLM": key}, 1.0)
     assert "LLM" in str(raised.value) or "credentials" in str(raised.value)

@@ -1,6 +1,6 @@
 """What a store or a network may do to a shard, and how each of it ends: with the right batch, or with an error that names it.
 
-A real S3 server on loopback, behind a proxy that fails as it is told. Every failure is met in two ways: by a Loader that reads
+A real S3 server on loopback, behind a proxy that fails on request. Every failure is tried in two ways: by a Loader that reads
 blocks from the store, and by a ShardCache that fetches whole shards.
 """
 
@@ -184,7 +184,7 @@ def assert_whole(stored: StoredSnapshot, cache: ShardCache) -> None:
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
+def test_cache_failure_that_lasts_is_reported_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
     shard = stored.shards[1]
     stored.store.fail(path=shard.path, times=None, **PASSING[fault])
     with cache_of(stored, tmp_path, most_s=0.5) as cache:

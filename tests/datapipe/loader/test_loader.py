@@ -197,7 +197,7 @@ def test_threads_end_with_the_last_reference_to_a_loader(
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_last_batch_is_kept_dropped_or_told(ending: Path, world_size: int) -> None:
+def test_last_batch_is_kept_dropped_or_reported(ending: Path, world_size: int) -> None:
     def run(**options: Any) -> list[int]:
         options |= {"global_batch_size": 8, "world_size": world_size}
         loaders = [Loader(ending, rank=rank, **options) for rank in range(world_size)]
@@ -215,7 +215,7 @@ def test_last_batch_is_kept_dropped_or_told(ending: Path, world_size: int) -> No
 
 
 @pytest.mark.parametrize("asks", [iter, lambda loader: loader])
-def test_rows_that_are_left_out_are_told_with_the_last_batch_and_cost_no_batch(
+def test_rows_that_are_left_out_are_reported_with_the_last_batch_and_cost_no_batch(
     ending: Path, asks: Callable[[Loader], Iterator[Any]]
 ) -> None:
     """A trainer that counts batches does not ask for another; and one for which warnings are errors asks for the same again."""
@@ -377,6 +377,6 @@ def test_state_of_an_earlier_snapshot_is_refused_with_the_call_that_opens_it(gro
 def test_error_of_a_service_has_the_call_that_opens_the_snapshot_of_the_state(
     growing: tuple[Path, str], tmp_path: Path
 ) -> None:
-    server = Running([f"web={growing[0]}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    server = Running([f"web={growing[0]}"], ServeOptions(port=0, shares_files=False, cache_folder=str(tmp_path)))
     check_that_the_error_names_the_snapshot(f"{server.location}/web", growing[1])
     server.close()

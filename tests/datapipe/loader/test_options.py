@@ -113,7 +113,7 @@ def test_loader_imports_no_torch_ray_or_yaml() -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
 
 
-def test_torch_dataset_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_dataset_without_torch_reports_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "datapipe.loader.torch", raising=False)
     with pytest.raises(ImportError, match=r"pip install datapipe\[torch\]"):

@@ -220,7 +220,7 @@ def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path)
 
 
 def test_next_of_a_service_from_several_threads_gives_each_batch_once(output: Path, tmp_path: Path) -> None:
-    server = Running([f"web={output}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    server = Running([f"web={output}"], ServeOptions(port=0, shares_files=False, cache_folder=str(tmp_path)))
     for depth in (0, 8):
         loader = Loader(f"{server.location}/web", prefetch=depth, **OPTIONS)
         found = taken(lambda _, take=loader.__next__: islice(iter(take, None), NUM_STEPS // NUM_THREADS))
@@ -270,7 +270,7 @@ BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
 
 
 def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2) -> LoaderStats:
-    """Stats of a trainer that waits and computes as `steps` say, with a builder that takes `build_s` for each batch."""
+    """Stats of a trainer that waits and computes by `steps`, with a builder that takes `build_s` for each batch."""
     now = [100.0]
     clock = StepClock("input_ids", lambda: now[0])
     counts = clock.counts
@@ -285,7 +285,7 @@ def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2)
     return clock.stats(rank=1, split="train", depth=depth, num_threads=1)
 
 
-def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> None:
+def test_clock_separates_waiting_from_computing_and_the_first_wait_from_both() -> None:
     stats = clocked([(5.0, 1.0), (0.5, 1.0), (0.0, 2.0), (0.25, 9.0)], build_s=0.125)
     assert (stats.steps, stats.num_waits, stats.tokens, stats.bytes) == (4, 3, 4 * 2 * S, 4 * 2 * S * 8)
     assert (stats.first_wait_s, stats.wait_s, stats.longest_wait_s, stats.compute_s) == (5.0, 0.75, 0.5, 4.0)
@@ -319,7 +319,9 @@ def test_diagnosis_and_its_reason(
 
 
 @pytest.mark.parametrize(("wait_s", "is_advised"), [(1.0, True), (0.001, False)])
-def test_reason_where_workers_build_advises_more_of_them_and_tells_no_speed_of_theirs(wait_s: float, is_advised: bool) -> None:
+def test_reason_where_workers_build_advises_more_of_them_and_reports_no_speed_of_theirs(
+    wait_s: float, is_advised: bool
+) -> None:
     stats = replace(clocked([(wait_s, 1.0)] * 9, build_s=0.0), num_workers=3, built=0, num_threads=0)
     assert ("Raise num_workers" in stats.reason) is is_advised
     assert "0.0 batches/s" not in stats.reason

@@ -89,7 +89,7 @@ def test_arguments_win_over_the_environment(plain_output: Path, launched: Any) -
         *(({rank: 1, size: 2}, {}, rank) for rank, size in PAIRS[2:]),
     ],
 )
-def test_environment_that_does_not_tell_the_rank_is_refused(
+def test_environment_that_does_not_report_the_rank_is_refused(
     plain_output: Path, launched: Any, variables: dict[str, object], options: dict[str, int], words: str
 ) -> None:
     launched(**variables)
@@ -282,7 +282,7 @@ def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{}", b'{"model": ' + b"[" * 100_000])
-def test_trace_step_with_a_tokenizer_that_is_none_says_so(content: bytes, tmp_path: Path, monkeypatch: Any) -> None:
+def test_trace_step_with_a_tokenizer_that_is_none_reports_it(content: bytes, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(snapshots, "TOKENIZER", bytes_checksum(content))
     output = make_snapshot(tmp_path / "out", {"code": 4})
     (output / "tokenizer.json").write_bytes(content)
@@ -307,7 +307,7 @@ def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: P
 
 
 @pytest.mark.medium
-def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> None:
+def test_find_document_reports_what_was_searched(output: Path, tmp_path: Path) -> None:
     key = trace_step(output, 6, global_batch_size=7)[0].key
     loader = Loader(output, global_batch_size=7, prefetch=0)
     start = loader.state_dict()

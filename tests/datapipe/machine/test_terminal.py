@@ -188,7 +188,7 @@ def test_masked_url_is_restored_from_the_pattern_of_its_host():
     assert restored("s3://bucket/a/1.jsonl", patterns) == "s3://bucket/a/1.jsonl"
 
 
-def test_variable_is_masked_wherever_it_appears_where_its_name_or_its_url_says_that_it_is_secret():
+def test_variable_is_masked_wherever_it_appears_where_its_name_or_its_url_reports_that_it_is_secret():
     remember("by-its-name-92", "${STORE_TOKEN}", "${STORE_TOKEN}")
     remember("by-its-url-92", "${LOGIN}", "s3://user:${LOGIN}@bucket/a")
     remember("corpora-of-92", "${CORPUS}", "${CORPUS}/*.jsonl")

@@ -262,7 +262,7 @@ def test_labels_that_no_model_knows_are_left_out_on_request(models: dict[str, Cl
     assert "bad, good" in run.stderr
 
 
-def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_it_is_reported_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -288,7 +288,7 @@ def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.Mon
         (["two", "--data", "damaged.parquet"], "damaged.parquet"),
     ],
 )
-def test_what_cannot_be_measured_is_told(
+def test_what_cannot_be_measured_is_reported(
     arguments: list[str], fact: str, models: dict[str, Classifier], tmp_path: Path
 ) -> None:
     _write(tmp_path / "data.jsonl", _documents())

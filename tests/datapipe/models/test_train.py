@@ -81,7 +81,7 @@ def test_other_sources_are_run_only_where_a_stage_compares_documents(tmp_path, m
         (("{folder}/none-*.jsonl",), {}, "none-"),
     ],
 )
-def test_documents_that_are_not_there_are_told(tmp_path, mixture, paths, options, expected):
+def test_documents_that_are_not_there_are_reported(tmp_path, mixture, paths, options, expected):
     named = [path.format(mixture=mixture, folder=tmp_path) for path in paths]
     with pytest.raises(UserError) as raised:
         texts_of(tmp_path / "work", *named, **options)
@@ -207,7 +207,7 @@ def test_train_on_ray_gives_the_bytes_of_local_workers(rated_mixture, tmp_path):
         (["OF A MIXTURE", "--positive", "web", "--number"], "--number"),
     ],
 )
-def test_train_mistakes_are_told_before_the_run(labelled, mixture, tmp_path, arguments, fact):
+def test_train_mistakes_are_reported_before_the_run(labelled, mixture, tmp_path, arguments, fact):
     of_mixture = arguments[0] == "OF A MIXTURE"
     data, options = (mixture, arguments[1:]) if of_mixture else (labelled / "data.parquet", arguments)
     before = sorted(tmp_path.iterdir())

@@ -147,7 +147,7 @@ def test_examples_have_labels_in_the_order_of_names_and_the_positive_one_last(fo
         ([("same", "x"), ("same", "y"), ("z", "y")], {"held_out": 0.0}, "'x'"),
     ],
 )
-def test_examples_that_do_not_suffice_say_what_to_do(rows, options, message):
+def test_examples_that_do_not_suffice_report_what_to_do(rows, options, message):
     with pytest.raises(UserError, match=message):
         prepare(_batches(rows), Limits(sample_bytes=999, **options))
     with pytest.raises(UserError, match="hq"):
@@ -234,7 +234,7 @@ _WORDS = {
 
 
 def _linear_examples(number: int, labels: tuple[str, ...], seed: int = 1) -> Examples:
-    """Texts of words that all labels share, with some of their own."""
+    """Texts of words that all labels share, with some words each."""
     rng, shared = random.Random(seed), ["the", "of", "a", "and", "to", "in", "it"]
     targets = [rng.randrange(len(labels)) for _ in range(number)]
     own = [rng.choices(_WORDS[labels[target]], k=rng.randint(0, 2)) for target in targets]
@@ -307,7 +307,7 @@ def test_linear_numbers_have_the_scores_of_ridge_regression(tmp_path):
 
 @needs_sklearn
 @pytest.mark.parametrize("labels", [("bad", "good"), ("bad", "good", "other")])
-def test_linear_training_tells_labels_apart(tmp_path, labels):
+def test_linear_training_distinguishes_labels(tmp_path, labels):
     content = LinearTrainer(bits=12).train(_linear_examples(400, labels))
     test = _linear_examples(200, labels, seed=2)
     has_word = np.array(

@@ -29,7 +29,7 @@ from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.plan_view import plan_view
 from datapipe.report.records import TakenSource, Threshold
 from datapipe.report.report import Report
-from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_news
+from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
 from datapipe.steps.warnings import RunWarning
@@ -123,7 +123,7 @@ def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), out
     return stream.getvalue()
 
 
-_NEWS = tuple(snapshot_news("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
+_NEWS = tuple(snapshot_lines("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
 
 
 def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:
@@ -175,7 +175,7 @@ def test_screen_names_the_stages_that_dropped_most_and_counts_the_others(num_sta
     assert f"dropped: stage-0 10, stage-1 9, stage-2 8{'' if num_stages == 3 else f', {last}'} " in screen
 
 
-def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
+def test_screen_reports_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
     entry, cut = _entry(10, 5, 7), dict.fromkeys(Threshold.model_fields, None)
     cut |= {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
     thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
@@ -191,7 +191,7 @@ def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gav
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
     report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
-    screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
+    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], 0)), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
     loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]
@@ -279,7 +279,7 @@ def _trained(tokenizer: dict[str, Any] | None) -> str:
     return stream.getvalue()
 
 
-def test_training_tells_its_rates_and_what_tokens_are_of_the_languages_with_most_text() -> None:
+def test_training_reports_its_rates_and_what_tokens_are_of_the_languages_with_most_text() -> None:
     assert all(
         told in _trained(None) for told in ("1.5 MB/s", "0.2 MB/s", "2 documents could not be read", "too few documents")
     )

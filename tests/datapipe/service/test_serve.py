@@ -56,7 +56,7 @@ def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 @contextmanager
 def running(folder: Path, *outputs: str, **options: Any) -> Iterator[Running]:
     """A server in this process."""
-    given = {"port": 0, "status_port": 0, "tells_files": False, "cache_folder": str(folder / "cache"), **options}
+    given = {"port": 0, "status_port": 0, "shares_files": False, "cache_folder": str(folder / "cache"), **options}
     made = Running(outputs, ServeOptions(**given))
     try:
         yield made
@@ -159,7 +159,7 @@ def test_seek_next_and_a_depth_of_none_move_one_position(output: Path, server: S
         ("{}", {}, "no name of an output"),
     ],
 )
-def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(
+def test_mistakes_are_reported_as_by_a_local_loader_and_without_paths(
     server: Server, url: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as told:
@@ -204,7 +204,7 @@ def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: 
 
 def test_on_the_same_machine_the_files_are_read_by_a_loader_and_its_copies(output: Path, tmp_path: Path) -> None:
     here = Loader(output, global_batch_size=7)
-    with running(tmp_path, str(output), tells_files=True) as server, trained(f"{server.location}/runs") as there:
+    with running(tmp_path, str(output), shares_files=True) as server, trained(f"{server.location}/runs") as there:
         assert_same(next(here), next(there))
         assert server.figures.get_sample_value("datapipe_service_streams_total") == 0
     assert_same(next(here), next(pickle.loads(pickle.dumps(there))))  # without the server
@@ -251,7 +251,7 @@ def test_tls_with_tokens_that_change_while_a_trainer_reads(output: Path, tmp_pat
         ([], {"status_port": "taken"}, "status-port"),
     ],
 )
-def test_a_server_that_could_not_serve_says_so(
+def test_a_server_that_could_not_serve_reports_it(
     output: Path, server: Server, tmp_path: Path, more: list[str], options: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "tokens.yaml").write_text("tokens: []")
@@ -261,7 +261,7 @@ def test_a_server_that_could_not_serve_says_so(
         Running(outputs, ServeOptions(**{"port": 0, **given}))
 
 
-def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server) -> None:
+def test_a_client_with_tls_of_a_server_without_it_is_reported_at_once(server: Server) -> None:
     for nowhere in ("grpc://a..b:8815/runs?wait_s=0", "grpc://127.0.0.1:9/runs?wait_s=0.2"):  # the first is no host's name
         with pytest.raises(DatapipeError, match="no server of"):
             Loader(nowhere, global_batch_size=7)
@@ -340,7 +340,7 @@ def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parent", "said"), [("fresh", "(8, 16)"), ("reading", "which do not survive a fork")])
-def test_forked_workers_read_or_say_why_not(server: Server, parent: str, said: str) -> None:
+def test_forked_workers_read_or_explain_why_not(server: Server, parent: str, said: str) -> None:
     """gRPC would stand still in a child of a process that has connections."""
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "tests.support.forked_loaders", f"{server.location}/a/b", parent]

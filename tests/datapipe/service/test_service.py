@@ -159,7 +159,7 @@ def test_outputs_are_called_as_they_are_given() -> None:
 
 
 class _Order:
-    """An order whose windows are told."""
+    """An order with given windows."""
 
     def __init__(self, ahead: list[int]) -> None:
         self.sample_order = self.steps = self

@@ -179,7 +179,7 @@ def test_manifest_with_another_shape_is_read_or_refused(tmp_path, change, reason
     assert isinstance(found, Snapshot) if reason is None else isinstance(found, str) and reason in found
 
 
-def test_manifest_with_damaged_bytes_is_refused_or_says_the_same(tmp_path: Path) -> None:
+def test_manifest_with_damaged_bytes_is_refused_or_reports_the_same(tmp_path: Path) -> None:
     write(tmp_path, manifest(MIXED))
     sound = (tmp_path / SNAPSHOT).read_bytes()
     expected, draw = read_snapshot(Root(str(tmp_path))), random.Random(7)
@@ -358,7 +358,7 @@ def _open(what: str, opener: Callable[[Path], object], output: Path) -> None:
     "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir], ids=["pipe", "endless", "folder"]
 )
 @pytest.mark.parametrize("name", ["snapshot.json", "tokenizer.json", "files.parquet", "shards", "lists"])
-def test_pipe_device_or_folder_in_the_place_of_a_file_is_told_and_not_waited_for(output, tmp_path, name, put):
+def test_pipe_device_or_folder_in_the_place_of_a_file_is_reported_and_not_waited_for(output, tmp_path, name, put):
     snapshot = read_snapshot(Root(str(output)))
     path = output / {"shards": snapshot.shards[0].path, "lists": snapshot.lists[0].path}.get(name, name)
     path.rename(tmp_path / "sound")

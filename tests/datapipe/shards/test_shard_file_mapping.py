@@ -88,7 +88,7 @@ def test_open_shard_cut_short_before_its_rows_are_read_is_named(output: Path, le
 
 
 @pytest.mark.parametrize("sound", ["arrow"], indirect=True)  # blocks of Parquet are copied out of the file
-def test_shard_cut_short_is_told_in_an_iteration_that_goes_on_when_it_is_restored(output: Path, sound: Path) -> None:
+def test_shard_cut_short_is_reported_in_an_iteration_that_goes_on_when_it_is_restored(output: Path, sound: Path) -> None:
     loader, path = Loader(output, **OPTIONS), shards(output)[1]
     expected = [batch["input_ids"] for _, batch in zip(range(NUM_STEPS), Loader(sound, **OPTIONS))]
     found = [next(loader)["input_ids"], next(loader)["input_ids"]]

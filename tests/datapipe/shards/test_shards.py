@@ -188,7 +188,7 @@ def _open(folder: Path, entry: ShardEntry, length: int = LENGTH, fingerprint: st
 
 
 @pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
-def test_open_of_a_file_that_is_not_as_the_manifest_says_is_refused_with_its_name(tmp_path, shard_format):
+def test_open_of_a_file_that_is_not_as_in_the_manifest_is_refused_with_its_name(tmp_path, shard_format):
     (entry,) = write_shards(tmp_path, packed_batch(20, LENGTH), shard_format)
     _open(tmp_path, entry)
     for what, options in (("tokenizer", {"fingerprint": "other"}), ("sequence_length", {"length": 8})):
@@ -297,7 +297,7 @@ def test_a_list_finds_its_keys_and_no_others(seed):
     assert removed.holds(np.zeros((0, 16), np.uint8)).tolist() == []
 
 
-def test_keys_of_one_mixed_number_are_told_apart():
+def test_keys_of_one_mixed_number_are_distinguished():
     key = b"\1" * 16
     removed = Removed.none().with_takedown([key])
     first, second = np.frombuffer(key, np.uint64)

@@ -1,4 +1,4 @@
-"""Every publication is a snapshot of its own: it loads, verifies and resumes while others are published and cleaned."""
+"""Every publication is its own snapshot: it loads, verifies and resumes while others are published and cleaned."""
 
 from __future__ import annotations
 
@@ -367,5 +367,23 @@ def test_pins_and_files_of_lengths_of_the_version_before_stay_until_nothing_need
     assert clean(root, 1).is_empty
     assert unpin_snapshot(root, snapshot.fingerprint) == snapshot.fingerprint
     assert [each.fingerprint for each in clean(root, 1).dropped] == [snapshot.fingerprint]
-    assert all(path.startswith("length-32/shards/") for path, _ in root.list_files("length-32"))
+    assert root.within("length-32").folders() == ["shards"]
     assert read_tokens(root, None, 32).shards == snapshot.of_length(32).shards
+
+
+def test_clean_deletes_additions_of_an_earlier_version_once_no_snapshot_has_their_shards(of_before: Root) -> None:
+    root, snapshot = of_before, read_snapshot(of_before)
+    added = [f"additions/{number:05d}/{name}" for number in (1, 2) for name in ("work/run.json", snapshot.shards[0].path)]
+    for path in added:
+        root.write_atomic(path, root.read_bytes(snapshot.shards[0].path))
+    entry = snapshot.shards[0].model_copy(update={"path": added[-1], "part": 1})
+    grown = snapshot.model_copy(update={"shards": (*snapshot.shards, entry), "further": ()}).sealed()
+    for number, each in enumerate((grown, snapshot.model_copy(update={"name": "rebuilt"}).sealed())):
+        root.write_atomic(f"{snapshot_folder(each.fingerprint)}/publication.json", f'{{"published_at": {number + 2}}}'.encode())
+        with exclusive(root) as lock:
+            publish_files(lock, each, {}, {})
+    clean(root, 2)
+    assert [path for path, _ in root.list_files("additions")] == sorted(added[2:])
+    clean(root, 1)
+    assert "additions" not in root.folders()
+    assert all(root.exists(path) for path in paths(read_snapshot(root)))

@@ -82,7 +82,7 @@ def test_documents_are_in_the_shards_of_the_range_of_their_hash(published):
         assert all(start <= hash_ < stop for hash_ in hashes.tolist())
 
 
-def test_weights_that_rounding_changes_are_published_and_told(published):
+def test_weights_that_rounding_changes_are_published_and_reported(published):
     done = again(published, "sources.web.weight=0.30000000000000004", "sources.books.weight=1e-30")
     assert done.snapshot.phases[0].weights == {"web": 2**40 - 1, "books": 1}
     assert "rounded_weights" in {warning.kind for warning in done.warnings}
@@ -99,7 +99,7 @@ def test_temperature_weighs_by_the_tokens_that_were_packed(published):
     assert 100_000 - 100 < drawn <= 100_000  # whole rows
 
 
-def test_source_with_too_little_text_is_refused_or_told_as_the_mixture_says(published):
+def test_source_with_too_little_text_is_refused_or_reported_as_the_mixture_declares(published):
     before = again(published).snapshot
     with pytest.raises(DatapipeError, match="source 'books' has too little text"):
         run(published, "mixture.exhausted=refuse", *FEW_BOOKS)
@@ -112,7 +112,7 @@ def test_source_with_too_little_text_is_refused_or_told_as_the_mixture_says(publ
 
 
 @pytest.mark.slow
-def test_weights_of_a_trained_tokenizer_train_it_anew(tmp_path, corpus):
+def test_weights_of_a_trained_tokenizer_train_it_again(tmp_path, corpus):
     mixture = runs.write_mixture(tmp_path, corpus, stages="", tail=runs.TAIL.replace("1MiB", "50kB"))
     run(mixture)
     kinds = {step.rpartition("/")[2] for step in run(mixture, "sources.web.weight=3").watcher.steps}
@@ -153,7 +153,7 @@ def _held_out(folder: Path, name: str, share: float) -> tuple[list[str], list[st
 
 
 @pytest.mark.parametrize("most_texts", [1 << 23, 60], ids=["all", "a sample"])
-def test_texts_that_training_has_too_are_told_with_the_numbers(tmp_path: Path, most_texts: int, monkeypatch) -> None:
+def test_texts_that_training_has_too_are_reported_with_the_numbers(tmp_path: Path, most_texts: int, monkeypatch) -> None:
     """Against sets of texts, and in a sample."""
     monkeypatch.setattr(held_out, "MOST_TEXTS", most_texts)
     shared = _texts(30)
@@ -186,7 +186,9 @@ def test_texts_that_training_has_too_are_told_with_the_numbers(tmp_path: Path, m
         ({"a": 200, "small": 1}, "5%", ["small"], ["`validation: 50%`"]),
     ],
 )
-def test_share_that_holds_out_nothing_of_a_source_is_told_with_one_that_does(tmp_path, texts, share, sources, facts) -> None:
+def test_share_that_holds_out_nothing_of_a_source_is_reported_with_one_that_does(
+    tmp_path, texts, share, sources, facts
+) -> None:
     done = _run_of_texts(tmp_path, {name: _texts(count, n) for n, (name, count) in enumerate(texts.items())}, share)
     told = _of_kind(done, "nothing_held_out")
     assert [warning.get("sources") or [warning["source"]] for warning in told] == ([sources] if sources else [])

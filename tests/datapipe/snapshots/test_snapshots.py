@@ -118,7 +118,7 @@ def test_rows_are_those_of_the_other_output_and_each_is_drawn_before_any_is_draw
     assert Fraction(phase.weights["old.web"], phase.weights["old.code"]) == Fraction(tokens["web"], tokens["code"])
 
 
-def test_report_and_card_tell_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
+def test_report_and_card_report_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
     data, watcher = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}), Watcher()
     run_and_report(Run(load_mixture(data), watcher, make_engine=InProcess)).raise_problem()
     assert watcher.steps == ["tokenizer/load"]
@@ -323,7 +323,7 @@ def test_on_one_disk_shards_are_links_and_those_that_are_there_stay(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
-def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_shard_that_is_not_as_in_its_manifest_is_reported(tmp_path: Path, damage: str) -> None:
     there = Root(str(make_snapshot(tmp_path / "a", {"web": 20})))
     shards = taken_shards(taken(there), 16, "", seed=17)
     path = Path(there.path(shards[1].path))
@@ -356,7 +356,7 @@ def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
             assert found == wanted
 
 
-def test_a_long_copy_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_a_long_copy_reports_how_far_it_is(tmp_path: Path) -> None:
     there, told = Root(str(make_snapshot(tmp_path / "a", {"web": 20}))), list[str]()
     shards = taken_shards(taken(there), 16, "", seed=17)
     copy_shards(Root(str(tmp_path / "b")), shards, "staging", told.append, iter(range(0, 6000, 60)).__next__)

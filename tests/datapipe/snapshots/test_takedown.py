@@ -305,7 +305,7 @@ def test_a_takedown_that_is_killed_at_any_change_is_completed_by_the_same_comman
     assert done == len(kills) or done > 10
 
 
-def test_the_command_tells_what_it_did_and_what_is_not_there(root):
+def test_the_command_reports_what_it_did_and_what_is_not_there(root):
     every, output = _documents(root), root.url
     done = datapipe(["takedown", output, every[0], every[1], "web/no.jsonl:3", "web/0.jsonl:1"])
     assert done.returncode == 1
@@ -321,7 +321,7 @@ def test_the_command_tells_what_it_did_and_what_is_not_there(root):
 
 
 @pytest.mark.slow
-def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(folder, root, tmp_path):
+def test_files_of_two_outputs_with_one_name_are_reported_where_one_was_taken_down(folder, root, tmp_path):
     """Their documents have the same keys."""
     other = tmp_path / "other"
     for number in range(3):
@@ -335,7 +335,7 @@ def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(fo
     assert [warning.kind for warning in run.of_snapshot if warning.kind.startswith("takedown")] == ["takedown_of_two"]
 
 
-def test_documents_that_no_row_has_are_told_and_not_taken_down(folder, root):
+def test_documents_that_no_row_has_are_reported_and_not_taken_down(folder, root):
     first, there = read_snapshot(root), _documents(root)[:2]
     same, done = take_down(root, ["web/0.jsonl:1", "web/0.jsonl:99999999"])
     assert list(done.unknown) == ["web/0.jsonl:1", "web/0.jsonl:99999999"]

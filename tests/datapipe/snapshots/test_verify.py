@@ -141,7 +141,7 @@ def test_verify_document_of_an_unknown_file_or_with_a_lost_piece_is_found(tmp_pa
     assert all(text in problem for text in (snapshot.shards[0].path, f"document {5:016x}", "files.parquet"))
 
 
-def test_verify_shards_that_are_not_as_the_manifest_says_are_found(output):
+def test_verify_shards_that_are_not_as_in_the_manifest_are_found(output):
     root, snapshot = output
     first, *others = snapshot.shards
     for field in ("tokens", "documents", "sequences"):

@@ -1,4 +1,4 @@
-"""Decompression, which gives all there is before it tells damage; windows of more than 128 MiB."""
+"""Decompression, which gives all there is before it reports damage; windows of more than 128 MiB."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_decoded_members_in_a_row_are_one_stream(tmp_path: Path, compression: st
         *((_PACKED[compression](b"content")[:7], compression, "cut off") for compression in _PACKED),
     ],
 )
-def test_decoded_file_of_another_format_than_its_name_tells_is_told_as_what_it_is(
+def test_decoded_file_of_another_format_than_its_name_reports_is_reported_as_what_it_is(
     tmp_path: Path, stored: bytes, compression: str | None, said: str
 ) -> None:
     (tmp_path / "a").write_bytes(stored)
@@ -171,7 +171,7 @@ _READERS: list[tuple[Callable[..., Reader], str, bytes]] = [
 
 
 def _frame(content: bytes, window_log: int = 28) -> bytes:
-    """A frame that does not tell its size, so that its window is the one that is asked for."""
+    """A frame that does not give its size, so that its window is the one that is asked for."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=window_log,
         enable_ldm=window_log > 27,

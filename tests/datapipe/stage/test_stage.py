@@ -233,7 +233,7 @@ def _columns(found) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("find", [words, lines, english_words, unicode_words, raw_lines], ids=lambda find: find.__name__)
-def test_segmentation_of_a_filtered_batch_is_as_found_anew(find: Callable[[DocumentBatch], Words | Lines | RawLines]):
+def test_segmentation_of_a_filtered_batch_is_as_found_again(find: Callable[[DocumentBatch], Words | Lines | RawLines]):
     texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
     keys = make_keys(1, np.arange(4, dtype=np.uint64))
     batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))  # of a slice

@@ -213,7 +213,7 @@ def test_plain_type_leaves_out_how_values_are_stored() -> None:
     assert plain(pa.uuid()) == pa.binary(16)
 
 
-def test_field_that_occurs_twice_in_a_schema_is_told() -> None:
+def test_field_that_occurs_twice_in_a_schema_is_reported() -> None:
     schema = pa.schema([("u", pa.string()), ("u", pa.int64()), ("s", pa.struct([("x", pa.int8()), ("x", pa.int8())]))])
     with pytest.raises(ValueError, match="the column 'u' occurs 2 times"):
         type_in(schema, "u")

@@ -27,7 +27,7 @@ TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)
 
 
 class Lengths(Map):
-    """Is a stage to blame; the tests pass functions of their own."""
+    """Is a stage to blame; the tests pass their own functions."""
 
     def process(self, batch):
         return {}
@@ -142,7 +142,7 @@ def test_guarded_with_hints_gives_the_stage_all_but_the_crashing_documents(texts
 
 
 @given(TEXTS.filter(lambda texts: "bad" in texts))
-def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
+def test_guarded_reports_the_crashing_document_before_a_doubtful_batch_crashes(texts):
     descriptor = activity.shared_file(activity.BLOCK_BYTES)
     page = activity.ActivityBlock(descriptor)
     os.close(descriptor)

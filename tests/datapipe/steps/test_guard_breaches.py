@@ -1,4 +1,4 @@
-"""Runs with stages that break their contract: told once, with the line of the stage's code and the document, never retried."""
+"""Runs with stages that break their contract: reported once, with the line of code and the document, never retried."""
 
 from __future__ import annotations
 
@@ -145,7 +145,9 @@ _WRITES = "[batch.buffers[1].__setitem__(0, 84) for text in batch.texts.to_pylis
         (_OPEN, "{'model': 1}['modle']", "KeyError: 'modle'", "modle"),
     ],
 )
-def test_stage_that_breaks_its_contract_is_told_with_its_code_and_the_document_that_shows_it(breach, code, body, what, line):
+def test_stage_that_breaks_its_contract_is_reported_with_its_code_and_the_document_that_shows_it(
+    breach, code, body, what, line
+):
     found = breach(code, body, before=["dedup.exact"] if what == "sys.exit(7)" else ())
     assert what in found.message
     assert found.names_line(line)
@@ -195,7 +197,7 @@ def test_stage_that_exits_before_anything_runs_does_not_end_the_run_without_a_wo
         pytest.param(_SETSTATE, "raise ValueError('not here')", "ValueError: not here", marks=pytest.mark.slow),
     ],
 )
-def test_stage_that_breaks_its_contract_in_a_worker_is_told_once_and_not_tried_again(breach, code, body, what):
+def test_stage_that_breaks_its_contract_in_a_worker_is_reported_once_and_not_tried_again(breach, code, body, what):
     found = breach(code, body, make_engine=None, workers=1)
     assert what in found.message
     assert found.watcher.retries == []
@@ -208,7 +210,7 @@ def test_stage_that_breaks_its_contract_in_a_worker_is_told_once_and_not_tried_a
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [_MAP, _OPEN], ids=["process", "open"])
-def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(breach, monkeypatch, code):
+def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_reported_with_its_code(breach, monkeypatch, code):
     monkeypatch.setattr(retries_module, "POLICY", replace(retries_module.POLICY, first_s=0.0))
     found = breach(code, "np.empty(1 << 60, np.uint8)", make_engine=None, workers=1, error=DatapipeError)
     assert "memory does not suffice" in found.message

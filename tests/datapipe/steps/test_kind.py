@@ -46,7 +46,7 @@ def _corpus(num_files: int, seed: int = 1) -> list[tuple[InputFile, Reader]]:
     return [(_file(f"{number:05d}.txt", rng.randrange(0, 60_000)), Text()) for number in range(num_files)]
 
 
-def test_file_hash_is_pinned_and_tells_source_and_path_apart() -> None:
+def test_file_hash_is_pinned_and_distinguishes_source_and_path() -> None:
     assert file_hash("web", "a/b.jsonl") == 0xAC307B25718BF54D
     assert len({file_hash("a", "b"), file_hash("b", "a"), file_hash("ab", ""), file_hash("", "ab")}) == 4
 
@@ -80,7 +80,7 @@ def test_group_splits_come_in_the_order_of_the_input_however_it_is_cut(target: i
     assert {split.file.path for split in splits} == {file.path for file, _ in files}
 
 
-def test_group_splits_large_archive_is_a_group_of_its_own() -> None:
+def test_group_splits_large_archive_is_a_separate_group() -> None:
     packed = _file("a.jsonl.gz", TARGET // 4, "gzip")
     between = [(_file("0.jsonl", 10), Jsonl()), (packed, Jsonl()), (_file("b.jsonl", 10), Jsonl())]
     assert group_splits(between, TARGET)[1] == (Split(file=packed),)

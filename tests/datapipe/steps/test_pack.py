@@ -295,12 +295,12 @@ def megatron_documents(output: str | Path, to: Path) -> set[tuple[int, ...]]:
 
 
 def warnings_of(finished: runs.Finished) -> list[tuple[str, str, int, int | None]]:
-    """Kind, source, length and split documents of what is told about padding."""
+    """Kind, source, length and split documents of what is reported about padding."""
     told = [warning for warning in finished.report["warnings"] if warning["kind"] in ("padding", "split_for_padding")]
     return [(each["kind"], each["source"], each["sequence_length"], each.get("split")) for each in told]
 
 
-def test_run_keeps_the_limit_of_padding_and_tells_how_many_documents_it_splits(crowded, tmp_path):
+def test_run_keeps_the_limit_of_padding_and_reports_how_many_documents_it_splits(crowded, tmp_path):
     whole = run(crowded, WHOLE)
     assert padding_of(whole) > 0.45
     assert warnings_of(whole) == []

@@ -1,4 +1,4 @@
-"""What `plan` says of a run: why a step would run, after each kind of change, and what the run would write."""
+"""What `plan` prints of a run: why a step would run, after each kind of change, and what the run would write."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ _BEFORE = ["normalize.unicode", {"filter.length": {"min_chars": 20}}, _REPETITIO
         ([*_BEFORE, {"mine:Long": {"of": "x" * 500}}], [f"added mine:Long {{of: {'x' * 76}…}}"]),
     ],
 )
-def test_changes_of_stages_are_told_by_their_names_in_the_run(now: list[object], lines: list[str]) -> None:
+def test_changes_of_stages_are_reported_by_their_names_in_the_run(now: list[object], lines: list[str]) -> None:
     before, after = ({"sources": {"web": {}, "books": {}}, "stages": stages} for stages in (_BEFORE, now))
     assert stage_changes(before, after) == lines
 
@@ -235,7 +235,7 @@ def test_stages_of_unknown_speed_are_named(tmp_path: Path) -> None:
     assert [name for name, time in times.items() if time.unknown] == ["web/read"]
 
 
-def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_refuses_the_run_and_explains_how_to_go_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1 << 20):
         mixture = written(tmp_path, FILTERED, TOKENS)
         output = tmp_path / "disk/run"

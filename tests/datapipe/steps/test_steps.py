@@ -24,7 +24,7 @@ _TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: [64, 32]
 
 
 @pytest.mark.medium
-def test_plan_steps_have_names_that_say_what_they_do(tmp_path: Path):
+def test_plan_steps_have_names_that_report_what_they_do(tmp_path: Path):
     corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 3))
     mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", _STAGES, _TAIL))
     steps = compile_plan(prepare(mixture), lambda fingerprint: None).steps
@@ -113,7 +113,7 @@ def _uses(*names: str | dict[str, dict[str, object]]) -> list[StageUse]:
         ("redact.pii", "decontaminate.ngram"),
     ],
 )
-def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_is_not(first: str, second: str) -> None:
+def test_order_advised_against_is_reported_with_both_stages_and_the_other_way_round_is_not(first: str, second: str) -> None:
     [warning] = order_warnings({"web": _uses(first, "my.own:Stage", second)})
     assert (warning.kind, warning.source) == ("stage_order", "web")
     assert f"source 'web': {second} stands after {first}. Put it before, because " in warning.text
@@ -132,7 +132,7 @@ def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_
         ["filter.url", "filter.language", "normalize.unicode", "filter.length"],
     ],
 )
-def test_order_with_a_purpose_is_not_told(names: list[str | dict[str, dict[str, object]]]) -> None:
+def test_order_with_a_purpose_is_not_reported(names: list[str | dict[str, dict[str, object]]]) -> None:
     assert order_warnings({"web": _uses(*names)}) == []
 
 

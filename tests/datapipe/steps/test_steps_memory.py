@@ -1,4 +1,4 @@
-"""What tasks hold, each in a process of its own: neither a corpus made to hurt nor full buckets make it grow.
+"""What tasks hold, each in its own process: neither a corpus made to hurt nor full buckets make it grow.
 
 In memory, stage by stage: `tests/stages/dedup/`. Chains of 100,000 documents: `tests/datapipe/stage/test_clusters.py`.
 Steps without a comparison, as a corpus grows: `tests/conformance/test_steps.py`.

@@ -349,7 +349,7 @@ def test_the_tokens_around_documents_stay_while_a_mixture_is_followed(tmp_path):
         Follower(mixture, 1.0, lambda *given: None, lambda event: None).follow(num_looks=1)
 
     follow(mixture)
-    with pytest.raises(UserError, match=r"tokenizer\.bos was <s>"):
+    with pytest.raises(UserError, match=r"tokenizer\.bos <s> →"):
         follow(load_mixture(data | {"tokenizer": {"path": data["tokenizer"]["path"]}}))
 
 

@@ -1,4 +1,4 @@
-"""Sources in strata, from a column of their documents to shards of their own; and whatever reads those."""
+"""Sources in strata, from a column of their documents to their own shards; and whatever reads those."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_export_keeps_strata_and_the_order_of_rows(finished, tmp_path, shard_for
 
 
 @pytest.mark.parametrize(("field", "value"), [("stratum", 2), ("hashes", [5, 6])])
-def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, field, value):
+def test_verify_finds_a_shard_that_is_not_where_the_manifest_declares(finished, field, value):
     shards = list(finished.snapshot.shards)
     number = next(number for number, one in enumerate(shards) if one.stratum == 0)
     shards[number] = shards[number].model_copy(update={field: value})

@@ -75,7 +75,7 @@ _BLANK = ("", " \n\t", "\u3000\u00a0")
         (_texts(*_BLANK * 4, prose=12), "[]", "empty_documents", {}),
     ],
 )
-def test_loss_is_told_from_its_limit_on_with_its_numbers(
+def test_loss_is_reported_from_its_limit_on_with_its_numbers(
     tmp_path: Path, rows: list[dict[str, Any]], stages: str, kind: str, details: dict[str, Any]
 ) -> None:
     told = _of_kind(_run(tmp_path, rows, stages, "tokenizer: none\n"), kind)
@@ -85,7 +85,7 @@ def test_loss_is_told_from_its_limit_on_with_its_numbers(
         assert warning["source"] == "web" and all(str(value) in warning["text"] for value in details.values())
 
 
-def test_vocabulary_smaller_than_asked_is_told_with_both_sizes(tmp_path: Path) -> None:
+def test_vocabulary_smaller_than_asked_is_reported_with_both_sizes(tmp_path: Path) -> None:
     finished = _run(tmp_path, [{"text": "a few words"}], tail=_TAIL.replace("300", "50000"))
     [warning] = _of_kind(finished, "small_vocabulary")
     assert warning["asked"] == 50_000
@@ -94,7 +94,7 @@ def test_vocabulary_smaller_than_asked_is_told_with_both_sizes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("limit", "is_told"), [(5, True), (6, True), (7, False), (None, False)])
-def test_documents_left_out_by_a_limit_are_told(tmp_path: Path, limit: int | None, is_told: bool) -> None:
+def test_documents_left_out_by_a_limit_are_reported(tmp_path: Path, limit: int | None, is_told: bool) -> None:
     told = _of_kind(_run(tmp_path, _rows(6), limit=limit), "limited")
     assert [warning["text"] for warning in told] == (
         [f"--limit: only the first {limit} documents of source 'web' were read."] if is_told else []
@@ -102,7 +102,7 @@ def test_documents_left_out_by_a_limit_are_told(tmp_path: Path, limit: int | Non
 
 
 @pytest.mark.parametrize(("epochs", "is_told"), [(3.9, False), (95, True)])
-def test_source_drawn_more_than_four_times_is_told_with_the_number(tmp_path: Path, epochs: float, is_told: bool) -> None:
+def test_source_drawn_more_than_four_times_is_reported_with_the_number(tmp_path: Path, epochs: float, is_told: bool) -> None:
     one = _run(tmp_path, _rows(12)).report["mixture"]
     assert one["tokens"] is None  # an endless run has no number of epochs
     tokens = int(epochs * one["sources"]["web"]["epoch_tokens"])
@@ -134,7 +134,7 @@ def test_warning_holds_no_credentials_and_its_own_names_stay() -> None:
     assert "SECRET" not in str(warning)
 
 
-def test_broken_link_that_a_pattern_passes_over_is_told(tmp_path: Path) -> None:
+def test_broken_link_that_a_pattern_passes_over_is_reported(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in" / "web.jsonl", _rows(3))
     sources = f"  web: {{path: {tmp_path}/in/*}}"
     assert _planned(tmp_path, sources) == ()
@@ -145,7 +145,7 @@ def test_broken_link_that_a_pattern_passes_over_is_told(tmp_path: Path) -> None:
     assert told.text.startswith(f"source 'web': {tmp_path}/in/a and 1 more cannot be read: a broken link")
 
 
-def test_stages_in_an_odd_order_are_told_by_the_run(tmp_path: Path) -> None:
+def test_stages_in_an_odd_order_are_reported_by_the_run(tmp_path: Path) -> None:
     [told] = _of_kind(_run(tmp_path, _rows(3), "[filter.length: {min_words: 5}, normalize.unicode]"), "stage_order")
     assert told["source"] == "web" and "normalize.unicode stands after filter.length" in told["text"]
 
@@ -163,7 +163,7 @@ def test_stratum_that_epochs_repeat_counts_as_often_as_it_is_drawn(documents: in
 
 
 @pytest.mark.parametrize("share", ["8/100", "3/100"])
-def test_loss_that_a_share_to_keep_asks_for_is_not_told(tmp_path: Path, share: str) -> None:
+def test_loss_that_a_share_to_keep_asks_for_is_not_reported(tmp_path: Path, share: str) -> None:
     rows = [{**row, "score": number} for number, row in enumerate(_rows(100))]
     corpora.write_jsonl(tmp_path / "web.jsonl", rows)
     sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [score]}}"
@@ -188,7 +188,7 @@ def test_loss_that_a_share_to_keep_asks_for_is_not_told(tmp_path: Path, share: s
         (["0", "1"], ""),
     ],
 )
-def test_weights_that_look_like_shares_and_are_none_are_told_with_what_they_became(
+def test_weights_that_look_like_shares_and_are_none_are_reported_with_what_they_became(
     tmp_path: Path, weights: list[str], became: str
 ) -> None:
     found = _planned(tmp_path, _written(tmp_path, {"a": 1, "b": 1}, **dict(zip("ab", weights))))
@@ -196,7 +196,7 @@ def test_weights_that_look_like_shares_and_are_none_are_told_with_what_they_beca
     assert [warning.kind for warning in found] == ["normalized_weights"] * bool(became)
 
 
-def test_weights_of_a_phase_that_are_no_shares_are_told_with_its_key(tmp_path: Path) -> None:
+def test_weights_of_a_phase_that_are_no_shares_are_reported_with_its_key(tmp_path: Path) -> None:
     phases = "[{until: 50%, weights: {a: 0.5, b: 0.5}}, {until: 100%, weights: {a: 0.9, b: 0.3}}]"
     tail = f"{_TAIL}mixture: {{tokens: 1000, phases: {phases}}}\n"
     [warning] = _planned(tmp_path, _written(tmp_path, {"a": 1, "b": 1}), tail)
@@ -204,7 +204,7 @@ def test_weights_of_a_phase_that_are_no_shares_are_told_with_its_key(tmp_path: P
     assert "'a' 75.00%, 'b' 25.00%" in warning.text
 
 
-def test_weight_of_a_source_without_documents_is_told_with_what_the_others_became(tmp_path: Path) -> None:
+def test_weight_of_a_source_without_documents_is_reported_with_what_the_others_became(tmp_path: Path) -> None:
     sources = _written(tmp_path, {"a": 0, "b": 1, "c": 1}, a=1, b=2, c=3)
     finished = runs.run_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL), make_engine=runs.InProcess)
     [warning] = _of_kind(finished, "nothing_to_draw")
@@ -212,7 +212,7 @@ def test_weight_of_a_source_without_documents_is_told_with_what_the_others_becam
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
-def test_file_that_two_sources_read_is_told_when_planning(tmp_path: Path, link: Any) -> None:
+def test_file_that_two_sources_read_is_reported_when_planning(tmp_path: Path, link: Any) -> None:
     for number in range(3):
         corpora.write_jsonl(tmp_path / f"one/{number}.jsonl", _rows(3))
     (tmp_path / "two").mkdir()
@@ -230,7 +230,7 @@ def test_file_that_two_sources_read_is_told_when_planning(tmp_path: Path, link: 
         assert (of_one.kind, of_one.source) == ("same_file", "a")
 
 
-def test_files_that_only_look_alike_and_other_fields_of_one_file_are_not_told(tmp_path: Path) -> None:
+def test_files_that_only_look_alike_and_other_fields_of_one_file_are_not_reported(tmp_path: Path) -> None:
     for name in ("one", "two"):
         corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": "some words", "title": "others"}])
         os.utime(tmp_path / f"{name}.jsonl", ns=(7, 7))

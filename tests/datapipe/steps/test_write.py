@@ -102,7 +102,7 @@ def test_documents_have_ids_source_and_text_and_then_the_kept_columns(tmp_path):
     assert list(found[0]) == ["id", "url", "source", "text", "score"]
 
 
-def test_mixture_without_a_tokenizer_needs_no_weights_and_tells_of_keys_that_are_not_used(tmp_path, corpus):
+def test_mixture_without_a_tokenizer_needs_no_weights_and_reports_of_keys_that_are_not_used(tmp_path, corpus):
     tail = TEXT + "validation: 1%\npack: {sequence_length: 64}\nmixture: {tokens: 1B}\n"
     run = _run(tmp_path, corpus, "sources.web.weight=0", "sources.books.weight=0", "stages=[]", tail=tail)
     assert not run.snapshot.has_tokens
@@ -128,7 +128,7 @@ def test_commands_about_an_output_read_documents_or_refuse_them(written):
 
 
 def _texts(folder: Path) -> str:
-    """A source of pages that break rules of their own."""
+    """A source of pages that break their own rules."""
     words = (
         "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
     )
@@ -198,7 +198,7 @@ def test_a_tokenizer_that_is_added_cleans_nothing_again(tmp_path, corpus, tokeni
 
 
 @pytest.mark.slow
-def test_verify_tells_damage_and_strangers_and_cleaning_deletes_earlier_files(tmp_path, corpus):
+def test_verify_reports_damage_and_strangers_and_cleaning_deletes_earlier_files(tmp_path, corpus):
     first = _run(tmp_path, corpus)
     root = Root(first.mixture.output)
     assert verify_snapshot(root, first.snapshot) == []

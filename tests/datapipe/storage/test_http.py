@@ -131,7 +131,7 @@ def test_http_errors_hold_no_credentials(server: WebServer, pauses: list[float],
 @pytest.mark.parametrize(
     ("status", "error"), [(404, FileNotFoundError), (410, FileNotFoundError), (401, PermissionError), (403, PermissionError)]
 )
-def test_http_file_that_is_missing_or_refused_is_told_at_once(
+def test_http_file_that_is_missing_or_refused_is_reported_at_once(
     server: WebServer, pauses: list[float], status: int, error: type[OSError]
 ) -> None:
     server.fail("status", status=status)
@@ -145,7 +145,7 @@ def test_http_file_that_is_missing_or_refused_is_told_at_once(
     ("gives_ranges", "gives_size", "error"),
     [(False, True, "no byte ranges"), (False, False, "no byte ranges, and sends no size"), (True, False, "sends no size")],
 )
-def test_http_server_without_ranges_or_size_is_told(
+def test_http_server_without_ranges_or_size_is_reported(
     server: WebServer, gives_ranges: bool, gives_size: bool, error: str
 ) -> None:
     server.gives_ranges, server.gives_size = gives_ranges, gives_size
@@ -167,7 +167,7 @@ _GROWING = [0.5, 1, 2, 4, 8, 8, 8]
         (429, 1, "soon", [0.5]),
     ],
 )
-def test_http_busy_server_is_asked_again_with_growing_pauses_or_when_it_says(
+def test_http_busy_server_is_asked_again_with_growing_pauses_or_when_it_declares(
     server: WebServer, pauses: list[float], status: int, times: int, retry_after: str, asked: list[float]
 ) -> None:
     server.fail("status", status=status, headers={"Retry-After": retry_after} if retry_after else {}, times=times)
@@ -284,7 +284,7 @@ def _planned(server: WebServer, path: str) -> InputFile:
 
 
 @pytest.mark.parametrize("change", ["etag", "etag without a time", "modified", "size", "gone"])
-def test_http_file_that_changes_while_it_is_read_is_told(server: WebServer, change: str) -> None:
+def test_http_file_that_changes_while_it_is_read_is_reported(server: WebServer, change: str) -> None:
     server.files = {"/a.jsonl": b'{"text": "one"}\n'}
     if change == "etag without a time":
         server.modified = None

@@ -242,7 +242,7 @@ def test_conditional_write_fails_unless_the_object_is_the_expected_one(query: st
     assert objects.read("a") is None
 
 
-def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_elsewhere(query: str) -> None:
+def test_first_write_creates_the_bucket_where_the_url_allows_it_and_reports_of_it_elsewhere(query: str) -> None:
     with pytest.raises(UserError, match="no-such-bucket"):
         ConditionalStore(Root(f"s3://no-such-bucket/out{query}")).write("lease", b"a", None)
     allowed = ConditionalStore(Root(f"s3://new-bucket/out{query}&allow_bucket_creation=true"))

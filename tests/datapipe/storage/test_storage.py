@@ -73,7 +73,7 @@ def test_file_that_is_written_has_its_checksum_and_size(tmp_path: Path) -> None:
     assert root.checksum("a/b") == (stream.checksum, 7)
 
 
-def test_full_disk_is_told_as_what_it_is() -> None:
+def test_full_disk_is_reported_as_what_it_is() -> None:
     with pytest.raises(OSError, match="No space left") as raised, Root("/dev").open_output("full") as stream:
         stream.write(b"content")
     assert raised.value.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(raised.value)
@@ -248,7 +248,7 @@ def test_hub_files_of_a_branch_are_read_at_one_commit(hub: FakeHub, tmp_path: Pa
 
 
 @of_hub
-def test_hub_branch_that_moves_is_read_anew_and_a_commit_is_not(hub: FakeHub, tmp_path: Path) -> None:
+def test_hub_branch_that_moves_is_read_again_and_a_commit_is_not(hub: FakeHub, tmp_path: Path) -> None:
     first = hub.commit({"a.jsonl": _lines(["old"])})
     _run(hub, tmp_path, "{path: 'hf://datasets/me/data@main/a.jsonl'}")
     assert _texts(tmp_path) == ["old"]
@@ -286,7 +286,7 @@ def test_hub_token_is_sent_and_never_printed_or_written(hub: FakeHub, tmp_path: 
         ("hf://datasets/me/data/*.jsonl", {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"),
     ],
 )
-def test_hub_that_has_no_answer_is_told_on_one_line(
+def test_hub_that_has_no_answer_is_reported_on_one_line(
     hub: FakeHub, tmp_path: Path, url: str, environment: dict[str, str], said: str
 ) -> None:
     hub.commit({"a.jsonl": _lines(["a"])})

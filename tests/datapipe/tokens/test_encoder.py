@@ -278,7 +278,7 @@ def test_encoder_vocabulary_that_lacks_text_is_refused(content, missing):
         (file(BYTES, byte_fallback=True), "any text é漢"),
     ],
 )
-def test_encoder_vocabulary_that_never_meets_what_it_lacks_is_taken(content, text):
+def test_encoder_vocabulary_that_never_gets_what_it_lacks_is_taken(content, text):
     encoder = Encoder(content)
     assert encoder.unknown_id is None
     assert len(encoder.encode(pa.array([text], pa.large_string()))[0]) > 0

@@ -55,7 +55,7 @@ def test_pack_any_lengths_has_the_rows_of_its_definition(lengths, method):
 
 @given(documents, methods_and_lengths)
 @settings(deadline=None)
-def test_count_says_what_became_of_every_document(lengths, method):
+def test_count_reports_what_became_of_every_document(lengths, method):
     packed = packed_by(lengths, *method)
     rows, counted = rows_of(packed), count(packed, np.array(lengths, np.int64), method[1])
     pieces = [piece for row in rows for piece in row]

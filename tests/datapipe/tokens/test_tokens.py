@@ -250,7 +250,7 @@ def test_convert_refuses_what_it_cannot_know(content, options, fact):
         convert(content, **options)
 
 
-def test_rank_files_are_told_by_their_first_line():
+def test_rank_files_are_reported_by_their_first_line():
     assert is_rank_file(rank_file(RANKS))
     assert is_rank_file(b"IQ== 0")
     assert not is_rank_file(b'{"model": {}}')

@@ -188,7 +188,7 @@ for invisible in "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0f\u034f":
 
 
 @pytest.mark.parametrize(("options", "texts", "expected"), LINES)
-def test_lines_said_before_are_cut(options: dict[str, object], texts: list[str], expected: list[str]) -> None:
+def test_lines_read_before_are_cut(options: dict[str, object], texts: list[str], expected: list[str]) -> None:
     assert _left(texts, **options) == expected
 
 

@@ -133,7 +133,7 @@ def test_minhash_minima_agree_as_often_as_the_similarity_and_independently(share
 
 
 @pytest.mark.medium
-def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_say() -> None:
+def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_declare() -> None:
     """The whole stage with its defaults, on 5-grams: the share of pairs of which one document is dropped."""
     num_pairs = 200
     for shared in (72, 80, 84, 90, 96, 108):
@@ -186,7 +186,7 @@ def test_minhash_unverified_drops_carry_no_measure() -> None:
 
 
 def _families(seed: int, num_families: int, num_members: int, shared: int, drift: float = 0.0) -> list[str]:
-    """Texts of 300 words, the first `shared` the same in all, of which each has a few of its own; shuffled.
+    """Texts of 300 words, the first `shared` the same in all, of which each has a few others; shuffled.
 
     Args:
         drift: how often a member takes its own words on to the next.

@@ -168,7 +168,7 @@ def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
     assert [rule.name for rule in alone.rules()] == ["high_score"]
 
 
-def test_notes_tell_the_entries_and_those_that_are_never_found(lists):
+def test_notes_report_the_entries_and_those_that_are_never_found(lists):
     first, second = Toxicity(lists=lists, mode="tag").notes()
     assert "3 entries" in first and "🖕" in first
     assert "1 entry" in second

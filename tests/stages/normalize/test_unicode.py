@@ -46,7 +46,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("options", "text", "expected"), CASES)
-def test_unicode_options_change_what_they_say(options: dict[str, Any], text: str, expected: str) -> None:
+def test_unicode_options_change_what_they_declare(options: dict[str, Any], text: str, expected: str) -> None:
     assert _normalized([text], **options) == [expected]
 
 

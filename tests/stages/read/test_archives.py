@@ -74,7 +74,7 @@ def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path
 @pytest.mark.parametrize(
     "gap", [b"\0" * 700, b"no member\n" * 9, b"\x1f\x8b\x08", gzip.compress(b"no record"), b"\x1f\x8b\x08" * 99], ids=range(5)
 )
-def test_wet_bytes_between_members_are_told_and_passed_over(tmp_path: Path, gap: bytes) -> None:
+def test_wet_bytes_between_members_are_reported_and_passed_over(tmp_path: Path, gap: bytes) -> None:
     first, *others = [gzip.compress(part) for part in wet(["one", "two"])]
     found = read_wet(tmp_path, first + gap + b"".join(others), ".gz")
     assert (found.texts, set(found.is_damage)) == (["one", "two"], {True})
@@ -115,14 +115,14 @@ def test_wet_archive_that_is_empty_or_ends_within_its_dictionary_is_damage(tmp_p
     assert (found.rejected_places, found.is_damage) == ([0], [True])
 
 
-def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
+def test_wet_text_that_is_not_utf8_is_reported_at_its_byte(tmp_path: Path) -> None:
     parts = [*wet(["before"]), warc_record("conversion", b"caf\xe9", 1), warc_record("conversion", b"behind", 2)]
     found = read_wet(tmp_path, packed(parts), ".gz")
     assert (found.texts, found.excerpts) == (["before", "behind"], [b"caf\xe9"])
     assert found.rejected[0][1].startswith("invalid UTF-8 at byte 3")
 
 
-def test_wet_dictionary_without_bounds_is_told(tmp_path: Path) -> None:
+def test_wet_dictionary_without_bounds_is_reported(tmp_path: Path) -> None:
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (32 << 20))
     for content, error in (
         (bomb, "a dictionary of more than 16,777,216 bytes"),
@@ -197,7 +197,7 @@ def test_arc_counts_what_it_passes_over(tmp_path: Path) -> None:
     [("-1", "'-1'"), ("abc", "'abc'"), ("9999", "cut off"), ("10", "no record"), ("999999999", "999,999,999 bytes")],
 )
 @pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
-def test_arc_wrong_length_is_told_and_reading_goes_on(tmp_path: Path, length: str, error: str, packing: str) -> None:
+def test_arc_wrong_length_is_reported_and_reading_goes_on(tmp_path: Path, length: str, error: str, packing: str) -> None:
     wrong = arc_record(http(b"<p>wrong</p>"), 8, length=length)
     parts = [filedesc(), arc_record(http(PAGES[0])), wrong, arc_record(http(PAGES[3]), 3)]
     found = read_arc(tmp_path, parts, packing)
@@ -303,7 +303,7 @@ def test_records_of_every_habit_are_read(tmp_path: Path, habit: str, packing: st
         (b"no record\n", "the bytes are no record"),
     ],
 )
-def test_head_that_is_none_is_told_as_what_it_is(tmp_path: Path, head: bytes, error: str) -> None:
+def test_head_that_is_none_is_reported_as_what_it_is(tmp_path: Path, head: bytes, error: str) -> None:
     _, rejected = _records(warc_record("conversion", b"a") + head, tmp_path)
     assert isinstance(rejected, Rejected) and rejected.is_file_damage
     assert rejected.error.startswith(error)
@@ -381,7 +381,7 @@ def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path)
 
 
 @pytest.mark.medium
-def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -> None:
+def test_run_reads_a_file_whole_that_cannot_be_cut_and_reports_it(tmp_path: Path) -> None:
     mixture = write_unsplittable(tmp_path)
     whole = runs.run_mixture(
         mixture, make_engine=runs.InProcess, output=tmp_path / "whole", overrides=["execution.split_bytes=1GB"]

@@ -92,7 +92,7 @@ BAD_LINES = [
     (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
     (b'{"text": "a" /* why */}', "not valid JSON"),
 ]
-"""Lines that are no documents, and what is said of each."""
+"""Lines that are no documents, and what is reported of each."""
 
 
 @pytest.mark.parametrize(("line", "error"), BAD_LINES)
@@ -317,7 +317,7 @@ def test_jsonl_key_with_a_dot_is_the_field_where_its_path_has_no_value(tmp_path_
         (r"\ud7ff\ue000 \u00e9", "\ud7ff\ue000 é"),
     ],
 )
-def test_lone_surrogates_are_replaced_where_the_source_says_so(tmp_path: Path, written: str, expected: str) -> None:
+def test_lone_surrogates_are_replaced_where_the_source_reports_it(tmp_path: Path, written: str, expected: str) -> None:
     content = f'{{"text": "first"}}\n{{"k": "{written}", "text": "{written}"}}\n{{"text": "last"}}\n'
     file = input_file(tmp_path / "a.jsonl", content.encode())
     fields = FieldNames(keep=("k",), replaces_surrogates=True)

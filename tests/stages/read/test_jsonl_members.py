@@ -79,7 +79,7 @@ def test_damaged_member_costs_its_lines_and_the_one_that_goes_on_behind(tmp_path
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "lz4"])
-def test_bytes_behind_the_last_member_are_told_once(tmp_path: Path, packing: str) -> None:
+def test_bytes_behind_the_last_member_are_reported_once(tmp_path: Path, packing: str) -> None:
     whole = write(tmp_path, packing, _pieces(CONTENT, 100))
     stored = Path(whole.url).read_bytes()
     padded = input_file(Path(whole.url), stored + bytes(700))
@@ -163,7 +163,7 @@ def test_document_of_a_large_file_is_read_without_what_is_far_before(tmp_path: P
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd, streamed", "lz4, streamed"])
-def test_looking_for_members_reads_a_bounded_part_of_a_file(tmp_path: Path, packing: str) -> None:
+def test_search_for_members_reads_a_bounded_part_of_a_file(tmp_path: Path, packing: str) -> None:
     file = write(tmp_path, packing, [random.Random(1).randbytes(20 << 20)])
     opened = Counting()
     assert not Jsonl().probe_large(file, opened).has_members
@@ -172,7 +172,7 @@ def test_looking_for_members_reads_a_bounded_part_of_a_file(tmp_path: Path, pack
 
 @pytest.mark.parametrize("stored", [b"", b"\x1f", b"no archive", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18\xff\xff\xff\xff"])
 @pytest.mark.parametrize("ending", [".gz", ".zst", ".lz4"])
-def test_looking_for_members_in_what_is_none_finds_none(tmp_path: Path, stored: bytes, ending: str) -> None:
+def test_search_for_members_in_what_is_none_finds_none(tmp_path: Path, stored: bytes, ending: str) -> None:
     file = input_file(tmp_path / f"a.jsonl{ending}", stored)
     assert not Jsonl().probe_large(file, open_input).has_members
     found = read_splits(Jsonl(), [Split(file=file, start=3, stop=5)])

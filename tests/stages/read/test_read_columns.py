@@ -315,7 +315,7 @@ def test_arrow_text_that_is_run_end_encoded_is_read(tmp_path: Path) -> None:
     assert (found.documents, found.rejected_places) == ([(0, "a", "a"), (1, "b", "b")], [2])
 
 
-def test_arrow_feather_is_read_and_its_first_version_told(tmp_path: Path) -> None:
+def test_arrow_feather_is_read_and_its_first_version_reported(tmp_path: Path) -> None:
     feather.write_feather(pa.table({"text": ["a", "b"]}), str(tmp_path / "a.feather"))
     assert read_file(Arrow(), input_file(tmp_path / "a.feather", reader=Arrow())).texts == ["a", "b"]
     found = read_file(Arrow(), _file(tmp_path, b"FEA1" + bytes(60) + b"FEA1"))
@@ -339,7 +339,7 @@ def test_arrow_damaged_record_batch_costs_itself_and_no_other(tmp_path: Path, ki
     assert found.rejected[0][1].startswith("record batch 1 of the Arrow file is damaged from row 20 on: ")
 
 
-def test_arrow_bytes_behind_the_end_of_a_stream_are_told(tmp_path: Path) -> None:
+def test_arrow_bytes_behind_the_end_of_a_stream_are_reported(tmp_path: Path) -> None:
     stored = _write(tmp_path / "a.arrow", "stream", pa.table({"text": ["a"]}))
     found = read_file(Arrow(), _file(tmp_path, stored + stored))
     assert (found.texts, found.rejected_places, found.is_damage) == (["a"], [1], [True])

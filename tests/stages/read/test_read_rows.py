@@ -114,7 +114,7 @@ def test_csv_positions_are_the_bytes_where_rows_begin(tmp_path: Path) -> None:
         (b"1," + b"x" * 1023, "max_row_bytes"),
     ],
 )
-def test_csv_bad_row_is_rejected_alone_and_says_why(tmp_path: Path, row: bytes, error: str) -> None:
+def test_csv_bad_row_is_rejected_alone_and_explains_why(tmp_path: Path, row: bytes, error: str) -> None:
     content = b"id,text\n0,before\n" + row + b"\n2,after\n"
     for name, stored in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         found = _read(tmp_path, stored, name=name, max_row_bytes=1024)
@@ -159,7 +159,7 @@ def test_csv_quote_that_takes_the_rest_of_a_file_is_damage_however_long_it_is(
         (b"text" + b"x" * 2000 + b"\na\n", 0, "the header: a row of more than 1024 bytes"),
     ],
 )
-def test_csv_damage_of_a_file_is_told_once(tmp_path: Path, content: bytes, position: int, error: str) -> None:
+def test_csv_damage_of_a_file_is_reported_once(tmp_path: Path, content: bytes, position: int, error: str) -> None:
     found = _read(tmp_path, content, max_row_bytes=1024)
     assert (found.rejected_places, found.is_damage) == ([position], [True])
     assert error in found.rejected[0][1]
@@ -223,13 +223,13 @@ def test_csv_escapes_without_quotes_hold_line_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [_ESCAPED, b'text,n\nok,1\n"\\"a\\" b",2\n', b'text,n\n"say \\"hi, you\\"",1\n'])
-def test_csv_that_seems_to_escape_quotes_is_told_with_the_option(tmp_path: Path, content: bytes) -> None:
+def test_csv_that_seems_to_escape_quotes_is_reported_with_the_option(tmp_path: Path, content: bytes) -> None:
     found = _read(tmp_path, content)
     assert found.is_damage == [True]
     assert "escape: none" in found.rejected[0][1]
 
 
-def test_csv_backslashes_are_text_where_that_is_said_or_nothing_speaks_against_it(tmp_path: Path) -> None:
+def test_csv_backslashes_are_text_where_that_is_declared_or_nothing_speaks_against_it(tmp_path: Path) -> None:
     content = b'text,n\n"C:\\",1\n"a\\""b",2\na\\"b,3\n'
     assert read_file(Csv(), input_file(tmp_path / "a.csv", content)).texts == ["C:\\", 'a\\"b', 'a\\"b']
     odd = input_file(tmp_path / "b.csv", b'text\n"a\\"b"\n')
@@ -345,7 +345,7 @@ def test_webdataset_damaged_header_ends_the_reading_and_is_reported(tmp_path: Pa
     assert (found.rejected_places, found.is_damage) == ([2 * BLOCK], [True])
 
 
-def test_webdataset_headers_that_ask_for_too_much_are_told(tmp_path: Path) -> None:
+def test_webdataset_headers_that_ask_for_too_much_are_reported(tmp_path: Path) -> None:
     name, member = tarfile.TarInfo("././@LongLink"), tarfile.TarInfo("1.txt")
     name.type, name.size, member.size = tarfile.GNUTYPE_LONGNAME, 1 << 40, 1 << 60
     found = read_file(Webdataset(), _file(tmp_path, name.tobuf(tarfile.GNU_FORMAT) + tar([("1.txt", "a")])))
@@ -363,7 +363,7 @@ def test_webdataset_members_that_do_not_follow_each_other_are_damage_of_the_file
     assert "`tar --sort=name`" in found.rejected[0][1]
 
 
-def test_webdataset_names_with_dots_are_read_by_the_last_one_where_that_is_said(tmp_path: Path) -> None:
+def test_webdataset_names_with_dots_are_read_by_the_last_one_where_that_is_declared(tmp_path: Path) -> None:
     members = [("v1.0/22.05.txt", "a"), ("v1.0/22.05.json", '{"url": "u"}'), ("v1.0/22.06.txt", "b"), ("v1.0/.h.txt", "c")]
     file = _file(tmp_path, tar(members))
     by_first = read_file(Webdataset(), file)

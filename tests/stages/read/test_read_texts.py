@@ -177,7 +177,9 @@ def test_text_about_git_lfs_is_text(tmp_path: Path) -> None:
         (Text(), "ein Text, der lang genug ist, und noch 中"),
     ],
 )
-def test_utf16_without_a_mark_is_told_as_what_it_is(tmp_path: Path, codec: str, name: str, reader: Reader, text: str) -> None:
+def test_utf16_without_a_mark_is_reported_as_what_it_is(
+    tmp_path: Path, codec: str, name: str, reader: Reader, text: str
+) -> None:
     found = read_file(reader, input_file(tmp_path / "a", text.encode(codec)))
     assert found.documents == []
     assert [error for _, error in found.rejected if name in error]
@@ -276,7 +278,7 @@ def test_mds_sample_whose_columns_do_not_fill_it_costs_itself(tmp_path: Path) ->
         assert (found.rejected_places, found.is_damage) == ([1], [False])
 
 
-def test_mds_shard_that_says_it_has_too_many_samples_is_damage(tmp_path: Path) -> None:
+def test_mds_shard_that_reports_it_has_too_many_samples_is_damage(tmp_path: Path) -> None:
     found = read_file(Mds(), _file(tmp_path, b"\xff" * 100))
     assert (found.documents, found.rejected_places, found.is_damage) == ([], [0], [True])
 

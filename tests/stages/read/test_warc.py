@@ -115,7 +115,7 @@ def test_warc_body_that_is_not_encoded_as_it_claims_is_kept(tmp_path: Path, clai
     ],
     ids=range(9),
 )
-def test_warc_body_that_breaks_off_is_told_unless_the_crawler_cut_it(
+def test_warc_body_that_breaks_off_is_reported_unless_the_crawler_cut_it(
     tmp_path: Path, coding: str, body: bytes, error: str
 ) -> None:
     header = "Transfer-Encoding" if coding == "chunked" else "Content-Encoding"
@@ -141,7 +141,7 @@ def test_warc_chunks_that_the_crawler_cut_off_are_inflated_as_far_as_they_go(tmp
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
-def test_warc_body_that_inflates_without_an_end_is_told_by_name(tmp_path: Path, coding: str) -> None:
+def test_warc_body_that_inflates_without_an_end_is_reported_by_name(tmp_path: Path, coding: str) -> None:
     bomb = CODINGS[coding][1](b"\0" * (8 << 20))
     assert len(bomb) < 9000
     batches = read_parts(
@@ -216,7 +216,7 @@ def test_warc_counts_what_it_passes_over_by_kind(tmp_path: Path) -> None:
     assert list(documents(wider).values()) == [PAGE, b"%PDF", PAGE, PAGE]
 
 
-def test_warc_record_without_a_status_line_is_told(tmp_path: Path) -> None:
+def test_warc_record_without_a_status_line_is_reported(tmp_path: Path) -> None:
     batches = read_parts(tmp_path, warc_record("response", b"\r\nHTTP/1.1 200 OK", 1, "application/http; msgtype=response"))
     assert "no HTTP status line" in errors(batches)[0]
     assert rejected(batches)[0].excerpt == b"\r\nHTTP/1.1 200 OK"
@@ -241,7 +241,7 @@ def test_warc_odd_heads_are_read(tmp_path: Path, block: bytes, page: bytes) -> N
     assert list(documents(batches).values()) == [page]
 
 
-def test_warc_damage_says_where_reading_goes_on(tmp_path: Path) -> None:
+def test_warc_damage_reports_where_reading_goes_on(tmp_path: Path) -> None:
     parts = [gzip.compress(response(PAGE, number)) for number in range(3)]
     parts[1] = parts[1][:40] + b"\xff" * 60 + parts[1][100:] + b"between members"
     batches = read(Warc(), file_of(tmp_path, b"".join(parts)))

@@ -151,7 +151,7 @@ def test_secrets_rules_of_a_user_in_the_form_of_gitleaks(tmp_path: Path) -> None
     assert pickle.loads(pickle.dumps(stage)).process(batch_of(texts)).columns["text"].to_pylist()[0] == expected[0]
 
 
-def test_secrets_rules_add_to_the_built_in_ones_unless_their_file_says_otherwise(tmp_path: Path) -> None:
+def test_secrets_rules_add_to_the_built_in_ones_unless_their_file_reports_otherwise(tmp_path: Path) -> None:
     rule = "[[rules]]\nid = 'b'\nregex = 'B-[0-9]+'\nkeywords = ['b-']\n"
     assert _texts([f"B-12 {GITHUB}"], **_rules(tmp_path, rule)) == ["<SECRET> <SECRET>"]
     options = _rules(tmp_path, f"[extend]\nuseDefault = false\n{rule}")

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/filters` that drop and edit lines, whose words are partly replaced by what the rules look for."""
+"""Rows of `datapipe/kernels/filters` that drop and edit lines, whose words are partly replaced by what the rules search."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _spans(case: Case, find: Callable[[bytes], list[texts_oracle.Span]]) -> list
 @row(words.split_lines, texts_oracle.lines, 1)
 @row(words.split_lines, texts_oracle.paragraphs, 2, variant="paragraphs")
 def split(case: Case, find: Callable[[bytes], list[texts_oracle.Span]], *newlines: int) -> Steps:
-    """Room for one word or line per byte: the kernels that compute upper bounds have rows of their own."""
+    """Room for one word or line per byte: the kernels that compute upper bounds have their own rows."""
     yield [case.offsets, case.data, class_table(), *newlines], [room_for_spans(len(case.offsets), len(case.data))]
     spans = _spans(case, find)
     yield len(spans[1]), spans
@@ -246,7 +246,7 @@ _ENDS = (
 
 @row(sentences.sum_sentences)
 def sum_sentences(case: Case) -> Steps:
-    """The texts with some of their words replaced by what rules about sentences look at."""
+    """The texts with some of their words replaced by what rules about sentences read."""
     case = case.spiced([end.encode() for end in _ENDS] + [b"a\tb", b"a."], 0.4)
     lines = case.lines.starts, case.lines.lengths, case.data, mark_table()
     ends, chunks = sentences.find_chunks(*lines)

@@ -1,4 +1,4 @@
-// Requests to the page's own server, and what the page says about them.
+// Requests to the page's own server, and the messages of the page about them.
 
 import { visible } from "./dom.js";
 
@@ -7,7 +7,7 @@ export class ServerError extends Error {}
 const status = document.getElementById("status");
 const problem = document.getElementById("problem");
 
-export function say(text) { status.replaceChildren(visible(text)); }
+export function announce(text) { status.replaceChildren(visible(text)); }
 export function complain(text) { problem.replaceChildren(visible(text)); }
 
 export function queryOf(options) {
@@ -24,9 +24,9 @@ async function request(path, options) {
     throw new ServerError("The server does not answer. Start `datapipe browse` again, and open the address that it prints.");
   }
   if (answer.ok) return answer;
-  let told = "";
-  try { told = (await answer.json()).error; } catch { /* no JSON: the status says what there is to say */ }
-  throw new ServerError(told || `The server refused this (${answer.status}).`);
+  let shown = "";
+  try { shown = (await answer.json()).error; } catch { /* no JSON: the status is the message */ }
+  throw new ServerError(shown || `The server refused this (${answer.status}).`);
 }
 
 export async function get(path, options = {}, signal = undefined) {

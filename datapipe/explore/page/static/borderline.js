@@ -1,7 +1,7 @@
 // Fifty documents just kept beside fifty just dropped, and what another threshold would keep.
 
 import { append, el, input, number, select, share } from "./dom.js";
-import { get, say } from "./api.js";
+import { get, announce } from "./api.js";
 import { rowList } from "./rows.js";
 
 export async function borderline(main, { output, options, go, signal }) {
@@ -37,7 +37,7 @@ export async function borderline(main, { output, options, go, signal }) {
           found.kept.length ? rowList(found.kept, `${would} kept`) : el("p", {}, "None.")),
         el("section", { "aria-labelledby": "just-dropped" }, el("h3", { id: "just-dropped", class: "dropped" }, `${would} dropped: ${number(found.dropped.length)}`),
           found.dropped.length ? rowList(found.dropped, `${would} dropped`) : el("p", {}, "None: nothing fails this rule."))));
-    say(`${would} kept: ${found.kept.length}, dropped: ${found.dropped.length}`);
+    announce(`${would} kept: ${found.kept.length}, dropped: ${found.dropped.length}`);
   }
   if (first.has_sweep) sweep(slider, await get("api/sweep", query, signal));
 }
@@ -52,13 +52,13 @@ function sweep(place, found) {
   slider.value = start;
   const field = input("or type it", "typed", "", { type: "number", step: "any" });
   const typed = field.querySelector("input");
-  const told = el("output", { id: "would-keep", for: "threshold", class: "big" });
+  const shown = el("output", { id: "would-keep", for: "threshold", class: "big" });
   const yaml = el("pre", { class: "yaml", id: "yaml", tabindex: "0" });
   const show = () => {
     const point = points[Number(slider.value)];
     const change = point.documents - points[start].documents;
     const tokens = point.tokens === null || point.tokens === undefined ? "" : `, about ${number(point.tokens)} tokens`;
-    told.textContent = `A threshold of ${number(point.threshold)} would keep ${number(point.documents)} of ${number(total.documents)} documents (${share(point.documents, total.documents)})${tokens}` +
+    shown.textContent = `A threshold of ${number(point.threshold)} would keep ${number(point.documents)} of ${number(total.documents)} documents (${share(point.documents, total.documents)})${tokens}` +
       (typeof point.together !== "number" || point.together === point.documents ? "" : ` by this rule alone, and ${number(point.together)} with the other rules of the stage`) +
       (found.in_force === null ? "" : change ? `; ${change < 0 ? "−" : "+"}${number(Math.abs(change))} against ${number(found.in_force)}, as it is now` : ", as it is now");
     slider.setAttribute("aria-valuetext", `${number(point.threshold)}: ${number(point.documents)} documents`);
@@ -71,18 +71,18 @@ function sweep(place, found) {
   const copy = el("button", { type: "button", onclick: async () => {
     try {
       await navigator.clipboard.writeText(yaml.textContent);
-      say("copied");
+      announce("copied");
     } catch {
       const range = document.createRange();
       range.selectNodeContents(yaml);
       getSelection().removeAllRanges();
       getSelection().addRange(range);
-      say("The browser does not let the page copy. The lines are selected: press Ctrl+C.");
+      announce("The browser does not let the page copy. The lines are selected: press Ctrl+C.");
     }
   } }, "Copy the YAML");
   append(place, el("div", { class: "panel" },
     el("h3", {}, el("label", { for: "threshold" }, "Another threshold")),
-    slider, el("div", { class: "filters" }, field, found.yaml ? copy : null), el("p", {}, told), found.yaml ? yaml : null,
+    slider, el("div", { class: "filters" }, field, found.yaml ? copy : null), el("p", {}, shown), found.yaml ? yaml : null,
     el("p", { class: "soft" }, found.note)));
   typed.value = points[start].threshold;
   show();

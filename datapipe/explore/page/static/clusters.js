@@ -1,7 +1,7 @@
 // Clusters of duplicates: the surviving document beside those that were dropped for it.
 
 import { append, el, number, select, textBox } from "./dom.js";
-import { get, queryOf, say } from "./api.js";
+import { get, queryOf, announce } from "./api.js";
 import { documentHref, facts } from "./rows.js";
 
 const LIMIT = 30;
@@ -22,7 +22,7 @@ export async function clusters(main, { output, options, go, signal }) {
   append(main, form);
   const offset = Number(options.offset || 0);
   const found = await get("api/clusters", { sort: "size", ...options, stage, offset, limit: LIMIT }, signal);
-  say(`${number(found.total)} clusters`);
+  announce(`${number(found.total)} clusters`);
   if (!found.clusters.length) {
     append(main, el("p", {}, "No cluster matches. ", el("a", { href: "#/clusters" }, "Show all"), "."));
     return;
@@ -52,5 +52,5 @@ export async function cluster(main, { options, argument, signal }) {
     el("div", { class: "cards" },
       card("Kept", { ...found.survivor.row, note: found.survivor.note }, found.survivor.parts, "Text of the kept document"),
       found.members.map((member, index) => card(`Dropped ${index + 1}`, { ...member.row, similarity: member.similarity, note: member.note }, member.parts, `Text of dropped document ${index + 1}`))));
-  say(`${found.members.length} dropped documents beside the kept one`);
+  announce(`${found.members.length} dropped documents beside the kept one`);
 }

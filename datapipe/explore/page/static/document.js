@@ -1,7 +1,7 @@
-// One document: its text with what was cut or redacted, its path, and where training meets it.
+// One document: its text with what was cut or redacted, its path, and where training reads it.
 
 import { append, bytes, el, input, number, pair, table, textBox } from "./dom.js";
-import { complain, get, post, queryOf, say } from "./api.js";
+import { complain, get, post, queryOf, announce } from "./api.js";
 import { facts } from "./rows.js";
 
 const OUTCOMES = { read: "read", changed: "changed", kept: "passed", dropped: "dropped", quarantined: "quarantined", cut: "cut", redacted: "redacted", tokenized: "tokenized", packed: "packed" };
@@ -28,7 +28,7 @@ export async function documentView(main, { output, argument, signal }) {
     append(main, el("h3", {}, "In shards"), table(["shard", "row", "starts at token", "tokens"], found.shards.map((each) => [each.path, each.row, each.start, each.tokens]), "Shards that hold the document"));
     append(main, ...steps(row.key, output));
   }
-  say(`${row.name}: ${row.fate}`);
+  announce(`${row.name}: ${row.fate}`);
 }
 
 function shownPart(part) {

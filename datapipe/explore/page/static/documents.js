@@ -1,7 +1,7 @@
 // All documents: filters, order, and search in their texts.
 
 import { append, el, input, number, select } from "./dom.js";
-import { complain, get, queryOf, say, stream } from "./api.js";
+import { complain, get, queryOf, announce, stream } from "./api.js";
 import { rowItem, rowList } from "./rows.js";
 
 const LIMIT = 50;
@@ -36,7 +36,7 @@ export async function documents(main, { output, options, go, signal }) {
 async function list(main, options, signal) {
   const offset = Number(options.offset || 0);
   const found = await get("api/documents", { ...options, offset, limit: LIMIT }, signal);
-  say(found.total ? `${number(found.total)} documents in ${number(found.ms)} ms` : "no documents");
+  announce(found.total ? `${number(found.total)} documents in ${number(found.ms)} ms` : "no documents");
   if (!found.total) {
     append(main, el("p", {}, "No document matches these filters. ", el("a", { href: "#/documents" }, "Show all"), "."));
     return;
@@ -53,18 +53,18 @@ async function search(main, options, signal) {
   const stopping = new AbortController();
   signal.addEventListener("abort", () => stopping.abort());
   const hits = el("ol", { class: "row-list", "aria-label": "Hits" });
-  const told = el("p", {}, "Searching.");
+  const shown = el("p", {}, "Searching.");
   const stop = el("button", { type: "button", id: "stop", onclick: () => stopping.abort() }, "Stop the search");
-  append(main, told, el("p", { class: "buttons" }, stop), hits);
+  append(main, shown, el("p", { class: "buttons" }, stop), hits);
   let count = 0;
   const take = (line) => {
     if (line.hit) { count += 1; hits.append(rowItem(line.hit)); }
     if (line.progress) {
       const left = line.progress.seconds_left;
-      told.textContent = `${number(count)} hits in ${number(line.progress.documents)} of ${number(line.progress.of_documents)} documents` +
+      shown.textContent = `${number(count)} hits in ${number(line.progress.documents)} of ${number(line.progress.of_documents)} documents` +
         (left === null || left === undefined ? "" : `; about ${number(Math.ceil(left))} s left`);
     }
-    if (line.done) told.textContent = `${number(line.done.hits)} hits in ${number(line.done.documents)} documents, ${number(line.done.seconds)} s` +
+    if (line.done) shown.textContent = `${number(line.done.hits)} hits in ${number(line.done.documents)} documents, ${number(line.done.seconds)} s` +
       (line.done.stopped ? "; stopped at the most that a search shows" : "");
     const problems = line.error ? [line.error] : line.done?.problems || [];
     if (problems.length) complain(`Not all texts were searched. ${problems.join(" ")}`);
@@ -72,12 +72,12 @@ async function search(main, options, signal) {
   const query = { q: options.q, source: options.source, fate: options.fate, stage: options.stage, rule: options.rule };
   try {
     await stream("api/search", query, stopping.signal, take);
-    say(count ? `${number(count)} hits` : "no hits");
+    announce(count ? `${number(count)} hits` : "no hits");
     if (!count) append(main, el("p", {}, "No text has this. The search is of the words as they stand there; case does not matter."));
   } catch (error) {
     if (error.name !== "AbortError" || signal.aborted) throw error;
-    told.textContent += " Stopped.";
-    say("search stopped");
+    shown.textContent += " Stopped.";
+    announce("search stopped");
   } finally {
     stop.remove();
   }

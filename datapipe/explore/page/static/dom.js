@@ -1,6 +1,6 @@
 // Elements. Every byte of a document becomes a text node: nothing here parses markup.
 
-/** Characters that would change how text is read, and that nobody sees. */
+/** Characters that would change how text is read, and that no one sees. */
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\u{e0000}-\u{e007f}]/u;
 const CHUNK = 20000;
 

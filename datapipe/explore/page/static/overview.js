@@ -1,4 +1,4 @@
-// What the output is, and where to look first.
+// What the output is, and where to start.
 
 import { append, el, number, share, table } from "./dom.js";
 import { queryOf } from "./api.js";
@@ -8,11 +8,11 @@ export async function overview(main, { output }) {
   const rows = output.sources.map((source) => [source.name, source.read, source.kept, share(source.kept, source.read), source.dropped, source.quarantined, source.tokens]);
   append(main,
     el("h2", {}, "What this is"),
-    el("p", {}, `The documents of the run “${output.name}”: ${number(output.documents)} were read, and this page tells what became of each of them. `,
-      "Texts are read again from their sources when you look at them; what the run redacts is redacted here, too."),
+    el("p", {}, `The documents of the run “${output.name}”: ${number(output.documents)} were read, and this page shows the outcome of each. `,
+      "Texts are read again from their sources when you open them; what the run redacts is redacted here, too."),
     (output.notes || []).map((note) => el("p", { class: "panel" }, note)),
     table(["source", "read", "kept", "kept of read", "dropped", "quarantined", "tokens"], rows, "Documents by source"),
-    el("h2", {}, "Where to look first"));
+    el("h2", {}, "Where to start"));
   if (worst.length) {
     append(main,
       el("p", {}, "The rules that drop most. Open one to see the documents just below and just above its threshold: is it the right one?"),

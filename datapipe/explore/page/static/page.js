@@ -1,7 +1,7 @@
 // The page: which view the address asks for, and the keys.
 
 import { el } from "./dom.js";
-import { ServerError, complain, get, queryOf, say } from "./api.js";
+import { ServerError, complain, get, queryOf, announce } from "./api.js";
 import { borderline } from "./borderline.js";
 import { cluster, clusters } from "./clusters.js";
 import { documentView } from "./document.js";
@@ -20,11 +20,11 @@ let address = "";
 
 async function lookup(place, { options, signal }) {
   const found = await get("api/lookup", { q: options.q || "" }, signal);
-  say(`${found.documents.length} found`);
+  announce(`${found.documents.length} found`);
   if (found.documents.length === 1) { location.replace(`#/document/${found.documents[0].key}`); return; }
   place.append(el("h2", {}, "Looked up"), found.documents.length
     ? rowList(found.documents, "Documents found")
-    : el("p", {}, `No document has this URL, id, name or key: “${options.q}”. To look for words inside texts, use the search under `, el("a", { href: "#/documents" }, "Documents"), "."));
+    : el("p", {}, `No document has this URL, id, name or key: “${options.q}”. To search words inside texts, use the search under `, el("a", { href: "#/documents" }, "Documents"), "."));
 }
 
 function go(view, options) {
@@ -54,7 +54,7 @@ async function show() {
   leaving = new AbortController();
   const signal = leaving.signal;
   complain("");
-  say("Loading.");
+  announce("Loading.");
   if (["documents", "borderline", "clusters", "lookup"].includes(name)) listAddress = location.hash;
   for (const link of document.querySelectorAll("nav a")) {
     const isCurrent = link.getAttribute("href") === `#/${PARENTS[name] || name}`;
@@ -78,10 +78,10 @@ async function show() {
     await drawing;
     if (signal.aborted) return;
     refocus(field, opened);
-    if (document.getElementById("status").textContent === "Loading.") say("");
+    if (document.getElementById("status").textContent === "Loading.") announce("");
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
-    say("");
+    announce("");
     complain(error instanceof ServerError ? error.message : `The page failed: ${error.message}. Load it again.`);
     if (!(error instanceof ServerError)) throw error;
   } finally {

@@ -13,7 +13,7 @@ import pytest
 
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.cluster import on_node
-from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, Nodes
+from datapipe.engine.cluster.nodes import ASK_AGAIN_S, LEAVING_S, SLOW_S, Node, Nodes
 from datapipe.engine.cluster.on_node import (
     Expectation,
     Order,
@@ -87,7 +87,7 @@ def _raising(error):
         (on_node.tempfile, "gettempdir", _raising(FileNotFoundError(2, "none")), "no folder for temporary files"),
     ],
 )
-def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, owner, name, value, told):
+def test_node_on_which_nothing_can_be_written_reports_it(expected, monkeypatch, owner, name, value, told):
     monkeypatch.setattr(owner, name, value)
     [lack] = lacks_here(expected, NODE)
     assert told in lack
@@ -128,7 +128,7 @@ def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lac
     assert [expected.output in told for told in lacks] == [True] * is_gone
 
 
-def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(monkeypatch):
+def test_shipped_modules_come_from_a_folder_that_no_one_else_can_write(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shipped_alone", raising=False)
     shipped = {"shipped_alone.py": b"VALUE = 41\n"}
@@ -186,8 +186,8 @@ def test_nodes_of_one_address_are_asked_and_refused_by_their_ids(nodes):
     nodes.answers("a")
     nodes.answers("b", "it does not see s3://bucket/out")
     assert (nodes.fitting, [node_id[0] for node_id in nodes.excluded]) == ("a", ["b"])
-    assert ["b" * 12 in line and "s3://bucket/out" in line for line in nodes.take_notices()] == [True]
-    assert nodes.take_notices() == []
+    assert ["b" * 12 in line and "s3://bucket/out" in line for line in nodes.take_lines()] == [True]
+    assert nodes.take_lines() == []
 
 
 def test_node_that_joins_later_gets_no_tasks_before_its_answer(nodes):
@@ -195,40 +195,40 @@ def test_node_that_joins_later_gets_no_tasks_before_its_answer(nodes):
     nodes.answers("a")
     assert (nodes.shows("ab"), nodes.fitting) == ("b", "a")
     nodes.answers("b")
-    assert (nodes.fitting, nodes.take_notices()) == ("ab", [])
+    assert (nodes.fitting, nodes.take_lines()) == ("ab", [])
 
 
-def test_node_that_lacked_something_is_asked_again_after_a_pause_and_told_once(nodes):
+def test_node_that_lacked_something_is_asked_again_after_a_pause_and_reported_once(nodes):
     for _ in range(3):
         assert [nodes.shows("a"), nodes.shows("a")] == ["a", ""]
         nodes.answers("a", "its disk is full: /tmp")
         nodes.now += ASK_AGAIN_S
-    assert len(nodes.take_notices()) == 1
+    assert len(nodes.take_lines()) == 1
     nodes.answers("a")
-    assert (nodes.fitting, len(nodes.take_notices()), nodes.shows("a")) == ("a", 1, "")
+    assert (nodes.fitting, len(nodes.take_lines()), nodes.shows("a")) == ("a", 1, "")
 
 
-def test_node_that_does_not_answer_is_told_and_gets_tasks_when_it_does(nodes):
+def test_node_that_does_not_answer_is_reported_and_gets_tasks_when_it_does(nodes):
     nodes.shows("a")
     nodes.now += SLOW_S
     nodes.shows("a")
     nodes.shows("a")
-    assert len(nodes.take_notices()) == 1
+    assert len(nodes.take_lines()) == 1
     nodes.answers("a")
     assert nodes.fitting == "a"
 
 
-def test_node_that_was_told_to_end_gets_no_tasks_for_a_while_unless_there_is_no_other(nodes):
+def test_node_that_got_a_signal_to_end_gets_no_tasks_for_a_while_unless_there_is_no_other(nodes):
     nodes.shows("ab")
     nodes.answers("ab")
-    nodes.give_notice("b" * 56)
+    nodes.mark_leaving("b" * 56)
     assert nodes.fitting == "a" and nodes.is_leaving("b" * 56)
-    assert len(nodes.take_notices()) == 1
+    assert len(nodes.take_lines()) == 1
     nodes.shows("b")
     assert nodes.fitting == "b"
     nodes.shows("ab")
     nodes.answers("a")
-    nodes.now += NOTICE_S
+    nodes.now += LEAVING_S
     assert nodes.fitting == "ab"
 
 
@@ -238,7 +238,7 @@ def test_node_that_is_drained_gets_no_tasks_even_where_there_is_no_other(nodes):
     for _ in range(2):
         nodes.shows("a", drained="a")
     assert nodes.fitting == "" and "aaaaaaaaaaaa" in nodes.why_none()
-    assert len(nodes.take_notices()) == 1
+    assert len(nodes.take_lines()) == 1
 
 
 def test_nodes_that_are_gone_are_forgotten_and_their_answers_passed_over(nodes):
@@ -246,7 +246,7 @@ def test_nodes_that_are_gone_are_forgotten_and_their_answers_passed_over(nodes):
     nodes.shows("")
     nodes.answers("a", "it has numba 1, and the driver has 2")
     assert (nodes.num_alive, nodes.excluded, nodes.why_none()) == (0, [], "")
-    assert len(nodes.take_notices()) == 1
+    assert len(nodes.take_lines()) == 1
 
 
 CPUS, GPUS = {"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "GPU": 1.0, "memory": 64e9}
@@ -268,7 +268,7 @@ def test_lack_is_what_no_single_node_has(reserved, expected):
     assert "none of the cluster is alive" in lack_of(reserved, [])
 
 
-def test_nodes_that_get_no_tasks_are_told_each_with_its_reason(nodes):
+def test_nodes_that_get_no_tasks_are_reported_each_with_its_reason(nodes):
     assert nodes.why_none() == ""
     nodes.shows("abc")
     nodes.answers("a", "its disk is full: /tmp", "it does not see /out")

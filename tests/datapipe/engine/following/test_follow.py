@@ -15,8 +15,8 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.events import Event, Published, line_of
-from datapipe.engine.following.follow import Follower, Watch
-from datapipe.engine.run import Run, RunOptions
+from datapipe.engine.following.follow import Follower
+from datapipe.engine.run import Run, RunOptions, planned
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.status import read_status
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -26,8 +26,9 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.snapshots import publish
 from datapipe.snapshots.clean import clean
+from datapipe.snapshots.committed_steps import tasks_of
 from datapipe.snapshots.export.text import parts_of_text
-from datapipe.snapshots.generations import begin_generation, begun_generation, tasks_of
+from datapipe.snapshots.generations import begin_generation, begun_generation
 from datapipe.snapshots.index.takedown import make_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
@@ -78,8 +79,8 @@ class Corpus:
     def whole_run(self, **options) -> BaseException | None:
         return run_and_report(Run(load_mixture(self.path), runs.Watcher(), RunOptions(**options), runs.InProcess)).problem
 
-    def follow(self, num_looks: int = 2, **options) -> Snapshot:
-        self.follower(**options).follow(num_looks)
+    def follow(self, num_listings: int = 2, **options) -> Snapshot:
+        self.follower(**options).follow(num_listings)
         return self.snapshot
 
     def follower(self, **options) -> Follower:
@@ -183,10 +184,10 @@ def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
     assert corpus.follow().shards == before
 
 
-def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
+def test_a_file_is_left_alone_until_two_listings_find_it_the_same(corpus):
     first = corpus.snapshot
     corpus.add(2)
-    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == first.fingerprint
     assert "web/02.jsonl may still be written" in corpus.lines[-1]
 
     def grow(seconds: float) -> None:
@@ -197,7 +198,7 @@ def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
     assert corpus.follow().fingerprint != first.fingerprint
 
 
-def test_a_file_that_changes_or_goes_after_it_was_read_is_told_once(corpus):
+def test_a_file_that_changes_or_goes_after_it_was_read_is_reported_once(corpus):
     first = corpus.snapshot
     os.remove(corpus.folder / "in/00.jsonl")
     with open(corpus.folder / "in/01.jsonl", "ab") as stream:
@@ -267,7 +268,7 @@ def test_a_choice_that_was_edited_is_refused(corpus):
 def test_what_rows_were_made_with_cannot_change_while_following(corpus, before, after, name):
     corpus.path.write_text(corpus.path.read_text().replace(f": {before}}}", f": {after}}}"))
     corpus.add(2)
-    with pytest.raises(UserError, match=f"{name} was .*{before}"):
+    with pytest.raises(UserError, match=f"{name}.* {before} →"):
         corpus.follow()
     assert corpus.num_runs == 0
 
@@ -308,6 +309,26 @@ def test_cleaning_keeps_what_generations_need_and_a_rebuild_makes_one_of_them(fo
     assert not verify_snapshot(root, followed.snapshot)
     followed.add(4)
     assert {shard.part for shard in followed.follow().shards} == {None, 1}
+
+
+def test_plan_of_an_output_that_grew_is_refused_as_its_run_is(followed):
+    mixture = load_mixture(followed.path)
+    with pytest.raises(UserError) as refused:
+        planned(mixture)
+    assert str(refused.value) == str(followed.whole_run())
+    assert "--follow" in str(refused.value)
+    assert not planned(mixture, rebuilds=True)[1].is_committed
+
+
+def test_an_output_that_grew_by_additions_is_advised_to_be_rebuilt(followed):
+    folder = followed.folder / "out/snapshots" / followed.snapshot.fingerprint
+    (folder / "additions.json").write_text('["additions/00001"]')
+    with pytest.raises(UserError) as refused:
+        planned(load_mixture(followed.path))
+    for problem in (refused.value, followed.whole_run()):
+        assert "--rebuild" in str(problem)
+        assert "--follow" not in str(problem)
+    assert followed.whole_run(rebuilds=True) is None
 
 
 def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corpus):
@@ -480,17 +501,17 @@ def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_ag
 
 
 @pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
-def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_told_once(corpus, monkeypatch, error):
+def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_once(corpus, monkeypatch, error):
     corpus.add(2)
-    look, left = Watch.look, [2]
+    look, left = Follower.look, [2]
 
-    def failing(watch, snapshot):
+    def failing(follower, root, snapshot):
         left[0] -= 1
         if left[0] >= 0:
             raise error
-        return look(watch, snapshot)
+        return look(follower, root, snapshot)
 
-    monkeypatch.setattr(Watch, "look", failing)
+    monkeypatch.setattr(Follower, "look", failing)
     assert _parts(corpus.follow(4)) == {0, 1}
     assert sum(str(error) in line for line in corpus.lines) == 1
 
@@ -519,7 +540,7 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expec
 
 
 @pytest.mark.slow
-def test_command_tells_people_and_programs_of_generations_and_ends_at_once_when_it_is_interrupted(tmp_path):
+def test_command_reports_people_and_programs_of_generations_and_ends_at_once_when_it_is_interrupted(tmp_path):
     corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
     corpus.add(0)
     process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
@@ -578,7 +599,7 @@ def test_documents_that_the_mixture_names_are_taken_down_between_generations(cor
 
 
 @pytest.mark.slow
-def test_a_second_follower_of_an_output_is_refused_and_status_tells_of_the_first(corpus):
+def test_a_second_follower_of_an_output_is_refused_and_status_reports_of_the_first(corpus):
     corpus.add(2)
     first, told = corpus.follower(), []
 
@@ -619,17 +640,17 @@ def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
     corpus.path.write_text(corpus.path.read_text().replace(f"{tmp_path}/in/*.jsonl", f"'@{listed}'"))
     corpus.add(0)
     listed.write_text("in/00.jsonl\n")
-    first = corpus.follow(num_looks=1)
+    first = corpus.follow(num_listings=1)
     corpus.add(1)
     with listed.open("a") as file:
         file.write("in/01.json")  # cut within a name
-    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == first.fingerprint
     with listed.open("a") as file:
         file.write("l\nin/02.jsonl\n")
-    second = corpus.follow(num_looks=1)
+    second = corpus.follow(num_listings=1)
     assert _parts(second) == {0, 1}
-    assert corpus.follow(num_looks=1).fingerprint == second.fingerprint
+    assert corpus.follow(num_listings=1).fingerprint == second.fingerprint
     assert f"@{listed}, line 3: {tmp_path}/in/02.jsonl may still be written" in corpus.lines[-1]
     corpus.add(2)
-    assert _parts(corpus.follow(num_looks=1)) == {0, 1, 2}
+    assert _parts(corpus.follow(num_listings=1)) == {0, 1, 2}
     assert corpus.num_runs == 3

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from datapipe.config import load_mixture
-from datapipe.engine.events import Event, EventLog, Observer, Planned, Progress, RunEnded, RunStarted, Said, all_of
+from datapipe.engine.events import Event, EventLog, Observer, Planned, Progress, RunEnded, RunStarted, UserMessage, all_of
 from datapipe.engine.protocol import Message
 from datapipe.engine.run import Run
 from datapipe.engine.run_report import run_and_report
@@ -124,7 +124,7 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     assert state.time_left() == TimeLeft(seconds=0.0)
 
 
-def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_taken_port_and_a_log_that_cannot_be_written_are_reported_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
         serve_runs(RunState(), {}, taken.getsockname()[1])
     with pytest.raises(UserError, match="--log-json"):
@@ -139,7 +139,7 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     observe = all_of([state.observe, StatusFile(root, state).observe])
     _run(mixture, observe)
     assert read_status(root)["state"] == "killed"
-    observe(Said("opened s3://key:secret@bucket/folder"))
+    observe(UserMessage("opened s3://key:secret@bucket/folder"))
     observe(RunEnded(problem=DatapipeError("cannot read s3://key:secret@bucket/folder")))
     assert "secret" not in root.read_bytes(STATUS).decode()
     failed = list(status_lines(read_status(root), "out"))

@@ -18,11 +18,11 @@ from datapipe.engine.attempts import Attempts
 from datapipe.engine.events import (
     Committed,
     EventLog,
-    Looked,
     Planned,
     Progress,
     RunEnded,
     RunStarted,
+    SourcesListed,
     all_of,
 )
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
@@ -30,7 +30,7 @@ from datapipe.engine.watching.metrics import RunMetrics
 from datapipe.engine.watching.screen import watch
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import step_json
-from datapipe.engine.watching.terminal import Terminal, at_work
+from datapipe.engine.watching.terminal import Terminal, worker_lines
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
@@ -226,7 +226,7 @@ NAME = re.compile(r"datapipe_run_\w+")
 
 def _names() -> set[str]:
     state = RunState()
-    state.observe(Looked())
+    state.observe(SourcesListed())
     families = RunMetrics(state, {"mixture": "a"}).collect()
     return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
@@ -252,7 +252,7 @@ def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[st
     step = step_json(_step(planned=4, committed=committed))
     who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
     counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
-    rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "said": [], "is_least": False}
+    rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "messages": [], "is_least": False}
     return {**who, **counts, **rest, **facts}
 
 
@@ -339,11 +339,11 @@ def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends
 def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:
     starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
     resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
-    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
-    assert at_work([resting]) == at_work([]) == []
+    assert worker_lines([starting, resting, fresh]) == ["workers: 1 starting"]
+    assert worker_lines([resting]) == worker_lines([]) == []
 
 
-def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
+def test_progress_of_training_reports_what_it_is_at_and_the_time_left() -> None:
     task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
     step = Step(id="tokenizer/train", work=TrainTask, label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")

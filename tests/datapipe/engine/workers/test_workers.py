@@ -88,7 +88,7 @@ def test_stall_is_silence_in_proportion_to_the_work_and_waiting_is_none(message,
         (signal.SIGTERM, "infrastructure", "SIGTERM"),
     ],
 )
-def test_worker_that_is_ended_by_a_signal_says_which(worker, number, kind, cause):
+def test_worker_that_is_ended_by_a_signal_names_which(worker, number, kind, cause):
     worker.give(sample(), "one")
     os.kill(worker.process.pid, number)
     failure = _end(lambda: worker.next_attempt(1.0)).failure
@@ -112,7 +112,7 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, 
 @on_linux
 @pytest.mark.medium
 @pytest.mark.parametrize("of", ["the worker", "a process that it started"])
-def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(worker, of):
+def test_worker_that_takes_more_memory_than_it_may_is_ended_and_reports_it(worker, of):
     greedy = "held = b'x' * (1 << 30); import signal; signal.pause()"
     call = _Call(exec, greedy) if of == "the worker" else _Call(subprocess.call, [sys.executable, "-c", greedy])
     worker.give(call, "one")
@@ -137,7 +137,7 @@ def test_pages_of_mapped_files_are_no_memory_that_a_process_took(tmp_path):
 
 @on_linux
 @pytest.mark.medium
-def test_worker_says_that_it_loads_the_stages_and_leaves_no_process_that_a_stage_has_started(worker):
+def test_worker_reports_that_it_loads_the_stages_and_leaves_no_process_that_a_stage_has_started(worker):
     worker.give(_Call(subprocess.call, ["sh", "-c", "sleep 1000 & wait"]), "one")
     started: list[int] = []
     wait_until(lambda: worker.next_attempt(0.1) is not None or _grandchildren(worker.process.pid, started), "the processes")
@@ -210,7 +210,7 @@ def test_supervisor_that_gets_sigterm_gives_its_task_back_and_stays_for_the_next
 
 
 def _in_process(script: str, shell: str = "exec {command}", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs a script in a prepared process of its own, started by `shell`."""
+    """Runs a script in its own prepared process, started by `shell`."""
     script = f"from datapipe.machine.terminal import prepare_process; prepare_process()\n{script}"
     arguments = ["sh", "-c", shell.format(command='"$0" -c "$1"'), sys.executable, script]
     return subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, **environment})

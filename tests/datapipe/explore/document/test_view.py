@@ -1,4 +1,4 @@
-"""The view of one document: its text in parts, its path, and what is said where the text cannot be shown."""
+"""The view of one document: its text in parts, its path, and what is reported where the text cannot be shown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
 
 
 @pytest.mark.medium
-def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp_path: Path) -> None:
+def test_an_input_that_changed_or_is_gone_is_reported_and_no_other_text_is_shown(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "plain.jsonl", [{"id": f"plain-{n}", "text": "word " * n} for n in range(1, 12)])
     path = tmp_path / "plain.jsonl"
     stages = "stages: [filter.length: {min_words: 5}]"
@@ -100,7 +100,7 @@ def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp
 
 
 @pytest.mark.medium
-def test_a_stage_that_raises_now_is_told_without_what_it_says(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_raises_now_is_reported_without_its_message(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Length, batch: object) -> None:
         raise SystemError(browsed.EMAIL)
 
@@ -113,7 +113,7 @@ def test_a_stage_that_raises_now_is_told_without_what_it_says(finished: Browsed,
 
 
 @pytest.mark.medium
-def test_without_its_files_under_work_an_output_says_so(copied: Browsed) -> None:
+def test_without_its_files_under_work_an_output_reports_it(copied: Browsed) -> None:
     output = copied.folder / "out"
     for gone, told in (("work/attempts", "files under work/ were deleted"), ("work", "no run has left anything here")):
         shutil.rmtree(output / gone)

@@ -153,7 +153,7 @@ def test_filters_and_search_find_documents(browser: Any, address: str) -> None:
         assert "No document matches" in seen.page.locator("main").inner_text()
 
 
-def test_the_slider_tells_what_a_threshold_keeps_and_gives_its_yaml(browser: Any, address: str) -> None:
+def test_the_slider_reports_what_a_threshold_keeps_and_gives_its_yaml(browser: Any, address: str) -> None:
     rule = "borderline?source=web&stage=filter.gopher_quality&rule=too_few_words"
     with _view(browser, address, rule) as seen:
         page, kept = seen.page, []

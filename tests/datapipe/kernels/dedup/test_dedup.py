@@ -54,7 +54,7 @@ def test_fold_case_every_character_has_its_canonical_caseless_form() -> None:
 
 
 @pytest.mark.slow
-def test_fold_case_characters_are_in_words_as_their_category_says() -> None:
+def test_fold_case_characters_are_in_words_as_their_category_declares() -> None:
     """All characters up to Hiragana and every eleventh of the others, in all surroundings."""
     around = "{0} a{0}b中{0}文 \u0301{0} sixteen letters or more{0}and as many again"
     chosen = CHARACTERS[:0x3100] + CHARACTERS[0x3100::11]

@@ -109,7 +109,7 @@ def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypa
     assert sum(len(store.contents[shard]) for shard in store.held()) <= budget
 
 
-def test_shard_larger_than_the_budget_is_told_once_and_others_go_on(tmp_path: Path) -> None:
+def test_shard_larger_than_the_budget_is_reported_once_and_others_go_on(tmp_path: Path) -> None:
     store = Store(tmp_path, [10_000, 100, 0])
     with store.cache(5000) as cache:
         cache.expect([0, 1, 2])
@@ -333,7 +333,7 @@ cache = ShardCache(RemoteRoot(str(folder)), entries, cached, 1 << 30)
 
 
 def start_program(store: Store, *lines: str) -> subprocess.Popen[str]:
-    """Starts a process that makes a cache of the store's shards and then does what `lines` say."""
+    """Starts a process that makes a cache of the store's shards and then runs `lines`."""
     program = PROGRAM + "\n".join(lines)
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(store.folder), str(store.cached)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -154,7 +154,7 @@ def test_another_mixture_from_before_the_last_change_continues_from_the_counts_o
     assert lineage["skip"]["documents"] == {document: 10}  # and not from step 50 on
 
 
-def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
+def test_share_too_small_to_count_is_reported_and_not_lost(output: Path) -> None:
     with pytest.warns(UserWarning, match="changes that of 'code' from 1e-30 to 9.09e-13"):
         loader = opened(output, mixture={"code": 1e-30, "web": 1})
     lineage = json.loads(loader.state_dict()["lineage"])

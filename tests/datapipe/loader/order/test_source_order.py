@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens.permute import permute
 from datapipe.loader.order import grown_order
-from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
+from datapipe.loader.order.grown_order import AddressFinder, DrawnParts, GrownOrder, source_eras
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
 from datapipe.shards.source_entry import Strata
@@ -45,7 +45,7 @@ def make_part(
 def make_order(*arguments: Any, **options: Any) -> GrownOrder:
     """The order of a source of one part."""
     part = make_part(*arguments, **options)
-    return GrownOrder([part], source_eras([(0, Generations())], [part.size]))
+    return GrownOrder([part], source_eras([(0, DrawnParts())], [part.size]))
 
 
 def rows_of(order: SourceOrder | GrownOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -57,7 +57,7 @@ SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
 
 
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 7, 8, 100])
-def test_every_epoch_has_every_row_once_in_an_order_of_its_own(window: int) -> None:
+def test_every_epoch_has_every_row_once_in_a_separate_order(window: int) -> None:
     order = make_order(SIZES, window)
     assert order.size == sum(SIZES)
     epochs = rows_of(order, np.arange(4 * order.size)).reshape(4, -1)
@@ -160,13 +160,13 @@ def part_orders(window: int = 2, shuffle: bool = True) -> list[SourceOrder]:
     return [make_part(sizes, window, shuffle=shuffle, part=("part", number)) for number, sizes in enumerate(PARTS)]
 
 
-def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Generations]]:
+def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, DrawnParts]]:
     """The moves of a run.
 
     Args:
         steps: (samples drawn before, parts from then on), ascending.
     """
-    parts, moves = Generations(count=steps[0][1]), []
+    parts, moves = DrawnParts(count=steps[0][1]), []
     for (_, before), (start, count) in pairwise([(0, 0), *steps]):
         parts = parts.grown(count, sum(PART_SIZES[:before]), start) if before else parts
         moves.append((start, parts))
@@ -265,7 +265,7 @@ def test_moves_that_no_run_makes_are_refused(moves):
     """(samples drawn before, parts, origin, epochs) of each move."""
     names = ("count", "origin", "epochs")
     with pytest.raises(SnapshotError):
-        source_eras([(start, Generations(**dict(zip(names, parts)))) for start, *parts in moves], PART_SIZES)
+        source_eras([(start, DrawnParts(**dict(zip(names, parts)))) for start, *parts in moves], PART_SIZES)
 
 
 MANY = ([7, 30, 12], [70_000], [1], [40_000, 90_000], [300])

@@ -185,7 +185,7 @@ def test_what_is_no_state_is_refused(output: Path, given: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_rows_that_are_left_out_are_told_once_with_the_last_batch_and_cost_no_batch(tmp_path: Path, workers: str) -> None:
+def test_rows_that_are_left_out_are_reported_once_with_the_last_batch_and_cost_no_batch(tmp_path: Path, workers: str) -> None:
     """A trainer that counts batches does not ask for another; and one for which warnings are errors asks for the same again."""
     output = make_snapshot(tmp_path, {"web": 83}, total_tokens=S * 63)
     loader = counting(output, workers)
@@ -358,7 +358,7 @@ def test_saving_and_loading_a_state_starts_no_thread_and_no_process(output: Path
 
 
 @pytest.mark.parametrize("workers", ["two", "persistent"])
-def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers: str) -> None:
+def test_worker_that_is_killed_is_reported_and_costs_no_batch(output: Path, workers: str) -> None:
     before, loader = threads_and_workers()[1], counting(output, workers, prefetch_factor=1)
     batches = iter(loader)
     found = steps_of(batches, 3)

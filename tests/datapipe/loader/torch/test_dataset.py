@@ -109,7 +109,7 @@ def test_dataset_gives_every_field_as_the_loader_does(output: Path, options: dic
     assert dataset.stats().steps == 1
 
 
-def test_mesh_tells_data_and_context_ranks_and_nothing_else(begin_world: Any) -> None:
+def test_mesh_reports_data_and_context_ranks_and_nothing_else(begin_world: Any) -> None:
     def mesh_of(rank: int, shape: tuple[int, ...], names: tuple[str, ...] | None, *layout: Any) -> Any:
         begin_world(rank, math.prod(shape))
         return loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names), *layout)
@@ -138,7 +138,7 @@ def test_dataset_leaves_out_skipped_steps_and_keeps_the_lineage_of_a_state(outpu
 
 @pytest.mark.medium
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_dataset_hands_out_a_smaller_last_batch_or_says_that_it_does_not(tmp_path: Path, num_workers: int) -> None:
+def test_dataset_hands_out_a_smaller_last_batch_or_reports_that_it_does_not(tmp_path: Path, num_workers: int) -> None:
     folder = make_snapshot(tmp_path, {"web": 20}, total_tokens=16 * 10)
     loader = torch_data.DataLoader(dataset_of(folder, drop_last=False), batch_size=None, num_workers=num_workers)
     assert [len(batch["input_ids"]) for batch in loader] == [4, 4, 2]

@@ -249,7 +249,7 @@ def test_lightning_without_an_end_needs_the_length_of_an_epoch(endless: Path, tm
 
 @pytest.mark.parametrize("samples", [False, True])
 def test_samplers_that_other_trainers_put_in_are_refused(output: Path, endless: Path, samples: bool) -> None:
-    """As DeepSpeed does with `training_data`: a sampler over the length of the dataset, and batches of its own."""
+    """As DeepSpeed does with `training_data`: a sampler over the length of the dataset, and its own batches."""
     for folder in (output, endless):
         for sample in (torch_data.RandomSampler, lambda each: torch_data.DistributedSampler(each, num_replicas=2, rank=1)):
             with pytest.raises(UserError, match="leave out training_data"):

@@ -99,7 +99,7 @@ def test_answers_without_a_score_are_kept_apart_and_not_asked_again(tmp_path, do
 
 
 @pytest.mark.medium
-def test_another_model_template_or_option_is_asked_anew(tmp_path, documents, server):
+def test_another_model_template_or_option_is_asked_again(tmp_path, documents, server):
     rubrics = [RUBRIC, *(RUBRIC.model_copy(update=change) for change in ({"template": "{text}"}, {"temperature": 0.1}))]
     asked = [Questions(rubric=rubric, model="a-model") for rubric in rubrics] + [Questions(rubric=RUBRIC, model="b-model")]
     for number, questions in enumerate(asked, 1):
@@ -211,7 +211,7 @@ def test_document_that_is_always_too_many_tokens_is_given_up(tmp_path, documents
 
 
 @pytest.mark.medium
-def test_server_that_is_gone_is_told_and_waited_for_up_to_a_limit(tmp_path, documents):
+def test_server_that_is_gone_is_reported_and_waited_for_up_to_a_limit(tmp_path, documents):
     with chat_server() as gone:
         url = gone.url
     clock = FakeClock()
@@ -255,7 +255,7 @@ def test_server_that_ends_and_starts_again_costs_no_answer(tmp_path, documents):
     ("status", "fact"),
     [(401, "--api-key-env"), (403, "--api-key-env"), (404, "model"), (400, "max_chars"), (402, ""), (307, "127.0.0.1:1/other")],
 )
-def test_refusal_is_told_once_and_ends_the_command(tmp_path, documents, server, status, fact):
+def test_refusal_is_reported_once_and_ends_the_command(tmp_path, documents, server, status, fact):
     body = b'{"error": {"message": "what the\\nserver says"}}'
     server.fail("status", status=status, body=body, headers={"Location": "http://127.0.0.1:1/other"}, times=None)
     with pytest.raises(RefusedError) as raised:
@@ -343,7 +343,7 @@ def test_tokens_are_estimated_where_the_server_does_not_count(tmp_path, document
     assert tokens["completion"] == 12 * 6  # "Plain words.\nScore: 3"
 
 
-def test_progress_tells_rate_time_left_tokens_and_the_cost_to_come():
+def test_progress_reports_rate_time_left_tokens_and_the_cost_to_come():
     clock, counts, spending = FakeClock(), Counts(), Spending(Prices(prompt=1.0, completion=3.0), None)
     counts.scores[2.0] = 20  # of an earlier command
     limiter = RateLimiter(clock, 100.0, "http://host", print)

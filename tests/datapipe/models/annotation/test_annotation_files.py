@@ -100,7 +100,7 @@ def test_rubric_errors_name_file_and_line(tmp_path, content, expected):
     assert expected in str(raised.value)
 
 
-def test_rubric_that_cannot_be_read_is_told(tmp_path):
+def test_rubric_that_cannot_be_read_is_reported(tmp_path):
     (tmp_path / "latin.md").write_bytes(b"---\nscale: [0, 5]\n---\n\xe9 {text}")
     for name, expected in (("none.md", "No such file"), ("latin.md", "0xe9"), ("", "Is a directory")):
         with pytest.raises(UserError, match=expected):

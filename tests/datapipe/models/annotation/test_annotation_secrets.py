@@ -15,7 +15,7 @@ KEY = "sk-abc.DEF_0123456789"
 
 @pytest.mark.medium
 def test_key_is_sent_and_nowhere_else(tmp_path, documents, server):
-    """The server repeats the key in everything that it says."""
+    """The server repeats the key in everything that it sends."""
     server.answer = lambda message: f"Your key is {KEY}.\nScore: 3"
     server.api_key = KEY
     server.fail("status", status=429, body=f"bad key {KEY}".encode(), headers={"Retry-After": "6"}, times=8)

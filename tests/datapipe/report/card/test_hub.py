@@ -118,7 +118,7 @@ def test_an_upload_that_is_killed_anywhere_goes_on(hub: FakeHub, output: Path) -
 
 
 @pytest.mark.slow
-def test_what_the_hub_refuses_is_told_without_the_token(hub: FakeHub, output: Path) -> None:
+def test_what_the_hub_refuses_is_reported_without_the_token(hub: FakeHub, output: Path) -> None:
     other = "hf_" + "Other0" * 5
     told = _export(hub, output, *EXPORT, status=2, HF_TOKEN=other)
     assert "the hub refuses me/data" in told
@@ -133,7 +133,7 @@ def test_a_url_of_no_data_set_is_refused(url: str) -> None:
         hub_target(url)
 
 
-def test_an_export_that_is_not_uploaded_is_kept_for_the_same_command_and_written_anew_for_another(tmp_path: Path) -> None:
+def test_an_export_that_is_not_uploaded_is_kept_for_the_same_command_and_written_again_for_another(tmp_path: Path) -> None:
     written: list[str] = []
     root, target = Root(str(tmp_path / "out")), HubTarget(name="me/data")
 

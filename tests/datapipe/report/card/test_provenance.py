@@ -263,7 +263,7 @@ def test_licences_and_costs_are_of_the_whole(reports, grown):
     assert cost["total_usd"] == pytest.approx(5 + cost["compute_usd"], abs=1e-5)
 
 
-def test_every_snapshot_has_a_report_a_page_and_a_card_of_its_own(reports, grown):
+def test_every_snapshot_has_a_report_a_page_and_a_separate_card(reports, grown):
     report, root = reports[0], Root(str(grown / "out"))
     fingerprint = read_snapshot(root).fingerprint[:12]
     card, page = (root.read_bytes(name).decode() for name in ("README.md", "report.html"))

@@ -253,7 +253,7 @@ def test_documents_of_a_run_without_a_tokenizer_come_back_in_every_format(tmp_pa
 
 
 @pytest.mark.parametrize("damage", ["flip", "lose"])
-def test_a_damaged_file_of_documents_is_told_before_anything_is_written(tmp_path, damage):
+def test_a_damaged_file_of_documents_is_reported_before_anything_is_written(tmp_path, damage):
     root, snapshot = documents_snapshot(tmp_path / "out", "parquet")
     path = tmp_path / "out" / snapshot.shards[3].path
     found = bytearray(path.read_bytes())

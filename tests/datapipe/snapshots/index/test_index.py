@@ -118,7 +118,7 @@ def test_takedown_that_was_killed_at_any_step_is_completed_by_the_next_one(made:
     assert kills > 3
 
 
-def test_index_that_is_whole_is_told_and_stays(left: str, tmp_path: Path) -> None:
+def test_index_that_is_whole_is_reported_and_stays(left: str, tmp_path: Path) -> None:
     made = str(tmp_path / "whole")
     first = datapipe(["index", left, "--to", made])
     before = _content(Root(made))
@@ -154,7 +154,7 @@ def test_index_of_other_rows_or_beside_other_files_is_refused_and_changes_nothin
     assert not any(path.endswith("index.json") for path in after.keys() - before.keys())
 
 
-def test_takedown_while_another_is_at_work_is_refused(made: Root) -> None:
+def test_takedown_while_another_goes_on_is_refused(made: Root) -> None:
     """Each would delete the files that the other one writes."""
     with exclusive(made), pytest.raises(UserError, match="another run"):
         take_down(made.url, FIRST)
@@ -162,7 +162,7 @@ def test_takedown_while_another_is_at_work_is_refused(made: Root) -> None:
 
 
 def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(folder, made, monkeypatch):
-    def prepared(mixture: Any, limit: int | None, say: Any) -> Any:
+    def prepared(mixture: Any, limit: int | None, show: Any) -> Any:
         request = prepare(mixture, limit)
         assert take_down(made.url, FIRST).rows
         return request

@@ -1,4 +1,4 @@
-"""Everything that looks into an output equals one plain pass over its tables and its inputs.
+"""Every view of an output equals one plain pass over its tables and its inputs.
 
 tables of a run (kept, dropped, quarantined), input files ─▶ `everything`: a row for each document, in plain Python
 inspect, clusters, browse, search, borderline, report.json ─▶ what is expected of each follows from these rows
@@ -54,7 +54,7 @@ class Row:
 
 
 def _inputs(inspector: Inspector) -> dict[str, tuple[str, Any]]:
-    """By key the name and the text of every line of the JSONL inputs, read anew."""
+    """By key the name and the text of every line of the JSONL inputs, read again."""
     found = {}
     for name, source in inspector.mixture.sources.items():
         for path in sorted(path for pattern in source.path for path in Path("/").glob(pattern.removeprefix("/"))):

@@ -1,0 +1,96 @@
+"""The committed steps of a snapshot: cleaning keeps their tasks, exports find their texts, and later runs add to them.
+
+    work/published/FINGERPRINT    [{"id", "kind", "source", "tasks": [fingerprint, …]}, …], as in work/run.json
+
+Earlier versions added files by steps of other ledgers, each of an output in a folder below additions/.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from datapipe.errors import UserError
+from datapipe.quantities import counted
+from datapipe.records.ledger import Ledger
+from datapipe.records.names import ADDITIONS, RUN, published_tasks
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.snapshot_folder import snapshot_folder
+from datapipe.steps.kind import Plan, Step, Task
+from datapipe.steps.kinds import kind_named
+from datapipe.storage.root import Root
+
+
+def write_steps(root: Root, fingerprint: str, plan: Plan) -> None:
+    """Notes the steps that a snapshot is made of. A step without an id has tasks that found that a file cannot be cut, or
+    values of wider types."""
+    tasks = [*(name for whole in plan.read_whole.values() for name in whole.values())]
+    tasks += [name for _, wider in plan.widened.values() for name in wider]
+    content = [*map(step_entry, plan.with_earlier().steps), {"id": "", "kind": "map", "source": "", "tasks": tasks}]
+    root.write_atomic(published_tasks(fingerprint), json.dumps(content).encode())
+
+
+def step_entry(step: Step) -> dict[str, Any]:
+    tasks = [task.fingerprint for task in step.tasks or ()]
+    return {"id": step.id, "kind": step.kind, "source": step.source, "tasks": tasks}
+
+
+def read_step(ledger: Ledger, entry: Mapping[str, Any]) -> Step:
+    """The step of an entry, with the records that still exist."""
+    about = {"step": entry["id"], "source": entry["source"], "seed": 0}
+    return Step(
+        id=entry["id"],
+        work=kind_named(entry["kind"]),
+        label="",
+        source=entry["source"],
+        tasks=tuple(Task(fingerprint=name, **about) for name in entry["tasks"]),
+        records=tuple(record for record in map(ledger.look_up, entry["tasks"]) if record is not None),
+    )
+
+
+def tasks_of(root: Root, fingerprint: str) -> list[str]:
+    """The tasks of a snapshot by their fingerprints, in the order of its steps. Raises
+    FileNotFoundError for a copy of an output without work/."""
+    return tasks_in(_entries(root, fingerprint))
+
+
+def tasks_in(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [name for entry in entries for name in entry["tasks"]]
+
+
+def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
+    """The committed steps of a snapshot. Raises UserError where work/ has lost some of them."""
+    root, listed = ledger.root, list[Mapping[str, Any]]()
+    with suppress(FileNotFoundError, ValueError):
+        entries = _entries(root, snapshot.fingerprint)
+        listed = [entry for entry in entries if entry["id"]]
+        if not listed:  # of an earlier version; the steps are those of the run that published it
+            last, known = json.loads(root.read_bytes(RUN))["steps"], set(entries[0]["tasks"])
+            listed = last if known.issuperset(tasks_in(last)) else []
+    steps = [read_step(ledger, entry) for entry in listed]
+    num_lost = sum(len(step.tasks or ()) - len(step.records) for step in steps)
+    if not steps or num_lost:
+        what = f"{counted(num_lost, 'task')} of " if num_lost else "the tasks of "
+        raise UserError(
+            f"{root.url}: work/ has lost {what}snapshot {snapshot.fingerprint[:12]}, to which new files would be added. Run "
+            f"`datapipe run MIXTURE --rebuild`, which reads all files again, and follow again."
+        )
+    return steps
+
+
+def check_one_ledger(root: Root, snapshot: Snapshot, where: str = "") -> None:
+    """Raises UserError for a snapshot to which an earlier version added files."""
+    noted = f"{snapshot_folder(snapshot.fingerprint)}/{ADDITIONS}.json"
+    if any(entry.path.startswith(f"{ADDITIONS}/") for entry in snapshot.shards) or root.exists(noted):
+        raise UserError(
+            f"{where}{root.url}: an earlier version of datapipe added files to this output, in {ADDITIONS}/. Its rows can be "
+            f"loaded and exported as before. For anything else first run `datapipe run MIXTURE --rebuild`, which reads all "
+            f"files again."
+        )
+
+
+def _entries(root: Root, fingerprint: str) -> list[dict[str, Any]]:
+    content = root.read_bytes(published_tasks(fingerprint)).decode()
+    if content.startswith("["):
+        return json.loads(content)
+    return [{"id": "", "tasks": content.split()}]  # earlier versions listed the tasks alone

@@ -23,14 +23,15 @@ from datapipe.errors import DatapipeError
 from datapipe.records.names import TOKENIZER
 from datapipe.report.card.provenance import provenance
 from datapipe.report.card.write import write_card
-from datapipe.report.distributions import distributions, list_counts
 from datapipe.report.html.page import write_page
-from datapipe.report.report import Command, Report, write_report
+from datapipe.report.records import Command
+from datapipe.report.report import Report, measured_parts, write_report
 from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.kind import Plan
+from datapipe.steps.measuring import Measured
 from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
@@ -110,15 +111,12 @@ def _report(
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    shown = distributions(run.root, plan.steps, names_of_keys(_paths(run)))
+    measured = Measured(root=run.root, steps=plan.of_kind("map"), name_of=names_of_keys(_paths(run)))
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
         tokenizer=tokenizer_figures(run.root, plan),
-        contamination=tuple(list_counts(run.root, plan.steps)),
-        measured=shown.measured,
-        lengths=shown.lengths,
-        clusters=shown.clusters,
+        **measured_parts(measured),
         run=_about(run),
     )
     hours = node_hours(run.root) if run.options.engine == "ray" else None

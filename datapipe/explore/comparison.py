@@ -12,7 +12,9 @@ from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
-from datapipe.report.report import Entry, Record, Report, RuleBin, Status
+from datapipe.report.distributions import RuleBin
+from datapipe.report.records import Entry, Record, Status
+from datapipe.report.report import Report
 from datapipe.report.snapshot_list import option_changes
 
 NOT_READ = "not read"  # the reason of documents that the other output never read

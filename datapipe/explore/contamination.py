@@ -16,11 +16,12 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.tables import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
-from datapipe.report.distributions import counts_of, entries_of, list_counts
-from datapipe.report.report import Record, SearchedSet
+from datapipe.report.contamination import SearchedSet, counts_of, entries_of, searched_sets
+from datapipe.report.records import Record
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
+from datapipe.steps.measuring import Measured
 
 SCAN = "decontaminate.ngram"  # the stage that scans outputs
 
@@ -67,7 +68,7 @@ def contamination(inspector: Inspector, source: str, count: int, against: Sequen
     if against:
         return _scanned(inspector, sources, count, against)
     steps = [step for name in sources for step in inspector.map_steps(name)]
-    lists = list_counts(inspector.root, steps)
+    lists = searched_sets(Measured(root=inspector.root, steps=steps, name_of=inspector.locator.label))
     if not lists:
         raise UserError(
             "--contamination: no stage of this run searched for evaluation sets. Add decontaminate.ngram to its stages, or "

@@ -26,7 +26,9 @@ from datapipe.exchange.tables import read_row, shard_of_task
 from datapipe.explore.database import KINDS, Database, FactFiles, Limits
 from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
 from datapipe.records.outputs import ShardFile, TableFile
-from datapipe.report.report import Entry, MeasuredRule, Report, read_report
+from datapipe.report.distributions import MeasuredRule
+from datapipe.report.records import Entry
+from datapipe.report.report import Report, read_report
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import Removed, read_removed

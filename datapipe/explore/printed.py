@@ -21,6 +21,7 @@ from datapipe.explore.differences import COMPARED_CHARS, Difference, Passage, Se
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, size
 from datapipe.report.cells import Bytes, Table, cell, share_of
+from datapipe.report.contamination import evaluation_table
 from datapipe.report.layout import (
     MOST_COLUMNS,
     NO_BREAK,
@@ -33,7 +34,6 @@ from datapipe.report.layout import (
     print_wrapped,
     wrapped,
 )
-from datapipe.report.sections import evaluation_table
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"

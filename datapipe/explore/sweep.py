@@ -27,7 +27,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector
-from datapipe.report.report import Rule
+from datapipe.report.distributions import Rule
 from datapipe.stage.base import BELOW_SHARE
 
 MAX_DISTINCT = 16

@@ -1,39 +1,128 @@
-"""What the committed map tasks of a run measured and found, for its report.
+"""Distributions: of what the rules of filters measured, of lengths, and of clusters of duplicates by their size.
 
-    measured, borderline and survivors  ─▶  sums by source, stage and rule  ─▶  `measured`, `lengths`, `clusters`
-    findings of filters that search     ─▶  entries of evaluation sets      ─▶  `contamination`
+    measured, borderline and survivors of map tasks  ─▶  sums by source, stage and rule  ─▶  records  ─▶  sections
 
-One table is in memory at a time, beside the sums: 80 kB for each source and rule, and a sample of the clusters of each stage.
+One table is in memory at a time, beside the sums: 80 kB for each rule of one source, and a sample of clusters for each stage.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from datapipe.columns import numbers
-from datapipe.exchange.tables import read_table
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.metrics import total_counts
-from datapipe.records.outputs import TableFile
-from datapipe.report.report import Borderline, Clusters, LengthBin, NearDocument, Rule, SearchedSet, SizeBin
+from datapipe.quantities import counted
+from datapipe.report.cells import Cell, Dropped, Section, Share, Table
+from datapipe.report.drawing import Bars, Bin, Histogram, cut, short
+from datapipe.report.records import BY_SOURCE, Record, Summary
 from datapipe.steps.kind import Step
-from datapipe.steps.measuring import LENGTH, ClusterSample, read_samples, rules_of
-from datapipe.steps.read_batches import MapMetrics
-from datapipe.storage.root import Root
+from datapipe.steps.measuring import COLUMNS, LENGTH, RULES, ClusterSample, Measured, samples_of
 
-NameOf = Callable[[bytes], str]  # the name of a document by its key
+RuleBin = tuple[float, float, int, int]  # low, high, passed, failed; half open
+LengthBin = tuple[float, float, int, int]  # low, high, documents, bytes; half open
+SizeBin = tuple[int, int, int, int]  # low, high, clusters, documents; both bounds included
 SHOWN_BINS = 64  # Bins of a distribution in the report, unless it has more octaves
 SHOWN_BORDERLINE = 10
 """Documents on each side of a threshold that the report names; the table of each task has 50."""
 
 MOST_CLUSTERS = 1 << 17  # Clusters of a stage that are counted exactly; beyond them a sample is
-_PARTS = {"passed": 0, "failed": 1}
+
+
+class NearDocument(Record):
+    document: str
+    key: str
+    value: float
+    threshold: float
+
+
+class Borderline(Record):
+    kept: tuple[NearDocument, ...] = ()
+    dropped: tuple[NearDocument, ...] = ()
+
+
+class Rule(Record):
+    """What one rule of a filter measured, summed over the tasks of one source."""
+
+    option: str
+    side: Literal["min", "max", "other"]
+    threshold: float | None
+    mode: str
+    documents: int
+    not_a_number: int
+    passed: int
+    failed: int
+    passed_bytes: int
+    failed_bytes: int
+    dropped: int
+    bins: tuple[RuleBin, ...]
+    borderline: Borderline
+
+    @property
+    def failed_share(self) -> float | None:
+        measured = self.passed + self.failed
+        return self.failed / measured if measured else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRule:
+    """A rule with the source and the stage that have it."""
+
+    source: str
+    stage: str
+    name: str
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}: {self.stage}:{self.name}"
+
+
+class Clusters(Record):
+    """Clusters of a stage by size; the numbers are estimates where `sampled` is below 1."""
+
+    clusters: int
+    dropped: int
+    sampled: float
+    sizes: tuple[SizeBin, ...]
+
+
+class WithDistributions(Summary):
+    measured: Annotated[dict[str, dict[str, dict[str, Rule]]], BY_SOURCE] = Field(default={})
+    lengths: Annotated[dict[str, dict[str, tuple[LengthBin, ...]]], BY_SOURCE] = Field(default={})
+    clusters: dict[str, Clusters] = Field(default={})
+
+    def rules(self) -> list[MeasuredRule]:
+        return [
+            MeasuredRule(source=source, stage=stage, name=name, rule=rule)
+            for source, stages in self.measured.items()
+            for stage, rules in stages.items()
+            for name, rule in rules.items()
+        ]
+
+
+def distributions(measured: Measured) -> dict[str, Any]:
+    """The fields of `WithDistributions`."""
+    rules: dict[str, dict[str, dict[str, Rule]]] = {}
+    lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
+    for source in dict.fromkeys(step.source for step in measured.steps):
+        steps = [step for step in measured.steps if step.source == source]
+        of_source = _of_source(measured, steps)
+        of_lengths = of_source.pop(("", LENGTH), _Sums(facts={})).counts
+        lengths[source] = {part: _bins(of_lengths[:, COLUMNS[part] :: 2]) for part in ("read", "kept")}
+        dropped = total_counts(record.metrics.document_counts for step in steps for record in step.records).dropped
+        for (stage, rule), sums in of_source.items():
+            by_stage = rules.setdefault(source, {}).setdefault(stage, {})
+            by_stage[rule] = sums.rule(dropped[f"{stage}:{rule}"], measured.name_of)
+    clusters = {stage: _sizes(sample) for stage, sample in samples_of(measured, MOST_CLUSTERS).items()}
+    return {"measured": rules, "lengths": lengths, "clusters": clusters}
 
 
 @dataclass(slots=True)
@@ -47,7 +136,7 @@ class _Sums:
     not_a_number: int = 0
     nearest: dict[str, list[tuple[float, bytes, float, float]]] = field(default_factory=lambda: {"kept": [], "dropped": []})
 
-    def rule(self, dropped: int, name_of: NameOf) -> Rule:
+    def rule(self, dropped: int, name_of: Callable[[bytes], str]) -> Rule:
         sums = dict(zip(("passed", "failed", "passed_bytes", "failed_bytes"), self.counts.sum(axis=0).tolist()))
         nearest = {
             outcome: tuple(
@@ -67,75 +156,35 @@ class _Sums:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Distributions:
-    measured: dict[str, dict[str, dict[str, Rule]]]
-    lengths: dict[str, dict[str, tuple[LengthBin, ...]]]
-    clusters: dict[str, Clusters]
-
-
-def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> Distributions:
-    by_source: dict[str, list[Step]] = {}
-    for step in steps:
-        if step.kind == "map":
-            by_source.setdefault(step.source, []).append(step)
-    samples: dict[str, ClusterSample] = {}
-    measured: dict[str, dict[str, dict[str, Rule]]] = {}
-    lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
-    for source, of_source in by_source.items():
-        rules, by_part = _of_source(root, of_source)
-        dropped = total_counts(record.metrics.document_counts for step in of_source for record in step.records).dropped
-        for (stage, rule), sums in rules.items():
-            by_stage = measured.setdefault(source, {}).setdefault(stage, {})
-            by_stage[rule] = sums.rule(dropped[f"{stage}:{rule}"], name_of)
-        lengths[source] = {part: _bins(counts) for part, counts in by_part.items()}
-        for step in of_source:
-            for output in step.outputs("survivors", TableFile):
-                read_samples(read_table(root, output), samples, MOST_CLUSTERS)
-    clusters = {stage: _sizes(each) for stage, each in samples.items()}
-    return Distributions(measured=measured, lengths=lengths, clusters=clusters)
-
-
-def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Sums], dict[str, np.ndarray]]:
-    """The rules of a source, and its lengths by part, (NUM_BINS, 2) int64 each. Kept are the documents of the last step."""
+def _of_source(measured: Measured, steps: list[Step]) -> dict[tuple[str, str], _Sums]:
+    """The rules of a source, and its lengths: of documents as they are read, and of those that the last step keeps."""
     rules: dict[tuple[str, str], _Sums] = {}
-    lengths = {part: np.zeros((NUM_BINS, 2), np.int64) for part in ("read", "kept")}
     for step in steps:
-        for output in step.outputs("measured", TableFile):
-            for batch in read_table(root, output):
-                _add_measured(batch, rules, lengths, step is steps[-1])
-        for output in step.outputs("borderline", TableFile):
-            for row in (row for batch in read_table(root, output) for row in batch.to_pylist()):
-                outcome, near = "dropped" if row["is_dropped"] else "kept", rules[row["stage"], row["rule"]].nearest
-                entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
-                near[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*near[outcome], entry])
-    return rules, lengths
+        for batch in measured.rows("measured", [step]):
+            _add_measured(batch, rules, step is steps[-1])
+        for row in (row for batch in measured.rows("borderline", [step]) for row in batch.to_pylist()):
+            outcome, near = "dropped" if row["is_dropped"] else "kept", rules[row["stage"], row["rule"]].nearest
+            entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
+            near[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*near[outcome], entry])
+    return rules
 
 
-def _add_measured(
-    batch: pa.RecordBatch, rules: dict[tuple[str, str], _Sums], lengths: Mapping[str, np.ndarray], is_last: bool
-) -> None:
-    facts = rules_of(batch.schema)
+def _add_measured(batch: pa.RecordBatch, rules: dict[tuple[str, str], _Sums], is_last: bool) -> None:
+    facts = json.loads((batch.schema.metadata or {}).get(RULES, b"{}"))
     stages, names, parts = (batch.column(name).to_pylist() for name in ("stage", "rule", "part"))
     bins, documents, sizes = (numbers(batch.column(name)) for name in ("bin", "documents", "bytes"))
     stop = 0
     for (stage, name, part), group in groupby(zip(stages, names, parts)):
         start, stop = stop, stop + sum(1 for _ in group)
-        rows = bins[start:stop].astype(np.int64) + LAST_BIN
-        if not stage and name == LENGTH:
-            if part == "read" or is_last:
-                lengths[part][rows] += np.column_stack([documents[start:stop], sizes[start:stop]])
-            continue
-        known = facts[stage][name]
+        known = facts[stage][name] if stage else {}
         rule = rules.setdefault((stage, name), _Sums(facts=dict(known)))
-        if known["threshold"] != rule.facts["threshold"]:
+        if known.get("threshold") != rule.facts.get("threshold"):
             rule.facts["threshold"] = None
-        if part not in _PARTS:
+        if part == "not_a_number":
             rule.not_a_number += int(documents[start:stop].sum())
-            continue
-        column = _PARTS[part]
-        rule.counts[rows, column] += documents[start:stop]
-        rule.counts[rows, column + 2] += sizes[start:stop]
+        elif part != "kept" or is_last:
+            rows = bins[start:stop].astype(np.int64) + LAST_BIN
+            rule.counts[rows, COLUMNS[part] :: 2] += np.column_stack([documents[start:stop], sizes[start:stop]])
 
 
 def _bins(counts: np.ndarray) -> tuple[tuple[float, float, int, int], ...]:
@@ -173,32 +222,99 @@ def _sizes(sample: ClusterSample) -> Clusters:
     )
 
 
-FoundEntry = tuple[str, str, str]  # Stage, list and entry
+def filters(report: WithDistributions) -> Section:
+    rules = sorted(report.rules(), key=lambda each: (-each.rule.dropped, -each.rule.failed))
+    rows: list[list[Cell]] = []
+    for each in rules:
+        rule = each.rule
+        bounds = [rule.bins[0][0], rule.bins[-1][1]] if rule.bins else [None, None]
+        failed = None if rule.failed_share is None else Share(rule.failed_share)
+        rows.append([each.label, rule.failed, failed, rule.dropped, condition(rule), *bounds])
+    headings = ["rule", "fail", "share", "dropped", "keeps", "measured from", "to"]
+    table = Table(title="Documents that fail a rule, whatever other rules decide", headings=headings, rows=rows)
+    figures = [rule_figure(each) for each in rules if each.rule.failed]
+    return Section(anchor="filters", title="What the filters measured", tables=[table], figures=figures, noun="rule")
 
 
-def list_counts(root: Root, steps: Iterable[Step]) -> list[SearchedSet]:
-    """The lists that filters of the map steps searched for. Entries are contaminated where
-    some document holds them, undetectable where they cannot be found, and clean otherwise."""
-    known = [step for step in steps if step.kind == "map"]
-    searched: dict[str, dict[str, list[int]]] = {}
-    for own in (own for step in known for own in step.numbers(MapMetrics)):
-        for stage, lists in own.searched.items():
-            searched.setdefault(stage, {}).update(lists)
-    files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
-    found = {entry for file in files for rows in read_table(root, file) for entry in entries_of(rows)}
-    return counts_of(searched, found)
+def condition(rule: Rule) -> str:
+    """The option and threshold of a rule: "min_words at least 50"; empty where no option holds a threshold."""
+    side = {"min": "at least ", "max": "at most "}.get(rule.side, "")
+    if not rule.option or rule.threshold is None:
+        return f"{rule.option} differs by document" if rule.option else ""
+    return f"{rule.option} {side}{rule.threshold:,.12g}"
 
 
-def counts_of(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[FoundEntry]) -> list[SearchedSet]:
-    """As `list_counts`, of the numbers of entries by list that `searched` gives, and of the entries that were found."""
-    by_list, sets = Counter((stage, name) for stage, name, _ in found), list[SearchedSet]()
-    for stage, lists in searched.items():
-        for name, (entries, lost) in lists.items():
-            hit = by_list[stage, name]
-            kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
-            sets.append(SearchedSet(stage=stage, name=name, entries=entries, **kinds))
-    return sets
+def rule_figure(each: MeasuredRule) -> Table:
+    rule = each.rule
+    bins = [Bin(low=low, high=high, passed=passed, failed=failed) for low, high, passed, failed in rule.bins]
+    drawing = Histogram.of(bins, rule.threshold) if bins else None
+    rows = [[_range(bar), bar.passed, bar.failed] for bar in (drawing.bins if drawing else ())]
+    return Table(
+        title=f"{cut(each.label, 90)}: {rule.failed_share or 0.0:.1%} of {rule.passed + rule.failed:,} documents fail",
+        headings=["measured", "pass", "fail"],
+        rows=[*rows, ["all", rule.passed, rule.failed]],
+        drawing=drawing,
+        note=" ".join(_notes(rule)),
+    )
 
 
-def entries_of(rows: pa.RecordBatch) -> Iterator[FoundEntry]:
-    return zip(*(rows.column(name).to_pylist() for name in ("stage", "list", "entry")))
+def _notes(rule: Rule) -> Iterator[str]:
+    if words := condition(rule):
+        yield f"{words}."
+    if rule.mode == "tag":
+        yield "mode: tag, so nothing is dropped."
+    elif rule.dropped != rule.failed:
+        yield f"{rule.dropped:,} are dropped for it; the others fail another rule first."
+    if rule.not_a_number:
+        yield f"{rule.not_a_number:,} documents have no value."
+    for words, nearest in (("Just passes", rule.borderline.kept), ("Just fails", rule.borderline.dropped)):
+        for document in nearest[:1]:
+            yield f"{words}: {document.document} with {document.value:.4g}."
+
+
+def length_figure(source: str, part: str, bins: Sequence[LengthBin]) -> Table:
+    drawing = Histogram.of((Bin(low=low, high=high, passed=documents) for low, high, documents, _ in bins), is_log=True)
+    total, size = sum(row[2] for row in bins), sum(row[3] for row in bins)
+    return Table(
+        title=f"{source}, as {part}: {total:,.0f} documents of {short(size / total)} bytes on average",
+        headings=["bytes", "documents"],
+        rows=[[_range(bar), bar.passed] for bar in drawing.bins],
+        drawing=drawing,
+    )
+
+
+def _range(each: Bin) -> str:
+    return "0" if each.low == 0 and each.high < 1e-9 else f"{each.low:.4g} to {each.high:.4g}"
+
+
+def lengths(report: WithDistributions) -> Section:
+    order = sorted(report.lengths, key=lambda name: -report.sources[name].bytes if name in report.sources else 0)
+    figures = [
+        length_figure(name, part, bins) for name in order for part in ("read", "kept") if (bins := report.lengths[name][part])
+    ]
+    return Section(anchor="lengths", title="Lengths of documents", figures=figures, noun="distribution")
+
+
+def duplicates(report: WithDistributions) -> Section:
+    figures: list[Table] = []
+    rows: list[list[Cell]] = []
+    for stage, found in report.clusters.items():
+        names = ["" if low == high else f"{low:,} to " for low, high, *_ in found.sizes]
+        sizes = [[f"{name}{row[1]:,} documents", *row[2:]] for name, row in zip(names, found.sizes)]
+        rows.append([stage, found.clusters, Dropped(found.dropped), found.sizes[-1][1] if sizes else 0])
+        title = f"{stage}: {counted(found.dropped, 'document')} dropped in favour of {found.clusters:,}"
+        sample = f"Clusters counted: a keyed sample of {found.sampled:.3%}; the title estimates all."
+        note = "" if found.sampled == 1 else sample
+        headings = ["size of the cluster", "clusters", "documents"]
+        figures += [Table(title=title, headings=headings, rows=sizes, drawing=Bars(), note=note)] if sizes else []
+    headings = ["stage", "clusters", "dropped", "largest cluster"]
+    table = Table(title="Documents dropped as duplicates", headings=headings, rows=rows)
+    is_sampled = any(found.sampled < 1 for found in report.clusters.values())
+    return Section(
+        anchor="duplicates",
+        title="Duplicates by size of their cluster",
+        tables=[table],
+        figures=figures,
+        notes=["Numbers of clusters are estimates from a sample."] if is_sampled else [],
+        noun="stage",
+    )

@@ -8,10 +8,10 @@ from datapipe.metrics import Packing
 from datapipe.quantities import counted
 from datapipe.report.cells import Bytes, Cell, Dropped, Section, Share, Table, share_of
 from datapipe.report.drawing import Flow, FlowStep, cut
-from datapipe.report.report import Documents, Entry, Report
+from datapipe.report.records import Documents, Entry, Summary
 
 
-def documents(report: Report) -> Section:
+def documents(report: Summary) -> Section:
     """What became of the documents, and their rows: a column for each source, and for all."""
     section = Section(anchor="funnel", title="What became of every document", notes=[*note_of_removed(report)])
     if not report.sources:
@@ -41,7 +41,7 @@ def documents(report: Report) -> Section:
     )
 
 
-def note_of_removed(report: Report) -> Iterator[str]:
+def note_of_removed(report: Summary) -> Iterator[str]:
     """A sentence on the documents that were taken down; none where none were."""
     number = report.shards.taken_down if report.shards else 0
     if number:
@@ -65,7 +65,7 @@ def _packing_rows(length: int, columns: Sequence[Packing | None]) -> Iterator[li
             yield [f"  {name}", *(f"{count:,}{part}" for count, part in zip(counts, shares))]
 
 
-def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
+def document_rows(report: Summary, entries: Sequence[Entry]) -> list[list[Any]]:
     """What became of every document, from "read" to "kept": a row for each stage with its
     reasons indented below it, and a number for each entry. Rows of zeros are left out."""
     documents = [entry.documents for entry in entries]
@@ -88,7 +88,7 @@ def document_rows(report: Report, entries: Sequence[Entry]) -> list[list[Any]]:
     return [first, *(row for row in rows if any(row[1:])), last]
 
 
-def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
+def dropped_by_stage(report: Summary) -> dict[str, dict[str, int]]:
     """Documents dropped, by stage and reason ("stage:rule"), in the order of the stages."""
     dropped = report.total.documents.dropped
     by_stage: dict[str, dict[str, int]] = {}
@@ -97,7 +97,7 @@ def dropped_by_stage(report: Report) -> dict[str, dict[str, int]]:
     return by_stage
 
 
-def in_stage_order(names: Iterable[str], report: Report) -> list[str]:
+def in_stage_order(names: Iterable[str], report: Summary) -> list[str]:
     """Names such as "stage:rule" in the order of the stages, of one stage as they are."""
     order: list[str] = []
     for entry in report.sources.values():
@@ -111,7 +111,7 @@ def in_stage_order(names: Iterable[str], report: Report) -> list[str]:
     return sorted(names, key=lambda name: ranks.get(name.rpartition(":")[0], len(order)))
 
 
-def flow_figure(name: str, entry: Entry, report: Report) -> Table:
+def flow_figure(name: str, entry: Entry, report: Summary) -> Table:
     documents = entry.documents
     steps = _flow_steps(documents, dropped_by_stage(report))
     worst = max(steps, key=lambda step: step.left, default=None)

@@ -6,6 +6,7 @@ A chart draws a table. Lengths of its marks, or areas, are proportional to the n
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar, Self
 
 WIDTH = 720  # Units of a chart across. On a page of this width they are CSS pixels.
@@ -124,12 +125,9 @@ class Histogram:
 
 def _spreads(bins: Sequence[Bin]) -> bool:
     """Whether values are spread over magnitudes: the largest is far above the median."""
-    half, seen = sum(each.count for each in bins) / 2, 0.0
-    for each in bins:
-        seen += each.count
-        if seen >= half:
-            return each.high > 0 and bins[-1].high > _LOG_RANGE * each.high and bins[0].low >= 0
-    return False
+    counts = [each.count for each in bins]
+    middle = next(each for each, reached in zip(bins, accumulate(counts)) if reached >= sum(counts) / 2)
+    return middle.high > 0 and bins[-1].high > _LOG_RANGE * middle.high and bins[0].low >= 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

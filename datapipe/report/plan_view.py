@@ -29,9 +29,8 @@ Reasons = Mapping[str, Sequence[str]]
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons | None = None) -> RenderableType:
-    if mixture.tokenizer.is_none:
-        return _tree(mixture, request, plan, reasons or {})
-    return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(request, plan))
+    tree = _tree(mixture, request, plan, reasons or {})
+    return tree if mixture.tokenizer.is_none else Group(tree, "", _mixture_table(request, plan))
 
 
 def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:

@@ -1,305 +1,78 @@
-"""Every number of a run, as report.json has it: typed records, read and written here alone. `README.md` explains the keys.
+"""Every number of a run, as report.json has it. `README.md` explains the keys.
 
-    committed tasks ─▶ `summary.py` ─▶ Report ─▶ report.json
-                                         ├─▶ `sections.py` ─▶ terminal, page, card
-                                         └─▶ comparison and page of `explore`
-
-Shares and rates are computed from the sums beside them. Reading ignores keys that are not known here.
+numbers of tasks  ─▶ `summary.py` ─▶ Report ─▶ report.json
+files of tasks    ─▶ `_PARTS`     ─┘   ├─▶ `_SECTIONS` ─▶ terminal, page, card
+                                       └─▶ comparison and page of `explore`
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WrapSerializer
-
-from datapipe.metrics import Packing, Work
 from datapipe.records.names import REPORT
-from datapipe.report.origins import ReportProvenance, TakenSource
-from datapipe.shards.manifest import Snapshot
-from datapipe.shards.shard_table import absent
-from datapipe.steps.warnings import RunWarning
+from datapipe.report.cells import Section
+from datapipe.report.contamination import WithContamination, contamination, evaluation_sets
+from datapipe.report.distributions import WithDistributions, distributions, duplicates, filters, lengths
+from datapipe.report.documents import documents
+from datapipe.report.records import BY_SOURCE, Summary
+from datapipe.report.sections import languages, mixture, provenance, sources, speed, tokenizer
+from datapipe.steps.measuring import Measured
 from datapipe.storage.root import Root
-from datapipe.token_counts import TokenizerFigures
 
-RuleBin = tuple[float, float, int, int]  # low, high, passed, failed; half open
-LengthBin = tuple[float, float, int, int]  # low, high, documents, bytes; half open
-SizeBin = tuple[int, int, int, int]  # low, high, clusters, documents; both bounds included
 _IN_ONE_LINE = ("measured", "lengths", "clusters")
 """Long entries that programs read; people find them on a line each."""
 
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Documents(Record):
-    """read = kept + Σ dropped + quarantined, when every step is committed."""
-
-    read: int
-    kept: int
-    dropped: dict[str, int]
-    quarantined: int
-    quarantine_reasons: dict[str, int]
-
-    @property
-    def between_steps(self) -> int:
-        """Documents that some step has not decided about yet."""
-        return self.read - self.kept - self.quarantined - sum(self.dropped.values())
-
-
-def _with(name: str) -> WrapSerializer:
-    """Writes a property of a record behind its fields."""
-    return WrapSerializer(lambda record, fields: {**fields(record), name: getattr(record, name)})
-
-
-PackedRows = Annotated[Packing, _with("padding_share")]
-StepWork = Annotated[Work, AfterValidator(lambda work: replace(work, seconds=round(work.seconds, 6))), _with("mb_per_s")]
-
-
-class Entry(Record):
-    documents: Documents
-    bytes: int
-    kept_bytes: int
-    tokens: int
-    sequences: int
-    packing: dict[int, PackedRows]
-    counts: dict[str, int]
-    steps: dict[str, StepWork]
-
-
-class Total(Entry):
-    task_seconds: float
-
-
-class TaskCounts(Record):
-    """The tasks of one step; `rows` and `bytes` are those that an exchange wrote."""
-
-    planned: int | None
-    committed: int
-    kind: str
-    source: str | None
-    label: str
-    seconds: float
-    peak_bytes: int
-    rows: int | None = absent()
-    bytes: int | None = absent()
-
-
-class SecondAttempts(Record):
-    tasks: int
-    won: int
-
-
-class Threshold(Record):
-    """The cut of a filter that keeps a share."""
-
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
-
-    threshold: float | None
-    tie: str | None
-    documents: int | None
-    kept_documents: int | None
-    weight: int | None
-    kept_weight: int | None
-    share: float
-    of: str
-    earlier: str | None = Field(alias="from")
-
-
-class SearchedSet(Record):
-    """A list of entries that filters searched for; contaminated + undetectable + clean = entries."""
-
-    stage: str
-    name: str
-    entries: int
-    contaminated: int
-    undetectable: int
-    clean: int
-
-
-class NearDocument(Record):
-    document: str
-    key: str
-    value: float
-    threshold: float
-
-
-class Borderline(Record):
-    kept: tuple[NearDocument, ...] = ()
-    dropped: tuple[NearDocument, ...] = ()
-
-
-class Rule(Record):
-    """What one rule of a filter measured, summed over the tasks of one source."""
-
-    option: str
-    side: Literal["min", "max", "other"]
-    threshold: float | None
-    mode: str
-    documents: int
-    not_a_number: int
-    passed: int
-    failed: int
-    passed_bytes: int
-    failed_bytes: int
-    dropped: int
-    bins: tuple[RuleBin, ...]
-    borderline: Borderline
-
-    @property
-    def failed_share(self) -> float | None:
-        measured = self.passed + self.failed
-        return self.failed / measured if measured else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredRule:
-    """A rule with the source and the stage that have it."""
-
-    source: str
-    stage: str
-    name: str
-    rule: Rule
-
-    @property
-    def label(self) -> str:
-        return f"{self.source}: {self.stage}:{self.name}"
-
-
-class Clusters(Record):
-    """Clusters of a stage by size; the numbers are estimates where `sampled` is below 1."""
-
-    clusters: int
-    dropped: int
-    sampled: float
-    sizes: tuple[SizeBin, ...]
-
-
-class Stratum(Record):
-    documents: int
-    tokens: int
-    sequences: int
-    repeat: int
-
-
-class SourceShare(Record):
-    """What training draws of a source. Tokens and epochs of an endless run are None."""
-
-    share: float
-    tokens: int | None
-    epoch_tokens: int
-    epochs: float | None
-    max_epochs: float | None
-    strata: tuple[Stratum, ...] | None
-
-    @property
-    def most_repeats(self) -> int:
-        """Repetitions in an epoch of the text that it repeats most."""
-        return max((stratum.repeat for stratum in self.strata or () if stratum.documents), default=1)
-
-
-class Interval(Record):
-    start_tokens: int
-    stop_tokens: int
-    tokens: dict[str, int]
-
-
-class MixtureShares(Record):
-    """The realised mixture; `tokens` is None for an endless run."""
-
-    tokens: int | None
-    asked_tokens: int | None
-    phases: int
-    exhausted: str
-    window: int
-    sources: dict[str, SourceShare]
-    schedule: tuple[Interval, ...]
-
-
-class Published(Record):
-    files: int
-    bytes: int
-    fingerprint: str
-    before: str | None
-    taken_down: int
-    held_out: int
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, before: str | None) -> Self:
-        """Of a snapshot, with the fingerprint of the snapshot before it."""
-        shards = snapshot.shards
-        return cls(
-            files=len(shards),
-            bytes=sum(shard.bytes for shard in shards),
-            fingerprint=snapshot.fingerprint,
-            before=before,
-            taken_down=snapshot.num_removed,
-            held_out=sum(shard.sequences for shard in shards if shard.split == "validation"),
-        )
-
-
-class Command(Record):
-    datapipe: str
-    engine: str
-    workers: int | None
-    wall_s: float
-    finished: str
-
-
-def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:
-    if isinstance(entry, RunWarning):
-        return entry
-    details = {name: value for name, value in entry.items() if name not in ("kind", "source", "text")}
-    return RunWarning(kind=entry["kind"], source=entry["source"] or "", text=entry["text"], details=details)
-
-
-Warned = Annotated[RunWarning, BeforeValidator(_warning), PlainSerializer(RunWarning.to_json)]
-Status = Literal["done", "failed", "stopped"]
-
-
-class Report(Record):
-    """report.json. What comes from files of a run, and not from its plan, has a default."""
-
-    name: str
-    status: Status
-    problem: str | None
-    total: Total
-    sources: dict[str, Entry]
-    taken: dict[str, TakenSource]
-    mixture: MixtureShares | None
-    tokenizer: TokenizerFigures | None = None
-    warnings: tuple[Warned, ...]
-    thresholds: dict[str, dict[str, Threshold]]
-    contamination: tuple[SearchedSet, ...] = ()
-    measured: dict[str, dict[str, dict[str, Rule]]] = {}
-    lengths: dict[str, dict[str, tuple[LengthBin, ...]]] = {}
-    clusters: dict[str, Clusters] = {}
-    tasks: dict[str, TaskCounts]
-    second_attempts: dict[str, SecondAttempts]
-    peak_worker_bytes: int
-    run: Command | None = None
-    shards: Published | None
-    provenance: ReportProvenance
-
-    def with_(self, **changes: Any) -> Self:
-        return self.model_copy(update=changes)
-
-    def rules(self) -> list[MeasuredRule]:
-        return [
-            MeasuredRule(source=source, stage=stage, name=name, rule=rule)
-            for source, stages in self.measured.items()
-            for stage, rules in stages.items()
-            for name, rule in rules.items()
-        ]
+_LAST = ("tasks", "second_attempts", "peak_worker_bytes", "run", "shards", "provenance")  # entries behind all others
+
+
+class Report(WithDistributions, WithContamination):
+    """report.json. What comes from files of a run, and not from its plan, has a default. Reading ignores unknown keys."""
+
+    def of_source(self, source: str) -> dict[str, Any]:
+        """What was measured, of one source alone: nothing of what was counted over all sources."""
+        fields = {name: field for name, field in Report.model_fields.items() if name not in Summary.model_fields}
+        return {
+            name: {source: getattr(self, name).get(source, {})} if BY_SOURCE in field.metadata else field.default
+            for name, field in fields.items()
+        }
+
+    def sections(self) -> list[Section]:
+        """The sections that have something to show, without empty tables."""
+        made = (make(self) for make in _SECTIONS)
+        found = [replace(section, tables=[table for table in section.tables if table.rows]) for section in made]
+        return [section for section in found if section.tables or section.figures or section.notes]
 
     def to_bytes(self) -> bytes:
+        content = self.model_dump(mode="json")
         entries = (
-            f"{json.dumps(name)}: {json.dumps(value, indent=None if name in _IN_ONE_LINE else 1, ensure_ascii=False)}"
-            for name, value in self.model_dump(mode="json").items()
+            f"{json.dumps(name)}: {json.dumps(content[name], indent=None if name in _IN_ONE_LINE else 1, ensure_ascii=False)}"
+            for name in sorted(content, key=_LAST.__contains__)
         )
         return ("{\n" + ",\n".join(entries) + "\n}\n").encode()
+
+
+_PARTS: Sequence[Callable[[Measured], dict[str, Any]]] = (contamination, distributions)
+
+_SECTIONS: Sequence[Callable[[Report], Section]] = (
+    sources,
+    documents,
+    filters,
+    duplicates,
+    evaluation_sets,
+    languages,
+    lengths,
+    mixture,
+    tokenizer,
+    provenance,
+    speed,
+)
+"""In the order in which people ask: what was built, what was lost where, and what it cost."""
+
+
+def measured_parts(measured: Measured) -> dict[str, Any]:
+    """The fields of a report that map tasks measured."""
+    return {name: value for part in _PARTS for name, value in part(measured).items()}
 
 
 def write_report(root: Root, report: Report) -> None:

@@ -30,7 +30,7 @@ from datapipe.report.layout import (
     print_wrapped,
 )
 from datapipe.report.report import Report
-from datapipe.report.sections import fertility_table, heading, sections, sources, tokenizer_notes
+from datapipe.report.sections import fertility_table, heading, sources, tokenizer_notes
 from datapipe.steps.warnings import RunWarning
 from datapipe.tokens.training import Trained
 
@@ -59,7 +59,7 @@ def print_screen(report: Report, output: str, console: Console, lines: Sequence[
 
 def print_full(report: Report, console: Console) -> None:
     """Prints everything of a report: its sections, and all warnings."""
-    print_sections(sections(report), console)
+    print_sections(report.sections(), console)
     print_warnings(report.warnings, console, "")
 
 

@@ -1,15 +1,12 @@
-"""The sections of a report, computed once for the terminal, the page and the card, in the order in which people ask:
-what was built, what was lost where, and what it cost. Pure. A section is a function and its name in `_SECTIONS`."""
+"""The sections about a run, its tokens and its cost: of the records that every report has. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from datapipe.quantities import counted, size
-from datapipe.report.cells import Bytes, Cell, Dropped, Section, Share, Table, cell, share, share_of, short_share
-from datapipe.report.documents import documents
-from datapipe.report.drawing import Bars, Bin, Histogram, Stacked, cut, short
-from datapipe.report.origins import Kept, Origin
-from datapipe.report.report import Interval, LengthBin, MeasuredRule, MixtureShares, Report, Rule, SearchedSet
+from datapipe.report.cells import Bytes, Cell, Section, Share, Table, cell, share, share_of, short_share
+from datapipe.report.drawing import Bars, Stacked
+from datapipe.report.records import Interval, Kept, MixtureShares, Origin, Summary
 from datapipe.token_counts import LanguageFertility, TokenCounts, TokenizerFigures
 
 _SHOWN_LANGUAGES = 12
@@ -20,20 +17,13 @@ _STACKED_SOURCES = 7
 _STEADY = 0.05  # Shares that move by less are called the same over the run
 
 
-def sections(report: Report) -> list[Section]:
-    """The sections that have something to show, without empty tables."""
-    made = (make(report) for make in _SECTIONS)
-    found = [replace(section, tables=[table for table in section.tables if table.rows]) for section in made]
-    return [section for section in found if section.tables or section.figures or section.notes]
-
-
 def _filled(table: Table) -> Table:
     filled = [column for column in range(len(table.headings)) if any(row[column] is not None for row in table.rows)]
     rows = [[row[column] for column in filled] for row in table.rows]
     return replace(table, headings=[table.headings[column] for column in filled], rows=rows)
 
 
-def sources(report: Report) -> Section:
+def sources(report: Summary) -> Section:
     """What is kept of each source, and where it comes from; rows of other snapshots last."""
     epochs = {name: source.epochs for name, source in report.mixture.sources.items()} if report.mixture else {}
     has_tokens = bool(report.total.tokens)
@@ -52,7 +42,7 @@ def sources(report: Report) -> Section:
     return Section(anchor="sources", title="Sources", tables=[table])
 
 
-def heading(report: Report) -> str:
+def heading(report: Summary) -> str:
     """The run in one line: "trial: 1,032 of 1,904 documents kept (54%), 6,824,645 tokens"."""
     total, documents = report.total, report.total.documents
     amount = counted(total.tokens, "token") if total.packing else f"{size(total.kept_bytes)} of text"
@@ -73,110 +63,7 @@ def _origin(origin: Origin | None) -> list[str | None]:
     return [license, dates, f"{synthetic.model}{prompt}" if synthetic else None, origin.homepage]
 
 
-def filters(report: Report) -> Section:
-    rules = sorted(report.rules(), key=lambda each: (-each.rule.dropped, -each.rule.failed))
-    rows: list[list[Cell]] = []
-    for each in rules:
-        rule = each.rule
-        bounds = [rule.bins[0][0], rule.bins[-1][1]] if rule.bins else [None, None]
-        failed = None if rule.failed_share is None else Share(rule.failed_share)
-        rows.append([each.label, rule.failed, failed, rule.dropped, condition(rule), *bounds])
-    headings = ["rule", "fail", "share", "dropped", "keeps", "measured from", "to"]
-    table = Table(title="Documents that fail a rule, whatever other rules decide", headings=headings, rows=rows)
-    figures = [rule_figure(each) for each in rules if each.rule.failed]
-    return Section(anchor="filters", title="What the filters measured", tables=[table], figures=figures, noun="rule")
-
-
-def condition(rule: Rule) -> str:
-    """The option and threshold of a rule: "min_words at least 50"; empty where no option holds a threshold."""
-    side = {"min": "at least ", "max": "at most "}.get(rule.side, "")
-    if not rule.option or rule.threshold is None:
-        return f"{rule.option} differs by document" if rule.option else ""
-    return f"{rule.option} {side}{rule.threshold:,.12g}"
-
-
-def rule_figure(each: MeasuredRule) -> Table:
-    rule = each.rule
-    bins = [Bin(low=low, high=high, passed=passed, failed=failed) for low, high, passed, failed in rule.bins]
-    drawing = Histogram.of(bins, rule.threshold) if bins else None
-    rows = [[_range(bar), bar.passed, bar.failed] for bar in (drawing.bins if drawing else ())]
-    return Table(
-        title=f"{cut(each.label, 90)}: {rule.failed_share or 0.0:.1%} of {rule.passed + rule.failed:,} documents fail",
-        headings=["measured", "pass", "fail"],
-        rows=[*rows, ["all", rule.passed, rule.failed]],
-        drawing=drawing,
-        note=" ".join(_notes(rule)),
-    )
-
-
-def _notes(rule: Rule) -> Iterator[str]:
-    if words := condition(rule):
-        yield f"{words}."
-    if rule.mode == "tag":
-        yield "mode: tag, so nothing is dropped."
-    elif rule.dropped != rule.failed:
-        yield f"{rule.dropped:,} are dropped for it; the others fail another rule first."
-    if rule.not_a_number:
-        yield f"{rule.not_a_number:,} documents have no value."
-    for words, nearest in (("Just passes", rule.borderline.kept), ("Just fails", rule.borderline.dropped)):
-        for document in nearest[:1]:
-            yield f"{words}: {document.document} with {document.value:.4g}."
-
-
-def length_figure(source: str, part: str, bins: Sequence[LengthBin]) -> Table:
-    drawing = Histogram.of((Bin(low=low, high=high, passed=documents) for low, high, documents, _ in bins), is_log=True)
-    total, size = sum(row[2] for row in bins), sum(row[3] for row in bins)
-    return Table(
-        title=f"{source}, as {part}: {total:,.0f} documents of {short(size / total)} bytes on average",
-        headings=["bytes", "documents"],
-        rows=[[_range(bar), bar.passed] for bar in drawing.bins],
-        drawing=drawing,
-    )
-
-
-def _range(each: Bin) -> str:
-    return "0" if each.low == 0 and each.high < 1e-9 else f"{each.low:.4g} to {each.high:.4g}"
-
-
-def duplicates(report: Report) -> Section:
-    figures: list[Table] = []
-    rows: list[list[Cell]] = []
-    for stage, found in report.clusters.items():
-        names = ["" if low == high else f"{low:,} to " for low, high, *_ in found.sizes]
-        sizes = [[f"{name}{row[1]:,} documents", *row[2:]] for name, row in zip(names, found.sizes)]
-        rows.append([stage, found.clusters, Dropped(found.dropped), found.sizes[-1][1] if sizes else 0])
-        title = f"{stage}: {counted(found.dropped, 'document')} dropped in favour of {found.clusters:,}"
-        sample = f"Clusters counted: a keyed sample of {found.sampled:.3%}; the title estimates all."
-        note = "" if found.sampled == 1 else sample
-        headings = ["size of the cluster", "clusters", "documents"]
-        figures += [Table(title=title, headings=headings, rows=sizes, drawing=Bars(), note=note)] if sizes else []
-    headings = ["stage", "clusters", "dropped", "largest cluster"]
-    table = Table(title="Documents dropped as duplicates", headings=headings, rows=rows)
-    is_sampled = any(found.sampled < 1 for found in report.clusters.values())
-    return Section(
-        anchor="duplicates",
-        title="Duplicates by size of their cluster",
-        tables=[table],
-        figures=figures,
-        notes=["Numbers of clusters are estimates from a sample."] if is_sampled else [],
-        noun="stage",
-    )
-
-
-def evaluation_sets(report: Report) -> Section:
-    return Section(anchor="evaluation", title="Evaluation sets", tables=[evaluation_table(report.contamination)])
-
-
-def evaluation_table(found: Sequence[SearchedSet]) -> Table:
-    return Table(
-        title="Evaluation sets: items found in the text",
-        headings=["benchmark", "items", "contaminated", "clean", "undetectable", "stage"],
-        rows=[[each.name, each.entries, each.contaminated, each.clean, each.undetectable, each.stage] for each in found],
-        note="An item that has too few words cannot be found." if any(each.undetectable for each in found) else "",
-    )
-
-
-def language_counts(report: Report) -> dict[str, TokenCounts]:
+def language_counts(report: Summary) -> dict[str, TokenCounts]:
     """Texts by language, most documents first. "" are documents without a language. Empty where languages were not counted."""
     counts: dict[str, TokenCounts] = {}
     for source in report.tokenizer.sources.values() if report.tokenizer else ():
@@ -186,7 +73,7 @@ def language_counts(report: Report) -> dict[str, TokenCounts]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1].documents, item[0])))
 
 
-def languages(report: Report) -> Section:
+def languages(report: Summary) -> Section:
     counts = sorted(language_counts(report).items(), key=lambda each: -each[1].bytes)
     tables: list[Table] = []
     if any(name for name, _ in counts):
@@ -202,15 +89,7 @@ def languages(report: Report) -> Section:
     return Section(anchor="languages", title="Languages", tables=tables)
 
 
-def lengths(report: Report) -> Section:
-    order = sorted(report.lengths, key=lambda name: -report.sources[name].bytes if name in report.sources else 0)
-    figures = [
-        length_figure(name, part, bins) for name in order for part in ("read", "kept") if (bins := report.lengths[name][part])
-    ]
-    return Section(anchor="lengths", title="Lengths of documents", figures=figures, noun="distribution")
-
-
-def mixture(report: Report) -> Section:
+def mixture(report: Summary) -> Section:
     section, shares = Section(anchor="mixture", title="What training draws"), report.mixture
     if not shares:
         return section
@@ -252,7 +131,7 @@ def _over_the_run(schedule: Sequence[Interval], order: Sequence[str]) -> Table:
     return Table(title=title, headings=["tokens from", "to", *names], rows=rows, drawing=Stacked())
 
 
-def tokenizer(report: Report) -> Section:
+def tokenizer(report: Summary) -> Section:
     section, figures = Section(anchor="tokenizer", title="Tokenizer"), report.tokenizer
     if figures is None:
         return section
@@ -296,7 +175,7 @@ def tokenizer_notes(figures: TokenizerFigures) -> Iterator[str]:
         yield f"{ids} (special tokens not counted){f': {examples}' if examples else ''}."
 
 
-def provenance(report: Report) -> Section:
+def provenance(report: Summary) -> Section:
     known = report.provenance
     tables: list[Table] = []
     if known.licenses:
@@ -322,7 +201,7 @@ def _kept_table(title: str, name: str, entries: Mapping[str, Kept]) -> Table:
     return Table(title=title, headings=[name, "documents", "text", "tokens", "tokens drawn"], rows=rows)
 
 
-def speed(report: Report) -> Section:
+def speed(report: Summary) -> Section:
     steps = sorted(report.total.steps.items(), key=lambda each: -each[1].seconds)
     whole = sum(work.seconds for _, work in steps) or 1.0
     rows: list[list[Cell]] = [
@@ -345,7 +224,7 @@ def speed(report: Report) -> Section:
     return Section(anchor="speed", title="Time and memory", tables=[*tables, table], notes=[*_speed_notes(report)])
 
 
-def _speed_notes(report: Report) -> Iterator[str]:
+def _speed_notes(report: Summary) -> Iterator[str]:
     beside_s = report.total.task_seconds - sum(work.seconds for work in report.total.steps.values())
     if beside_s >= _LEAST_STARTING_S:
         yield f"Beside these, tasks took {beside_s:,.1f} s to start: importing libraries, compiling and loading kernels."
@@ -353,18 +232,3 @@ def _speed_notes(report: Report) -> Iterator[str]:
         tasks, won = sum(each.tasks for each in steps.values()), sum(each.won for each in steps.values())
         slow = f"{counted(tasks, 'task')} of {', '.join(steps)} took much longer than others"
         yield f"{slow} and had a second attempt, which ended first in {won:,}."
-
-
-_SECTIONS = (
-    sources,
-    documents,
-    filters,
-    duplicates,
-    evaluation_sets,
-    languages,
-    lengths,
-    mixture,
-    tokenizer,
-    provenance,
-    speed,
-)

@@ -6,20 +6,21 @@ from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.metrics import total_by_name, total_counts
 from datapipe.records.outputs import TokenizerFile
-from datapipe.report.origins import ReportProvenance, TakenSource
-from datapipe.report.report import (
+from datapipe.report.records import (
     Entry,
     Interval,
     MixtureShares,
     Published,
-    Report,
+    ReportProvenance,
     SecondAttempts,
     SourceShare,
     Stratum,
+    TakenSource,
     TaskCounts,
     Threshold,
     Total,
 )
+from datapipe.report.report import Report
 from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts
 from datapipe.steps.kind import Plan, Step

@@ -32,7 +32,7 @@ from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.kind import table_checksums
-from datapipe.steps.measuring import SurvivorWriter
+from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
@@ -106,7 +106,7 @@ class DecisionApplier:
     decisions: Decisions
     rows: Mapping[str, KeyedRows]
     drops: Drops
-    survivors: SurvivorWriter
+    measurements: Sequence[Measurement]
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of a batch that stay, without the spans that are cut."""
@@ -121,7 +121,8 @@ class DecisionApplier:
         if not dropped.any():
             return batch
         name, rows = self.decisions.name, np.flatnonzero(dropped)
-        self.survivors.add(name, survivors)
+        for measurement in self.measurements:
+            measurement.dropped(name, survivors)
         rules = pa.repeat(self.decisions.rule, len(rows))
         self.drops.drop(batch, rows, name, rules, values, pa.nulls(len(rows), pa.float64()), survivors)
         return batch.filter(~dropped)

@@ -16,7 +16,7 @@ it."""
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UnsplittableInputError
@@ -31,15 +31,15 @@ from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_o
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
 from datapipe.steps.guard import NO_HINTS, RetryHints
 from datapipe.steps.kind import ARROW, LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, documents_of, entering
-from datapipe.steps.measuring import Distributions, FindingsWriter, SurvivorWriter, searched
+from datapipe.steps.measuring import MEASUREMENTS, Measurement, searched
 from datapipe.steps.pipeline import BoundStage, GlobalStep, RankingStep
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import ScoreWriter, find_cut
+from datapipe.steps.rank import Scores, find_cut
 from datapipe.steps.read_batches import InputSource, InputSplit, MapMetrics
 from datapipe.steps.reduce import decisions
 from datapipe.steps.request import PlannedSource
 from datapipe.steps.splits import file_hash
-from datapipe.steps.stage_runner import Sink, StageRunner
+from datapipe.steps.stage_runner import StageRunner
 from datapipe.storage.root import Root, is_remote
 
 _READ_MB_PER_S, _PASS_ON_MB_PER_S = 80.0, 90.0
@@ -53,7 +53,7 @@ _OF_READING = ("format", "text", "id", "keep")
 class MapTask(Task):
     """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
-    kind, version = "map", 1
+    kind, version = "map", max(measurement.since for measurement in MEASUREMENTS)
     options = ("execution.split_bytes",)
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
@@ -156,13 +156,10 @@ class _Flow:
         self.quarantine = Quarantine(root, folder, source, self.counts, paths)
         self.input = InputSource(source, task.inputs, task.fields, task.limit, self.metrics, self.own, self.quarantine)
         self.drops = Drops(root, folder, source, self.counts)
-        self.distributions, self.survivors = Distributions(root, folder, source), SurvivorWriter(root, folder)
+        self.measurements: list[Measurement] = [measurement(root, folder, source) for measurement in MEASUREMENTS]
         scored = [bound for bound in task.stages if bound.is_scored]
-        self.sinks: list[Sink] = [ScoreWriter(root, folder, bound, task.seed) for bound in scored]
-        self.sinks.append(FindingsWriter(root, folder, source))
-        self.runner = StageRunner(
-            task.seed, task.hints, self.metrics, self.quarantine, self.drops, self.distributions, self.sinks
-        )
+        self.measurements += [Scores(root, folder, bound, task.seed) for bound in scored]
+        self.runner = StageRunner(task.seed, task.hints, self.metrics, self.quarantine, self.drops, self.measurements)
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
         self.kept: FactWriter | None = None  # of the last segment: documents that other segments pass on may still be dropped
         if task.emit is None and not scored:
@@ -171,7 +168,7 @@ class _Flow:
         self.applier: DecisionApplier | None = None
         if task.decisions is not None:
             rows = {name: KeyedRows.open(root, files) for name, files in task.decisions.tables.items()}
-            self.applier = DecisionApplier(task.decisions, rows, self.drops, self.survivors)
+            self.applier = DecisionApplier(task.decisions, rows, self.drops, self.measurements)
 
     def batches(self) -> Iterator[DocumentBatch]:
         is_input = bool(self.task.inputs)
@@ -180,8 +177,13 @@ class _Flow:
             self.counts.read += batch.num_docs
             self.counts.read_bytes += batch.text_bytes
             if is_input:
-                self.distributions.add_lengths("read", batch)
+                self.measure("read", batch)
             yield batch
+
+    def measure(self, part: Literal["read", "kept"], batch: DocumentBatch) -> None:
+        with self.metrics.timed("measure"):
+            for measurement in self.measurements:
+                measurement.documents(part, batch)
 
     def process(self, batch: DocumentBatch) -> None:
         if self.applier is not None:
@@ -205,7 +207,7 @@ class _Flow:
                 facts = kept_facts(batch)
                 work.bytes = facts.nbytes
                 self.kept.add(facts)
-        self.distributions.add_lengths("kept", batch)
+        self.measure("kept", batch)
         self.counts.kept += batch.num_docs
         self.counts.kept_bytes += batch.text_bytes
 
@@ -214,10 +216,10 @@ class _Flow:
             outputs: dict[str, Any] = {"documents": self.documents.finish()}
         with self.metrics.timed("write facts"):
             outputs["kept"] = self.kept.finish() if self.kept is not None else ()
-            for sink in (self.drops, self.quarantine, *self.sinks):
-                outputs |= sink.finish()
+            outputs |= {**self.drops.finish(), **self.quarantine.finish()}
         with self.metrics.timed("measure"):
-            outputs |= {**self.distributions.finish(), **self.survivors.finish()}
+            for measurement in self.measurements:
+                outputs |= measurement.finish()
         self.own.searched = searched(self.task.stages)
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):

@@ -1,10 +1,12 @@
-"""What a map task measures beside its documents: distributions of its filters, findings, and clusters of duplicates.
+"""What a map task measures beside its documents: a `Measurement` each, which `MEASUREMENTS` lists.
 
     results of filters  ─▶  histograms of fixed bins  ─▶ measured      a row for each rule, part and bin
                         ─▶  nearest the threshold     ─▶ borderline    at most 50 documents on each side of a rule
                         ─▶  items of searched lists   ─▶ findings      see `stage/findings.py`
     batches             ─▶  lengths                   ─▶ measured
     dropped duplicates  ─▶  a sample of survivors     ─▶ survivors     each with the number of documents dropped for it
+
+The parts of a report (`report/report.py`) sum the files of all tasks.
 
 Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their
 task, so the result does not depend on how a source was cut into tasks. What the rules are stands in
@@ -19,22 +21,23 @@ of all tasks, which therefore does not depend on the tasks.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, full_schema, is_first, key_halves, make_keys, numbers, text_buffers
-from datapipe.exchange.tables import FactWriter, TableWriter
-from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
-from datapipe.machine.activity import work_clock
-from datapipe.records.outputs import Outputs
+from datapipe.exchange.tables import FactWriter, TableWriter, read_table
+from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, NearestOut, bins_of, decided, measure, nothing_near
+from datapipe.records.outputs import Outputs, TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Rule
 from datapipe.stage.clusters import first_of_group
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
+from datapipe.steps.kind import Step
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
@@ -57,40 +60,60 @@ RULES = b"rules"
 document."""
 
 LENGTH = "length"
+COLUMNS = {"passed": 0, "failed": 1, "read": 0, "kept": 1}
+"""Columns of documents in the counts of bins, by part. Those of bytes are two further on."""
+
 MOST_OF_TASK = 4096  # Survivors in the sample of a task and stage: at most 130 kB
 _SIDES = {"min": -1, "max": 1, "other": 0}
 _SEED = seed_for(0, "clusters")
 
 
+@dataclass
+class Measurement:
+    """One of the things that every map task measures and writes to files. Methods that are not overridden do nothing."""
+
+    since: ClassVar[int] = 1  # the version of `map` that first wrote these rows; the newest of all is the version of `map`
+
+    root: Root
+    folder: str
+    source: str
+
+    def documents(self, part: Literal["read", "kept"], batch: DocumentBatch) -> None:
+        """Adds documents as the input has them, or as they leave the task."""
+
+    def decided(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
+        """Adds the decisions of a filter, or of its cut alone, which is its last rule."""
+
+    def dropped(self, stage: str, survivors: pa.Array) -> None:
+        """Adds documents that a global stage drops, each by the key of the one that stays in its place."""
+
+    def finish(self) -> Outputs:
+        raise NotImplementedError
+
+
+@dataclass
 class _Distribution:
     """The measured values of one rule."""
 
-    def __init__(self) -> None:
-        self.counts = np.zeros((NUM_BINS, 4), np.int64)
-        self.nearest = nothing_near()
-        self.num_nan = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, 4), np.int64))
+    nearest: NearestOut = field(default_factory=nothing_near)
+    num_nan: int = 0
 
 
-class Distributions:
-    """The distributions of one task."""
+@dataclass
+class Distributions(Measurement):
+    """Of what the rules of filters measured, and of lengths. A filter that returns no measured values has none."""
 
-    def __init__(self, root: Root, folder: str, source: str) -> None:
-        self._root, self._folder, self._source = root, folder, source
-        self._rules = defaultdict[tuple[str, str], _Distribution](_Distribution)
-        self._facts: dict[str, dict[str, dict[str, Any]]] = {}
-        self._lengths: dict[str, np.ndarray] = {}  # by part (LAST_BIN + 1, 2) int64: documents and bytes
-        self._seconds = 0.0
+    _rules: dict[tuple[str, str], _Distribution] = field(default_factory=lambda: defaultdict(_Distribution))
+    _facts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
-    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
-        """Adds the decisions of a filter, or of its cut alone, which is its last rule. A filter
-        that returns no measured values has no distributions."""
-        started, rules = work_clock(), cast(Filter, bound.stage).rules()
+    def decided(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
+        rules = cast(Filter, bound.stage).rules()
         if len(result.measured) == len(rules) and batch.num_docs:
             last = len(rules) - 1
             documents = decided(result.rule, _lengths(batch), key_halves(batch.keys))
             for index in range(last if of_cut else 0, last if bound.is_scored else len(rules)):
                 self._add_rule(bound, index, rules[index], documents, result)
-        self._seconds += work_clock() - started
 
     def _add_rule(self, bound: BoundStage, index: int, rule: Rule, documents: Decided, result: FilterResult) -> None:
         limits = _limits(bound, index, rule, result)
@@ -104,43 +127,31 @@ class Distributions:
         side = _SIDES[rule.side]
         distribution.num_nan += measure(values, limits, documents, index, side, distribution.counts, distribution.nearest)
 
-    def add_lengths(self, part: str, batch: DocumentBatch) -> None:
-        """Adds the lengths of texts, of pages before extraction."""
-        started = work_clock()
+    def documents(self, part: Literal["read", "kept"], batch: DocumentBatch) -> None:
         lengths = _lengths(batch)
-        bins = bins_of(lengths)
-        counts = self._lengths.setdefault(part, np.zeros((LAST_BIN + 1, 2), np.int64))
+        bins, counts = bins_of(lengths), self._rules["", LENGTH].counts[LAST_BIN:, COLUMNS[part] :: 2]
         counts[:, 0] += np.bincount(bins, minlength=LAST_BIN + 1)
         counts[:, 1] += np.bincount(bins, lengths, LAST_BIN + 1).astype(np.int64)  # exact below 2**53 bytes
-        self._seconds += work_clock() - started
-
-    def taken_s(self) -> float:
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
 
     def finish(self) -> Outputs:
-        """The files "measured" and "borderline", each where it has rows."""
         metadata = {RULES: json.dumps(self._facts, ensure_ascii=False, allow_nan=False)}
-        measured = TableWriter(self._root, f"{self._folder}/measured.arrow")
+        measured = TableWriter(self.root, f"{self.folder}/measured.arrow")
         for rows in self._measured():
             measured.add(rows.replace_schema_metadata(metadata))
-        borderline = FactWriter(self._root, f"{self._folder}/borderline.parquet", source=self._source)
+        borderline = FactWriter(self.root, f"{self.folder}/borderline.parquet", source=self.source)
         for (stage, rule), distribution in self._rules.items():
             for side in (0, 1):
                 borderline.add(_nearest(stage, rule, distribution, side))
         return {"measured": measured.finish(), "borderline": borderline.finish()}
 
     def _measured(self) -> Iterator[pa.RecordBatch]:
-        for (stage, rule), distribution in self._rules.items():
-            for column, part in enumerate(("passed", "failed")):
-                found = np.flatnonzero(distribution.counts[:, column])
-                counts = distribution.counts[found]
-                yield _rows_of(stage, rule, part, found - LAST_BIN, counts[:, column], counts[:, column + 2])
+        for (stage, rule), distribution in sorted(self._rules.items(), key=lambda item: not item[0][0]):  # lengths last
+            for part in ("passed", "failed") if stage else ("read", "kept"):
+                counts = distribution.counts[:, COLUMNS[part] :: 2]
+                found = np.flatnonzero(counts[:, 0])
+                yield _rows_of(stage, rule, part, found - LAST_BIN, *counts[found].T)
             if distribution.num_nan:
                 yield _rows_of(stage, rule, "not_a_number", np.zeros(1), np.array([distribution.num_nan]), np.zeros(1))
-        for part, counts in self._lengths.items():
-            found = np.flatnonzero(counts[:, 0])
-            yield _rows_of("", LENGTH, part, found, counts[found, 0], counts[found, 1])
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:
@@ -175,29 +186,25 @@ def _nearest(stage: str, rule: str, distribution: _Distribution, side: int) -> p
     return pa.record_batch([*about, keys, *values], schema=BORDERLINE)
 
 
-def rules_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """What the rules in a table of `MEASURED` are."""
-    return json.loads((schema.metadata or {}).get(RULES, b"{}"))
-
-
 def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
     """By stage and list, the number of entries, and of those that cannot be found."""
-    lists = {bound.name: bound.stage.searched_lists() for bound in stages if isinstance(bound.stage, Filter)}
     return {
-        stage: {searched_list.name: [searched_list.entries, len(searched_list.undetectable)] for searched_list in of_stage}
-        for stage, of_stage in lists.items()
-        if of_stage
+        bound.name: {each.name: [each.entries, len(each.undetectable)] for each in lists}
+        for bound in stages
+        if isinstance(bound.stage, Filter) and (lists := bound.stage.searched_lists())
     }
 
 
-class FindingsWriter:
-    """The findings of one task: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
+@dataclass
+class Findings(Measurement):
+    """Items of searched lists: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
 
-    def __init__(self, root: Root, folder: str, source: str) -> None:
-        self._writer = FactWriter(root, f"{folder}/findings.parquet", source=source)
-        self._known: set[tuple[str, str, str]] = set()  # stage, list, entry
+    _known: set[tuple[str, str, str]] = field(default_factory=set)  # stage, list, entry
 
-    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
+    def __post_init__(self) -> None:
+        self._writer = FactWriter(self.root, f"{self.folder}/findings.parquet", source=self.source)
+
+    def decided(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
         name, is_tag, found = bound.name, cast(Filter, bound.stage).mode == "tag", result.findings
         if found is None or not found.num_rows:
             return
@@ -220,14 +227,14 @@ class FindingsWriter:
         return {"findings": self._writer.finish()}
 
 
+@dataclass
 class ClusterSample:
     """A sample of the clusters of one stage: a share of 2^-halvings of them."""
 
-    def __init__(self, most: int) -> None:
-        self.halvings = 0
-        self._most = most
-        self._rows: list[np.ndarray] = []  # (n, 3) uint64 each: the halves of a survivor's key, and documents
-        self._held = 0
+    _most: int
+    _rows: list[np.ndarray] = field(default_factory=list)  # (n, 3) uint64 each: the halves of a survivor's key, and documents
+    _held: int = 0
+    halvings: int = 0
 
     def add(self, keys: pa.Array, dropped: np.ndarray, halvings: int = 0) -> None:
         """Adds documents that were dropped for these survivors; a survivor may occur several times.
@@ -272,32 +279,51 @@ def _summed(rows: np.ndarray) -> np.ndarray:
     return np.column_stack([rows[starts, :2], sums])
 
 
-class SurvivorWriter:
-    """The sample of a task's clusters, for each stage that drops documents in favour of others."""
+@dataclass
+class Survivors(Measurement):
+    """A sample of the clusters of each stage that drops documents in favour of others."""
 
-    def __init__(self, root: Root, folder: str) -> None:
-        self._writer = TableWriter(root, f"{folder}/survivors.arrow")
-        self._stages: dict[str, ClusterSample] = {}
+    _stages: dict[str, ClusterSample] = field(default_factory=dict)
 
-    def add(self, stage: str, survivors: pa.Array) -> None:
+    def dropped(self, stage: str, survivors: pa.Array) -> None:
         sample = self._stages.setdefault(stage, ClusterSample(MOST_OF_TASK))
         sample.add(survivors, np.ones(len(survivors), np.int64))
 
     def finish(self) -> Outputs:
+        writer = TableWriter(self.root, f"{self.folder}/survivors.arrow")
         for stage, sample in self._stages.items():
             keys, dropped = sample.clusters()
             halvings = pa.repeat(pa.scalar(sample.halvings, pa.int64()), len(keys))
             arrays = [pa.repeat(stage, len(keys)), keys, pa.array(dropped), halvings]
-            self._writer.add(pa.record_batch(arrays, schema=SURVIVORS))
-        return {"survivors": self._writer.finish()}
+            writer.add(pa.record_batch(arrays, schema=SURVIVORS))
+        return {"survivors": writer.finish()}
 
 
-def read_samples(batches: Iterator[pa.RecordBatch], samples: dict[str, ClusterSample], most: int) -> None:
-    """Adds the tables of tasks to the samples of stages, at most `most` clusters in each."""
-    for batch in batches:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What committed map tasks measured."""
+
+    root: Root
+    steps: Sequence[Step]  # of the kind `map`; those of a source in the order in which its documents pass them
+    name_of: Callable[[bytes], str]  # the name of a document by its key
+
+    def rows(self, name: str, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+        """The rows of a file of each task of these steps."""
+        files = (file for step in steps for file in step.outputs(name, TableFile))
+        return (rows for file in files for rows in read_table(self.root, file))
+
+
+def samples_of(measured: Measured, most: int) -> dict[str, ClusterSample]:
+    """By stage the sample of all tasks, with at most `most` clusters."""
+    samples: dict[str, ClusterSample] = {}
+    for batch in measured.rows("survivors", measured.steps):
         stages = batch.column("stage").dictionary_encode()
         codes, dropped, halvings = numbers(stages.indices), numbers(batch.column("dropped")), numbers(batch.column("halvings"))
         for code, stage in enumerate(stages.dictionary.to_pylist()):
             rows = np.flatnonzero(codes == code)
             keys = batch.column("survivor").take(pa.array(rows))
             samples.setdefault(stage, ClusterSample(most)).add(keys, dropped[rows], int(halvings[rows[0]]))
+    return samples
+
+
+MEASUREMENTS: tuple[type[Measurement], ...] = (Findings, Distributions, Survivors)

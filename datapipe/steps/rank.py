@@ -9,6 +9,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering, file_checksums
+from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
 from datapipe.storage.root import Root
 
@@ -145,18 +147,18 @@ def _filter_of(step: Step) -> str:
     return step.id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
-class ScoreWriter:
-    """Writes the scores of a map task's documents that pass the other rules of a filter."""
+class Scores(Measurement):
+    """The scores of documents that pass the other rules of a filter."""
 
     def __init__(self, root: Root, folder: str, bound: BoundStage, seed: int) -> None:
         assert bound.share is not None
         self._name, self._of, self._seed = bound.name, bound.share.of, tie_seed(bound, seed)
         self._table = TableWriter(root, f"{folder}/scores.arrow")
 
-    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
-        if bound.name != self._name:
+    def decided(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
+        if of_cut or bound.name != self._name:
             return
-        scores = numbers(result.columns[score_column(self._name)])
+        scores = measured_scores(cast(Filter, bound.stage), result)
         weights = text_lengths(batch.texts) if self._of == "bytes" else np.ones(batch.num_docs, np.int64)
         arrays = [ordered(scores), keyed_hash(key_halves(batch.keys), self._seed), weights.astype(np.int64)]
         passed = result.rule < 0

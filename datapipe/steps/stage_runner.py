@@ -1,12 +1,13 @@
-"""Runs the stages of a task on its batches, and hands the decisions of filters to sinks.
+"""Runs the stages of a task on its batches, and hands the decisions of filters on.
 
 batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
-                         ├─▶ decisions ─▶ sinks: drops, findings, distributions, scores
+                         ├─▶ decisions ─▶ drops, measurements
                          └─▶ the documents that are left, with new columns or tags"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,23 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.steps.decisions import Drops
 from datapipe.steps.guard import Guard, RetryHints
-from datapipe.steps.measuring import Distributions, FindingsWriter
+from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.rank import ScoreWriter, measured_scores, of_scored, score_column, tagged, with_cut
+from datapipe.steps.rank import measured_scores, of_scored, score_column, tagged, with_cut
 from datapipe.steps.results import NewColumns, checked_filter, checked_map, checked_tables, tags_of
-
-Sink = ScoreWriter | FindingsWriter
 
 
 @dataclass(slots=True)
 class StageRunner:
-    """The stages of one task. `sinks` get decisions, beside `drops` and `distributions`."""
+    """The stages of one task."""
 
     seed: int
     hints: RetryHints
     metrics: TaskMetrics
     quarantine: Quarantine
     drops: Drops
-    distributions: Distributions
-    sinks: Sequence[Sink]
+    measurements: Sequence[Measurement]
     _new_columns: dict[str, NewColumns] = field(default_factory=dict)
 
     def run(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
@@ -59,14 +57,19 @@ class StageRunner:
             parts, failed = self._guard(name, stage, stage.process).run(checked, batch)
             kept = [self._after(bound, stage, part, result) for part, result in parts]
             self.quarantine.isolate(name, batch, failed)
-            return _joined(kept, batch)
+        with self.metrics.timed("measure", batch.text_bytes, batch.num_docs):
+            for measurement, (part, result) in product(self.measurements, parts):
+                if isinstance(result, FilterResult):
+                    measurement.decided(bound, part, result)
+        return _joined(kept, batch)
 
     def apply_cut(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         """The documents, scored before, that a cut keeps, or all with its tags."""
         assert isinstance(bound.stage, Filter)
         with self.metrics.timed(f"{bound.name}: apply", batch.text_bytes, batch.num_docs):
             result = of_scored(bound, self.seed, batch)
-            self.distributions.add(bound, batch, result, of_cut=True)
+            for measurement in self.measurements:
+                measurement.decided(bound, batch, result, of_cut=True)
             if bound.stage.mode == "tag":
                 return tagged(bound, batch, result)
             self.drops.add(bound, batch, result)
@@ -102,9 +105,6 @@ class StageRunner:
                 self.metrics.spent(segmentation, seconds, batch.text_bytes, batch.num_docs)
                 work.seconds -= seconds
             batch.segmentation_s.clear()
-            measuring_s = self.distributions.taken_s()
-            self.metrics.spent("measure", measuring_s, batch.text_bytes, batch.num_docs)
-            work.seconds -= measuring_s
 
     def _after(
         self, bound: BoundStage, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
@@ -115,8 +115,6 @@ class StageRunner:
         if bound.is_scored:
             scores = pa.array(measured_scores(stage, result))
             result = replace(result, columns={**result.columns, score_column(bound.name): scores})
-        for sink in (*self.sinks, self.distributions):
-            sink.add(bound, part, result)
         if stage.mode == "tag":
             self._add_counts(f"{bound.name} (tag)", stage.counts, result.columns)
             return part.with_columns(tags_of(bound.name, stage, result))

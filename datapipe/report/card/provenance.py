@@ -17,8 +17,7 @@ import numpy as np
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import CostSpec
-from datapipe.report.origins import Cost, Kept, Origin, ReportProvenance
-from datapipe.report.report import Entry, Report
+from datapipe.report.records import Cost, Entry, Kept, Origin, ReportProvenance, Summary
 from datapipe.shards.source_entry import Provenance
 from datapipe.stage.licenses import UNKNOWN
 from datapipe.steps.kind import Plan, Step
@@ -33,7 +32,7 @@ UNCOUNTED = "not counted yet"
 """Documents that a run which did not end has cleaned, and not tokenized or written."""
 
 
-def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float | None = None) -> ReportProvenance:
+def provenance(mixture: Mixture, plan: Plan, report: Summary, node_hours: float | None = None) -> ReportProvenance:
     """The entry of a run, from the other entries of its report and the `node_hours` of its Ray
     cluster; None for another engine."""
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
@@ -57,11 +56,11 @@ def provenance(mixture: Mixture, plan: Plan, report: Report, node_hours: float |
     )
 
 
-def _drawn_of(report: Report, name: str) -> int | None:
+def _drawn_of(report: Summary, name: str) -> int | None:
     return report.mixture.sources[name].tokens if report.mixture else None
 
 
-def _by_license(mixture: Mixture, plan: Plan, report: Report, name: str) -> dict[str, Kept]:
+def _by_license(mixture: Mixture, plan: Plan, report: Summary, name: str) -> dict[str, Kept]:
     source, entry = mixture.sources[name], report.sources[name]
     tokens = None if mixture.tokenizer.is_none else entry.tokens
     drawn = _drawn_of(report, name)

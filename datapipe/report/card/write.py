@@ -25,9 +25,8 @@ from datapipe.report.card.front_matter import front_matter
 from datapipe.report.card.markdown import Markdown, code, columns_markdown, link, plain, section_markdown, shown
 from datapipe.report.cells import Bytes, rendered, share
 from datapipe.report.html.page import write_page
-from datapipe.report.origins import Kept, Origin, ReportProvenance
-from datapipe.report.report import Report, Total, read_report
-from datapipe.report.sections import sections
+from datapipe.report.records import Kept, Origin, ReportProvenance, Total
+from datapipe.report.report import Report, read_report
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.stage.licenses import UNKNOWN
@@ -114,9 +113,7 @@ def _of_source(report: Report, name: str) -> Report:
         taken={},
         total=Total(**dict(entry), task_seconds=0.0),
         mixture=None,
-        clusters={},
-        contamination=(),
-        measured={name: report.measured.get(name, {})},
+        **report.of_source(name),
         warnings=tuple(warning for warning in report.warnings if warning.source == name),
         tokenizer=tokenizer,
         provenance=ReportProvenance(
@@ -148,7 +145,7 @@ def card_files(
         "manifest": manifest,
         "snapshot": manifest if manifest.has_tokens else None,
         "num_rows": files.rows,
-        "sections": [section_markdown(each) for each in sections(report) if each.tables and each.anchor != "speed"],
+        "sections": [section_markdown(each) for each in report.sections() if each.tables and each.anchor != "speed"],
         "pages": {name: links for name, links in pages.items() if links},
         "columns": "" if schema is None else columns_markdown(schema.names, list(map(str, schema.types))),
         "is_output": place is None,

@@ -16,7 +16,6 @@ from datapipe.records.names import REPORT_PAGE
 from datapipe.report.cells import Section, Table, cell, rendered
 from datapipe.report.drawing import WIDTH, Bars, cut, short
 from datapipe.report.report import Report
-from datapipe.report.sections import sections
 from datapipe.storage.root import Root
 
 MOST_BYTES = 1_000_000
@@ -32,7 +31,7 @@ _CHAR_WIDTH = 7.6
 
 
 def report_html(report: Report) -> bytes:
-    content, found = b"", sections(report)
+    content, found = b"", report.sections()
     for most in _MOST_SHOWN:
         content = _rendered(report, [_limited(section, most) for section in found])
         if len(content) <= MOST_BYTES:

@@ -12,7 +12,8 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import MAX_DISTINCT, sweep
-from datapipe.report.distributions import distributions
+from datapipe.report.report import measured_parts
+from datapipe.steps.measuring import Measured
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.finished import finish
@@ -151,9 +152,8 @@ def _distributions(folder: Path, split_bytes: str = "1MiB", mode: str = "", **ho
     tail = _SPLIT_TAIL.replace("SPLITBYTES", split_bytes)
     path = runs.write_mixture(folder, source, _LENGTHS.replace("MODE", mode), tail, f"{split_bytes}.yaml")
     run = runs.run_mixture(path, output=folder / f"out-{split_bytes}{bool(mode)}", make_engine=runs.InProcess, **how)
-    found = distributions(Root(run.mixture.output), run.plan.steps, lambda key: key.hex())
-    report = run.summary.with_(measured=found.measured, lengths=found.lengths, clusters=found.clusters)
-    entries = report.model_dump(mode="json")
+    measured = Measured(root=Root(run.mixture.output), steps=run.plan.of_kind("map"), name_of=bytes.hex)
+    entries = run.summary.with_(**measured_parts(measured)).model_dump(mode="json")
     return {name: entries[name] for name in ("measured", "lengths", "clusters")}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from datapipe.machine.terminal import harmless
 from datapipe.metrics import Packing
 from datapipe.report.documents import documents
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
-from datapipe.report.origins import TakenSource
 from datapipe.report.plan_view import plan_view
-from datapipe.report.report import Report, Threshold
+from datapipe.report.records import TakenSource, Threshold
+from datapipe.report.report import Report
 from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
@@ -35,7 +36,7 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 from datapipe.storage.root import Root
 from datapipe.token_counts import TokenizerFigures
-from tests.support import corpora, runs
+from tests.support import corpora, reports, runs
 
 
 @given(st.text(st.characters(exclude_characters=NO_BREAK), max_size=200), st.integers(20, 100))
@@ -368,3 +369,19 @@ def test_list_of_snapshots_names_what_changed_also_after_going_back(tmp_path: Pa
     assert told.index("filter.length.max_chars none → 90000") < told.index("filter.length.max_chars 90000 → none")
     assert told.index("files of web: 1 added") < told.index("files of web: 1 removed")
     assert told.count("published again") == 1
+
+
+def test_parts_of_one_source_have_nothing_of_others() -> None:
+    whole = reports.report(("web", "code"))
+    parts = whole.of_source("web")
+    assert parts == {"contamination": (), "clusters": {}} | {
+        name: {"web": getattr(whole, name)["web"]} for name in ("measured", "lengths")
+    }
+
+
+def test_keys_of_report_json_stay_in_their_order() -> None:
+    assert list(json.loads(reports.report().to_bytes())) == [
+        *("name", "status", "problem", "total", "sources", "taken", "mixture", "tokenizer", "warnings", "thresholds"),
+        *("contamination", "measured", "lengths", "clusters"),
+        *("tasks", "second_attempts", "peak_worker_bytes", "run", "shards", "provenance"),
+    ]

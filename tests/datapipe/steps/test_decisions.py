@@ -27,7 +27,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import DECLARED
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
-from datapipe.steps.measuring import ClusterSample, SurvivorWriter
+from datapipe.steps.measuring import MEASUREMENTS, ClusterSample
 from datapipe.steps.read_batches import in_declared_type, in_found_type
 from datapipe.storage.root import Root
 from tests.support.global_stages import batch_of
@@ -149,10 +149,10 @@ class _Applying:
     def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
         self.drops = Drops(self.root, "dropped", "web", self.document_counts)
-        self.survivors = SurvivorWriter(self.root, "survivors")
+        measurements = [measurement(self.root, "measured", "web") for measurement in MEASUREMENTS]
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
         rows = {name: KeyedRows.open(self.root, files) for name, files in tables.items()}
-        self.applier = DecisionApplier(decisions, rows, self.drops, self.survivors)
+        self.applier = DecisionApplier(decisions, rows, self.drops, measurements)
 
     def dropped(self) -> list[dict]:
         return [

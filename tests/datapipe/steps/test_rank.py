@@ -15,6 +15,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import sweep
 from datapipe.report.distributions import distributions
 from datapipe.report.report import write_report
+from datapipe.steps.measuring import Measured
 from datapipe.storage.root import Root
 from tests.support import runs
 
@@ -143,8 +144,8 @@ def test_tag_mode_drops_nothing_and_publishes_the_threshold(tmp_path):
         row["id"]: None if row["id"] in kept else "below_share" for row in rows
     }
     root = Root(tagging.mixture.output)
-    measured = distributions(root, tagging.plan.steps, lambda key: key.hex()).measured
-    write_report(root, tagging.summary.with_(measured=measured))
+    measured = Measured(root=root, steps=tagging.plan.of_kind("map"), name_of=bytes.hex)
+    write_report(root, tagging.summary.with_(**distributions(measured)))
     found = sweep(Inspector.open(root.url), "best.keep_share", thresholds=[0.25])["total"]["kept"][0]
     assert found["alone"]["documents"] == sum(row["score"] >= 0.25 for row in rows)
 

@@ -12,7 +12,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
-from datapipe.report.report import MixtureShares, SourceShare, Stratum
+from datapipe.report.records import MixtureShares, SourceShare, Stratum
 from datapipe.report.summary import epoch_warnings
 from datapipe.steps.warnings import RunWarning
 from tests.support import corpora, runs

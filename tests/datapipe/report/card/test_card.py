@@ -21,7 +21,7 @@ from datapipe.report.card.data_files import DataFiles
 from datapipe.report.card.front_matter import size_category
 from datapipe.report.card.markdown import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.report.card.write import card_files, is_unedited, signed, write_card
-from datapipe.report.origins import Kept
+from datapipe.report.records import Kept
 from datapipe.report.report import Report
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.snapshot_folder import snapshot_folder

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from datapipe.storage.outages import StoreError, StoreRefusedError, StoreSilentE
 from datapipe.storage.store_options import options_of
 
 if TYPE_CHECKING:
+    from obstore import SignCapableStore
     from obstore.store import ObjectStore
 
 _AHEAD_BYTES = 1 << 20
@@ -164,7 +165,7 @@ class Bucket:
             raise UserError(f"{missing}. Create it, name another, or add allow_bucket_creation=true to the URL.")
         region = options.of_store().get("region", "us-east-1")
         place = f"<LocationConstraint>{region}</LocationConstraint>" if region != "us-east-1" else ""
-        url = sign(self._writer, "PUT", "", timedelta(minutes=5))
+        url = sign(cast("SignCapableStore", self._writer), "PUT", "", timedelta(minutes=5))
         answer = httpx.put(url, content=f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else "")
         if not answer.is_success:
             raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")

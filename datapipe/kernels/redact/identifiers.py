@@ -86,7 +86,7 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
 
 @inline
 def _is_card(data, begin, start, stop, is_named):
-    """Whether the digits of a span have Luhn's check digit and an issuer; some issuers count behind a word, or if `is_named`."""
+    """Whether the digits of a span have Luhn's check digit and an issuer. `is_named`: a word before them names a card."""
     prefix, total, length, num_first = np.int64(0), 0, 0, 0
     for j in range(stop - 1, start - 1, -1):
         if is_in(data[j], DIGIT):

@@ -214,11 +214,9 @@ class Driver:
         return line
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
-        """Raises UserError where an input file of a failed task has changed since the plan.
-
-        If the next plan could not see the change, the records of other tasks that read the file are
-        forgotten, so that documents of two contents are never mixed.
-        """
+        """Raises UserError where an input file of a failed task has changed since the plan. If the
+        next plan could not see the change, the records of tasks that read the file are forgotten,
+        so that documents of two contents are never mixed."""
         changed = changed_inputs(task.input_files.values())
         if not changed:
             return

@@ -70,13 +70,9 @@ class _Seen:
 def check_fields(
     mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]
 ) -> tuple[list[RunWarning], dict[str, FoundType]]:
-    """Previews the first records of a source.
-
-    Returns: Warnings about kept fields that no record has, and the type of each kept field that the
-        mixture declares no type for.
-
-    Raises UserError for missing fields that decide, for a field of no common type, and for one that a file has twice.
-    """
+    """Warnings about kept fields that no previewed record has, and the type of each kept field that
+    the mixture declares no type for. Raises UserError for missing fields that decide, for a field
+    of no common type, and for one that a file has twice."""
     source = mixture.sources[name]
     _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)

@@ -89,11 +89,9 @@ class PackTask(Task):
 
     @property
     def of_shards(self) -> dict[str, Any]:
-        """What the manifest knows of all its shards."""
         return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Packs one range into shards below `folder`, named as they will be published."""
         metrics = TaskMetrics(own=PackMetrics())
         writers = _Writers(self, root, folder)
         num_docs = 0

@@ -89,12 +89,9 @@ def _fan_in(ends: np.ndarray) -> int:
 
 
 def _parts(keys: np.ndarray, ends: np.ndarray, bit: int, limit: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at most `limit` runs each.
-
-    Args:
-        keys: (num_files,) uint64, all bits above `bit` the same; ends likewise.
-        start: of the range that they are.
-    """
+    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at
+    most `limit` runs each. `keys`, (num_files,) uint64, begin at `start`, and have the same bits
+    above `bit`."""
     if bit < 0 or len(keys) == 1 or _fan_in(ends) <= limit:
         yield start, start + len(keys), bit
         return

@@ -44,13 +44,10 @@ _UPDATE_EVERY_S = 0.1
 
 
 class Driver:
-    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
-
-    Args:
-        lock: of the output; a run that has lost it stops.
-        kept_before: the share of text that each step kept in the run before, for estimates.
-        earlier: the committed steps of the snapshot that the files of the request are added to.
-    """
+    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed
+    run can be reported. A run that has lost its `lock` of the output stops. `kept_before`: the
+    share of text that each step kept in the run before, for estimates. `earlier`: the committed
+    steps of the snapshot that the files of the request are added to."""
 
     def __init__(
         self,

@@ -8,8 +8,6 @@
 The field of strata must hold a number in one of the records. A field may be rare, so it is missing only where none of
 `MOST_SPLITS` splits has it, spread over all files and within them. A record that has the field with the value null counts.
 Unreadable files are left to the run. With `check_fields: false` of the source a missing field is only a warning.
-
-When a source is read, the driver knows exactly which kept fields never had a value (`steps.counts.fields_without_value`).
 """
 
 import dataclasses

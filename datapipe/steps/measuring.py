@@ -6,8 +6,6 @@
     batches             ─▶  lengths                   ─▶ measured
     dropped duplicates  ─▶  a sample of survivors     ─▶ survivors     each with the number of documents dropped for it
 
-The parts of a report (`report/report.py`) sum the files of all tasks.
-
 Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their
 task, so the result does not depend on how a source was cut into tasks. What the rules are stands in
 the schema's metadata, for readers that have no stages. Measuring takes 1 % of the time of a map

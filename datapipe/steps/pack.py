@@ -157,8 +157,6 @@ def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pool:
-    """Documents that are packed together."""
-
     offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
     ids: np.ndarray  # (num_tokens,) uint16 or uint32
     keys: np.ndarray  # (num_docs, 16) uint8

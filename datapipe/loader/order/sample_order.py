@@ -35,14 +35,11 @@ class OrderKey:
 
 
 class Inventory(OrderKey):
-    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
-
-    Attributes: digests: by source, a digest of the rows of its first generation, of the first two,
-        and so on. data: by source, a digest of all its rows. generations: by source, of a new run;
-        only of the sources that have several. orders: of each source in a new run, in the order of
-        `layout.sources`. removed: digest of the list of documents that were taken down; "" where
-        there are none.
-    """
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of
+    it. By source: `digests` of the rows of its first generation, of the first two, and so on;
+    `data`, a digest of all its rows; in a new run, `generations`, where there are several, and
+    `orders`. `removed`: digest of the list of documents that were taken down; "" where there are
+    none."""
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)

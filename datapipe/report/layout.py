@@ -193,6 +193,11 @@ class NumberTable:
         """Draws a line below the last row."""
         self._sections.add(len(self._rows) - 1)
 
+    def markdown(self) -> list[str]:
+        """The lines of the table in Markdown, without its title and caption."""
+        rows = [self.headings, ["---"] * len(self.headings), *(cells for cells, _ in self._rows)]
+        return [f"| {' | '.join(cells)} |" for cells in rows]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room, between = (options.max_width - 1, 3) if self.edges else (options.max_width, 2)  # lines, and spaces around cells
         headings, columns = [*map(harmless, self.headings)], list(zip(*(cells for cells, _ in self._rows)))

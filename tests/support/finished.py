@@ -102,7 +102,7 @@ def _follow(path: Path) -> None:
     def ignore(*anything: Any) -> None: ...
 
     follower: Any = Follower(load_mixture(path), 1.0, finish, ignore, wait=ignore)  # type: ignore
-    follower.follow(num_looks=2)
+    follower.follow(num_listings=2)
 
 
 def _composed(folder: Path, others: Callable[[str], Path]) -> None:

@@ -346,7 +346,7 @@ def test_the_tokens_around_documents_stay_while_a_mixture_is_followed(tmp_path):
     root.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}", mixture.resolved_yaml().encode())
 
     def follow(mixture):
-        Follower(mixture, 1.0, lambda *given: None, lambda event: None).follow(num_looks=1)
+        Follower(mixture, 1.0, lambda *given: None, lambda event: None).follow(num_listings=1)
 
     follow(mixture)
     with pytest.raises(UserError, match=r"tokenizer\.bos <s> →"):

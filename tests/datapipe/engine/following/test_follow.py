@@ -503,15 +503,15 @@ def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_ag
 @pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
 def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_once(corpus, monkeypatch, error):
     corpus.add(2)
-    look, left = Follower.look, [2]
+    list_changes, left = Follower.list_changes, [2]
 
     def failing(follower, root, snapshot):
         left[0] -= 1
         if left[0] >= 0:
             raise error
-        return look(follower, root, snapshot)
+        return list_changes(follower, root, snapshot)
 
-    monkeypatch.setattr(Follower, "look", failing)
+    monkeypatch.setattr(Follower, "list_changes", failing)
     assert _parts(corpus.follow(4)) == {0, 1}
     assert sum(str(error) in line for line in corpus.lines) == 1
 

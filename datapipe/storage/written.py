@@ -27,7 +27,7 @@ def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
 
 
 class _Sink:
-    def __init__(self, stream: pa.NativeFile, look_up: LookUp) -> None:
+    def __init__(self, stream: Any, look_up: LookUp) -> None:
         self._stream, self._look_up = stream, look_up
         self.hasher, self.num_bytes = xxhash.xxh3_128(), 0
 
@@ -46,6 +46,10 @@ class _Sink:
 
     def flush(self) -> None:
         self._stream.flush()
+
+    def abandon(self) -> None:
+        if not isinstance(self._stream, pa.NativeFile):  # a local file stays, and nobody uses it
+            self._stream.abandon()
 
     def close(self) -> None:
         try:
@@ -66,8 +70,13 @@ class OutputStream(pa.PythonFile):
         self.sink = sink
 
     @classmethod
-    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> Self:
+    def to(cls, stream: Any, look_up: LookUp) -> Self:
         return cls(_Sink(stream, look_up), mode="w")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # an object of a part of the content never appears
+            self.sink.abandon()
+        self.close()
 
     @property
     def num_bytes(self) -> int:

@@ -109,9 +109,11 @@ class ConditionalStore:
     @contextmanager
     def _errors(self, path: str) -> Iterator[str]:
         """Gives the key of a path, and raises errors as those of the operating system."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
         key = self.root.path(path)
         try:
-            with os_errors(self.root.bucket.url, key):
+            with os_errors(self.root.bucket.url, key, (AlreadyExistsError, PreconditionError)):
                 yield key
         except StoreSilentError as error:
             if "501 Not Implemented" not in str(error):

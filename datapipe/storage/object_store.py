@@ -16,8 +16,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -45,8 +46,11 @@ _ANSWER = re.compile(r"status code: (\d+[^:\n]*)")
 _CODE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
 _REQUEST = re.compile(r"Error performing ([A-Z]+) ")
 _KIND = re.compile(r"kind: ([A-Z][a-z]+)")
-_REFUSED_CODES = re.compile(r"Expired|Invalid(Token|AccessKeyId|ClientTokenId)|UnrecognizedClient|AuthenticationFailed")
-"""Codes of an answer with the status 400 that no further attempt corrects."""
+_TEMPORARY_STATUSES = frozenset({"408", "409", "416", "425", "429"})
+_TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "Md5Mismatch"})
+"""Of an answer with the status 400. Others need a change of the URL or of the credentials."""
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_ELSEWHERE = "Received redirect without LOCATION"  # what obstore makes of a redirect to another region
 _METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
 
 _first_process: list[int] = []
@@ -110,7 +114,7 @@ class Bucket:
             with os_errors(self.url, key):
                 return memoryview(self._reader.get_range(key, start=start, end=stop))
         except StoreSilentError as error:
-            if "416 " in str(error):  # the object ends before the range
+            if ": 416 " in error.strerror:  # the object ends before the range
                 return memoryview(b"")
             raise
 
@@ -128,7 +132,13 @@ class Bucket:
     def delete_folder(self, key: str) -> None:
         with os_errors(self.url, key):
             for page in self._reader.list(key, chunk_size=1000):
-                self._writer.delete([found["path"] for found in page])
+                keys = [found["path"] for found in page]
+                try:
+                    self._writer.delete(keys)
+                except FileNotFoundError:  # of one that is gone, or of "folder/": Google and Azure stop there
+                    for each in keys:
+                        with suppress(FileNotFoundError):
+                            self._writer.delete(each)
 
     def entries(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, FileState | None]]:
         """(key, state) of the objects in a folder, or anywhere below it, and (key, None) of folders there."""
@@ -142,15 +152,16 @@ class Bucket:
                 pages = [listed["objects"]]
             for page in pages:
                 for found in page:
-                    key = found["path"]
+                    if (key := found["path"]) == folder:  # "folder/"
+                        continue
                     yield from ((above, None) for above in _new_folders(key, folders))
-                    if found["size"] or not self._is_marker(key, folder):
+                    if found["size"] or not self._is_marker(key):
                         yield key, _state(found)
 
-    def _is_marker(self, key: str, folder: str) -> bool:
+    def _is_marker(self, key: str) -> bool:
         """Whether an empty object is "folder/", which consoles create and obstore lists as "folder"."""
         try:
-            return key == folder or self._reader.head(key) is None
+            return self._reader.head(key) is None
         except FileNotFoundError:
             return True
 
@@ -166,7 +177,10 @@ class Bucket:
         region = options.of_store().get("region", "us-east-1")
         place = f"<LocationConstraint>{region}</LocationConstraint>" if region != "us-east-1" else ""
         url = sign(cast("SignCapableStore", self._writer), "PUT", "", timedelta(minutes=5))
-        answer = httpx.put(url, content=f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else "")
+        content = f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else ""
+        ca = options.given.get("tls_ca_file_path")
+        verify = options.is_on("tls_verify_certificates", "1") and (ssl.create_default_context(cafile=ca) if ca else True)
+        answer = httpx.put(url, content=content, verify=verify)
         if not answer.is_success:
             raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")
 
@@ -205,6 +219,8 @@ class _Reading:
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
+        if origin + position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if origin + position != self._position:  # a caller that found damage asks the store again
             self.close()
         self._position = origin + position
@@ -226,7 +242,8 @@ class StoreUpload:
         from obstore import open_writer
 
         self._url, self._key = url, key
-        self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        with os_errors(url, key):
+            self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def write(self, content: Any) -> None:
         with os_errors(self._url, self._key):
@@ -234,6 +251,11 @@ class StoreUpload:
 
     def flush(self) -> None:
         """Parts are sent when they are full."""
+
+    def abandon(self) -> None:
+        """Ends the upload without an object. The store keeps the parts that it has until its own rules delete them."""
+        self.closed = True
+        del self._writer
 
     def close(self) -> None:
         if not self.closed:
@@ -259,8 +281,8 @@ def _new_folders(key: str, known: set[str]) -> list[str]:
 
 
 @contextmanager
-def os_errors(url: str, key: str) -> Iterator[None]:
-    """Raises obstore's errors as those of the operating system, but those of conditions. Theirs quote URLs with signatures."""
+def os_errors(url: str, key: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raises obstore's errors, but those `passing`, as those of the operating system. Theirs quote URLs with signatures."""
     from obstore import exceptions
 
     _first_process[:] = _first_process or [os.getpid()]
@@ -271,7 +293,7 @@ def os_errors(url: str, key: str) -> Iterator[None]:
         )
     try:
         yield
-    except (exceptions.AlreadyExistsError, exceptions.PreconditionError, StoreError):
+    except (*passing, StoreError):
         raise
     except (exceptions.BaseError, OSError, ValueError) as error:
         raise _in_words(error, f"{url.partition('?')[0]}/{key}") from None
@@ -280,16 +302,19 @@ def os_errors(url: str, key: str) -> Iterator[None]:
 def _in_words(error: Exception, url: str) -> OSError:
     text, where = str(error), masked(url)
     answer, code, request, kind = (pattern.search(text) for pattern in (_ANSWER, _CODE, _REQUEST, _KIND))
-    if isinstance(error, FileNotFoundError) and not (code and code[1] == "NoSuchBucket"):
+    if isinstance(error, FileNotFoundError) and not (code and code[1] in _NO_BUCKET):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     status = answer[1][:3] if answer else ""
     cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
     parts = (request and request[1], cause, code and code[1], code and code[2])
     message = masked(": ".join(part.strip() for part in parts if part))
-    is_refused = status in ("401", "403", "404") or (status == "400" and code and _REFUSED_CODES.search(code[1]))
+    is_temporary = status in _TEMPORARY_STATUSES or (status == "400" and code is not None and code[1] in _TEMPORARY_CODES)
+    is_refused = status.startswith("4") and not is_temporary
     if status == "400" and not code:
-        is_refused, message = True, f"{message}. Renew the credentials: a store answers so once they have expired"
+        message = f"{message}. Renew the credentials: a store answers so once they have expired, or for another region"
+    if _ELSEWHERE in text:
+        is_refused, message = True, "the bucket is in another region. Name it in the URL, as in ?region=eu-central-1"
     if _METADATA_SERVER.search(text) and not status.startswith("5"):
         is_refused, message = True, "found no credentials in the URL, the environment, the files of AWS or the machine"
-    is_silent = text.startswith("Generic") and not is_refused
+    is_silent = is_temporary or (text.startswith("Generic") and not is_refused)
     return (StoreSilentError if is_silent else StoreRefusedError)(errno.EIO, message, where)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _AHEAD_BYTES = 1 << 20
+_ALIGNED_BYTES = 16
 _PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2
 """S3 takes 10,000 parts, so an object has at most 156 GiB."""
 _WRITE_TIMEOUT = "120s"  # of one part: the client counts the time without an answer, not the bytes that it sends
@@ -47,9 +48,9 @@ _CODE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOT
 _REQUEST = re.compile(r"Error performing ([A-Z]+) ")
 _KIND = re.compile(r"kind: ([A-Z][a-z]+)")
 _TEMPORARY_STATUSES = frozenset({"408", "409", "416", "425", "429"})
-_TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "Md5Mismatch"})
-"""Of an answer with the status 400. Others need a change of the URL or of the credentials."""
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "NoSuchUpload"})
+"""Of answers with the status 400 or 404. Others need a change of the URL or of the credentials."""
+_OF_NO_OBJECT = ("NoSuchBucket", "ContainerNotFound", "NoSuchUpload")
 _ELSEWHERE = "Received redirect without LOCATION"  # what obstore makes of a redirect to another region
 _METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
 
@@ -203,19 +204,21 @@ class _Reading:
         self._position = self._end_of_last = self._held_start = 0
         self._held = memoryview(b"")
 
-    def read(self, num_bytes: int = -1) -> bytes:
-        """The next bytes, in memory that Arrow may map numbers to; the client's own is not aligned."""
+    def read(self, num_bytes: int = -1) -> pa.Buffer:
+        """The next bytes, in memory that Arrow may map numbers to; the client's own may not be aligned."""
         start, size = self._position, self.state.num_bytes
         stop = size if num_bytes < 0 else min(start + num_bytes, size)
         if start >= stop:
-            return b""
+            return pa.py_buffer(b"")
         if start < self._held_start or stop > self._held_start + len(self._held):
             ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
             self._held = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
             self._held_start = start
-        found = bytes(self._held[start - self._held_start : stop - self._held_start])
+        found = pa.py_buffer(self._held[start - self._held_start : stop - self._held_start])
         self._position = self._end_of_last = start + len(found)
-        return found
+        if len(found) == len(self._held):  # all of them: nothing to keep for the next read
+            self.close()
+        return found if found.address % _ALIGNED_BYTES == 0 else pa.py_buffer(found.to_pybytes())
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
@@ -246,8 +249,9 @@ class StoreUpload:
             self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def write(self, content: Any) -> None:
-        with os_errors(self._url, self._key):
-            self._writer.write(memoryview(content).cast("B"))
+        view = memoryview(content).cast("B")
+        with os_errors(self._url, self._key):  # obstore keeps what it is given until the part is sent
+            self._writer.write(view if view.readonly else bytes(view))
 
     def flush(self) -> None:
         """Parts are sent when they are full."""
@@ -302,14 +306,14 @@ def os_errors(url: str, key: str, passing: tuple[type[Exception], ...] = ()) -> 
 def _in_words(error: Exception, url: str) -> OSError:
     text, where = str(error), masked(url)
     answer, code, request, kind = (pattern.search(text) for pattern in (_ANSWER, _CODE, _REQUEST, _KIND))
-    if isinstance(error, FileNotFoundError) and not (code and code[1] in _NO_BUCKET):
+    if isinstance(error, FileNotFoundError) and not (code and code[1] in _OF_NO_OBJECT):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     status = answer[1][:3] if answer else ""
     cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
     parts = (request and request[1], cause, code and code[1], code and code[2])
     message = masked(": ".join(part.strip() for part in parts if part))
-    is_temporary = status in _TEMPORARY_STATUSES or (status == "400" and code is not None and code[1] in _TEMPORARY_CODES)
-    is_refused = status.startswith("4") and not is_temporary
+    is_temporary = status in _TEMPORARY_STATUSES or (code is not None and code[1] in _TEMPORARY_CODES)
+    is_refused = (status.startswith("4") and not is_temporary) or "(code: AccessDenied)" in text  # of one of many deletions
     if status == "400" and not code:
         message = f"{message}. Renew the credentials: a store answers so once they have expired, or for another region"
     if _ELSEWHERE in text:

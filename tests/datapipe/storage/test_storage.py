@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.exceptions import GenericError
 
 from datapipe.credentials import masked
 from datapipe.errors import UserError
@@ -28,6 +29,7 @@ from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import root as storage_root
 from datapipe.storage import store_options
 from datapipe.storage.local import local_files
+from datapipe.storage.object_store import os_errors
 from datapipe.storage.outages import StoreRefusedError, StoreSilentError, outage_of, refusal_of
 from datapipe.storage.root import Root, current_state, open_input
 from stages.read.text import Text
@@ -286,10 +288,18 @@ def test_object_whose_name_looks_like_a_status_is_not_cut_short_by_a_busy_store(
 
 @pytest.mark.medium
 def test_status_of_a_condition_outside_of_one_is_told_without_the_words_of_the_client(public: UnreliableStore) -> None:
-    for status, kind in ((409, StoreSilentError), (412, StoreRefusedError)):
-        public.fail("status", status=status, times=1)
+    for status, code, kind in (
+        (409, "", StoreSilentError),
+        (412, "", StoreRefusedError),
+        (404, "NoSuchUpload", StoreSilentError),
+    ):
+        public.fail("status", status=status, code=code, times=1)
         with pytest.raises(kind, match=f"GET: {status} [^\\n]*$"):
             Root(f"s3://public{public.query}").read_bytes("a.txt")
+    for code, kind in (("AccessDenied", StoreRefusedError), ("InternalError", StoreSilentError)):
+        error = GenericError(f"Generic S3 error: DeleteObjects request failed for key a/b: no (code: {code})")
+        with pytest.raises(kind), os_errors("s3://public", "a"):
+            raise error
 
 
 def _write_and_fail(root: Root, num_bytes: int) -> None:
@@ -336,6 +346,18 @@ def test_place_before_the_object_and_a_name_with_a_line_break_are_errors_of_the_
         stream.seek(-1)
     with pytest.raises(StoreRefusedError, match="Could not parse path"):
         root.write_atomic("a\nb", b"")
+
+
+@pytest.mark.medium
+def test_memory_that_is_used_again_after_a_write_does_not_change_the_object(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}")
+    memory = bytearray(b"a" * 100)
+    with root.open_output("reused") as stream:
+        stream.write(memory)
+        memory[:] = b"b" * 100
+        stream.write(memory)
+    assert root.read_bytes("reused") == b"a" * 100 + b"b" * 100
+    assert root.checksum("reused") == (stream.checksum, 200)
 
 
 class _GoogleCloud(BaseHTTPRequestHandler):

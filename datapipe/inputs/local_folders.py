@@ -2,9 +2,8 @@
 
     real folders ─▶ the links in them, in the order of their paths ─▶ the folders behind each ─▶ the links in those ─▶ …
 
-Each real folder gives its files once: by its own path where that is below the first folder, else by
-the first link to it. Links to a folder above themselves, and to a folder whose files are listed
-already, are passed over and named in the notes.
+Each real folder gives its files once: by its own path where that is below the first folder, else by the first link to it. Links
+to a folder above themselves, and to a folder whose files are listed already, are passed over and named in the notes.
 """
 
 import os

@@ -7,14 +7,12 @@
 
     list ─▶ lines ─▶ absolute paths and URLs ─▶ size and time of each, `_THREADS` at a time ─▶ InputFile, in their order
 
-A file's path, which the keys of its documents are made of, is its line, without scheme and leading
-slash. So a list may move, and documents keep their keys. A list that has grown plans the tasks of
-the new files alone.
+A file's path, which the keys of its documents are made of, is its line, without scheme and leading slash. So a list may move,
+and documents keep their keys. A list that has grown plans the tasks of the new files alone.
 
-A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it
-exists: such a line counts once it is whole and its file exists. A cut or damaged archive is an
-error, since files would be missing in silence. A list from a store or web server cannot name files
-of this machine. 100,000 lines take 60 MB of memory.
+A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it exists: such a line counts
+once it is whole and its file exists. A cut or damaged archive is an error, since files would be missing in silence. A list from
+a store or web server cannot name files of this machine. 100,000 lines take 60 MB of memory.
 """
 
 import os
@@ -47,8 +45,7 @@ class ListedPath:
     """A line of a list, numbered from 1."""
 
     number: int
-    # url, query: absolute path, or URL without its "?key=value…"
-    url: str
+    url: str  # absolute path, or URL without its "?key=value…", which is the `query`
     query: str
     path: str  # for the keys of the documents
 

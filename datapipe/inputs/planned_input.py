@@ -7,15 +7,13 @@
 | with the plan        | size, mtime, ctime        | size, time of modification in seconds, else the ETag |
 | first open with last | also device and inode     | also the ETag                                        |
 
-No program can set ctime back, so a file that is overwritten or replaced with its size and time
-restored is found. The facts are those of this run's plan and enter no fingerprint: a file that was
-copied with its time between two runs is the same. An output of a task whose input changed is not
-committed.
+No program can set ctime back, so a file that is overwritten or replaced with its size and time restored is found. The facts are
+those of this run's plan and enter no fingerprint: a file that was copied with its time between two runs is the same. An output
+of a task whose input changed is not committed.
 
-Not found: an object that is replaced by one of its size within the second of its modification,
-between two tasks that read parts of it; changes that a network file system has not shown this
-machine yet; and a file that was overwritten between two runs with size and time restored:
-`fingerprint: content` finds it."""
+Not found: an object that is replaced by one of its size within the second of its modification, between two tasks that read
+parts of it; changes that a network file system has not shown this machine yet; and a file that was overwritten between two runs
+with size and time restored: `fingerprint: content` finds it."""
 
 import errno
 import os
@@ -48,8 +46,8 @@ _REMEDY = (
 
 
 class ChangedInputError(UserError):
-    """An input file, `file` in the plan, has changed. `has_planned_state`: whether its size and time of
-    modification are those of the plan, so that a new plan will not see the change."""
+    """An input file has changed. `has_planned_state`: whether size and time are those of the plan, so that a new plan will not
+    see the change."""
 
     def __init__(self, message: str, file: InputFile, *, has_planned_state: bool = False) -> None:
         super().__init__(message)
@@ -57,11 +55,8 @@ class ChangedInputError(UserError):
 
 
 class PlannedInput:
-    """An input file while a task reads it. A context manager; when its block ends, the file is compared once more.
-
-    Raises: ChangedInputError: the file is not the planned one, or may not be opened. OutageError,
-        UserError: the store of the file does not answer, or refuses it; both name the file.
-    """
+    """An input file while a task reads it. A context manager; when its block ends, the file is compared once more. Raises
+    ChangedInputError, OutageError and UserError (the store does not answer, or refuses it), which name the file."""
 
     def __init__(self, file: InputFile) -> None:
         self.file = file

@@ -62,11 +62,7 @@ class ConditionalStore:
                 return None
 
     def age_s(self, path: str, probe: str) -> float | None:
-        """Seconds since an object was written, by the clock of the store; None where there is none.
-
-        Args:
-            probe: path of an object that is written and deleted to read that clock.
-        """
+        """Seconds since an object was written, by the clock of the store, for which `probe` is written; None for no object."""
         with self._errors(probe) as key:
             self._store.put(key, b"")
             now = self._store.head(key)["last_modified"]

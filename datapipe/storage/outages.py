@@ -29,7 +29,6 @@ _SILENT = frozenset(
 )
 """Errors of disks and network file systems that do not answer."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
-
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
 _MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
@@ -38,8 +37,7 @@ _MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A disk that is full, or a disk, store or hub that does not answer. `where` is masked;
-    `free_bytes` is None for a store."""
+    """A disk that is full, or a disk, store or hub without an answer. `where` is masked; `free_bytes` is None for a store."""
 
     where: str
     cause: str
@@ -82,9 +80,7 @@ class OutageError(DatapipeError):
 
 
 def outage_of(error: BaseException, url: str) -> Outage | None:
-    """The outage that an exception reports; None for any other exception. `url` is the folder that
-    is read and written, for an error that names no file.
-    """
+    """The outage that an exception reports, or None. `url`: the folder in use, for an error that names no file."""
     if isinstance(error, OutageError):
         return error.outage
     if refusal_of(error) is not None or type(error) is BrokenPipeError:  # that of a program which read what we print
@@ -100,9 +96,8 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 
 def refusal_of(error: BaseException, url: str = "") -> str | None:
-    """Why an exception stays until somebody changes permissions, credentials or names, and what to do, without the end of the
-    sentence; None for any other exception. `url` is the folder that is written, for an error of a disk that names no file.
-    """
+    """Why an exception stays until somebody changes something, and what to do, without the end of the sentence; None for any
+    other exception. `url` is the folder that is written, for an error of a disk that names no file."""
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         return masked(f"{error_line(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
@@ -125,8 +120,7 @@ def right_url(url: str) -> str:
 
 
 def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
-    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
-    `where` is file, line and key; `action`: "cannot list"."""
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later. `action`: "cannot list"."""
     outage = outage_of(error, url)
     if outage is not None:
         return OutageError(outage)

@@ -28,8 +28,8 @@ from datapipe.storage.outages import StoreRefusedError, StoreSilentError
 CONNECT_TIMEOUT_S = 1.0
 _LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": 3.0, "max_attempts": 5.0}
 _ANY = frozenset({*_LIMITS, "scheme", "endpoint_override", "tls_ca_file_path", "tls_verify_certificates"})
+# parameters of URLs in earlier outputs that have no effect here
 _OF_PYARROW = frozenset({"allow_bucket_deletion", "allow_delayed_open", "background_writes", "smart_defaults"})
-"""Parameters of URLs in earlier outputs that have no effect here."""
 _KINDS = {
     "s3": ("S3Store", _OF_PYARROW | {"region", "allow_bucket_creation", "force_virtual_addressing"}),
     "gs": ("GCSStore", frozenset({"project_id", "retry_limit_seconds"})),
@@ -38,8 +38,7 @@ _KINDS = {
 SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs"}
 _BUCKET = re.compile(r"[\w.$-]+", re.ASCII)
 _ENDPOINT = re.compile(r"https?://[^\s/\"<>\\^`{|}]+(/[^\s\"<>\\^`{|}]*)?")
-_KEPT = timedelta(minutes=10)
-"""How long credentials of a file are said to be valid. obstore asks for others five minutes before."""
+_KEPT = timedelta(minutes=10)  # of credentials of a file, in words to obstore, which asks for others five minutes before
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 

@@ -10,8 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import xxhash
 
-LookUp = Callable[[int, str], bool]
-"""(bytes, checksum) -> whether the file is there with this content."""
+LookUp = Callable[[int, str], bool]  # (bytes, checksum) -> whether the file is there with this content
 
 
 def checksum_of(hasher: xxhash.xxh3_128) -> str:
@@ -60,11 +59,7 @@ class _Sink:
 
 
 class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `to`.
-
-    Attributes:
-        num_bytes, checksum: of the bytes written so far.
-    """
+    """A stream to a new file; made by `to`. `num_bytes` and `checksum` are of the bytes written so far."""
 
     def __init__(self, sink: _Sink, mode: str) -> None:
         self.sink = sink

@@ -17,7 +17,7 @@ import errno
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -97,7 +97,7 @@ class Bucket:
 
     def is_folder(self, key: str) -> bool:
         with os_errors(self.url, key):
-            return any(self._reader.list(key or None, chunk_size=1))
+            return self._again(lambda: any(self._reader.list(key or None, chunk_size=1)))
 
     def open(self, key: str, num_bytes: int | None = None) -> StoreFile:
         """A file for random access, of a known size without a request."""
@@ -132,7 +132,7 @@ class Bucket:
 
     def delete_folder(self, key: str) -> None:
         with os_errors(self.url, key):
-            for page in self._reader.list(key, chunk_size=1000):
+            for page in self._pages(key):
                 keys = [found["path"] for found in page]
                 try:
                     self._writer.delete(keys)
@@ -143,21 +143,51 @@ class Bucket:
 
     def entries(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, FileState | None]]:
         """(key, state) of the objects in a folder, or anywhere below it, and (key, None) of folders there."""
-        folders = {folder}
+        folders = {folder, ""}
         with os_errors(self.url, folder):
             if recursive:
-                pages: Any = self._reader.list(folder or None, chunk_size=1000)
+                pages: Any = self._pages(folder)
             else:
-                listed = self._reader.list_with_delimiter(folder or None)
+                listed = self._again(lambda: self._reader.list_with_delimiter(folder or None))
                 yield from ((key, None) for key in listed["common_prefixes"])
                 pages = [listed["objects"]]
             for page in pages:
                 for found in page:
                     if (key := found["path"]) == folder:  # "folder/"
                         continue
-                    yield from ((above, None) for above in _new_folders(key, folders))
+                    if key.rpartition("/")[0] not in folders:
+                        above = (key[:at] for at, sign in enumerate(key) if sign == "/" and at > len(folder))
+                        new = [each for each in above if each not in folders]
+                        folders.update(new)
+                        yield from ((each, None) for each in new)
                     if found["size"] or not self._is_marker(key):
                         yield key, _state(found)
+
+    def _pages(self, folder: str) -> Iterator[Any]:
+        """The objects below a folder, page by page, from the last one on after an answer that ended early."""
+        stream, last = self._reader.list(folder or None, chunk_size=1000), None
+
+        def following() -> Any:
+            nonlocal stream
+            try:
+                return next(stream, None)
+            except Exception:
+                stream = self._reader.list(folder or None, chunk_size=1000, offset=last)
+                raise
+
+        while page := self._again(following):
+            yield page
+            last = page[-1]["path"]
+
+    def _again(self, listed: Callable[[], Any]) -> Any:
+        """Asks again for a list whose answer ended early, which obstore does for objects alone."""
+        for left in reversed(range(int(options_of(self.url).limits["max_attempts"]))):
+            try:
+                return listed()
+            except Exception as error:
+                if not left or "list response body" not in str(error):
+                    raise
+        raise AssertionError
 
     def _is_marker(self, key: str) -> bool:
         """Whether an empty object is "folder/", which consoles create and obstore lists as "folder"."""
@@ -271,17 +301,6 @@ class StoreUpload:
 def _state(found: Any) -> FileState:
     age = found["last_modified"] - _EPOCH
     return FileState(num_bytes=found["size"], mtime_ns=age // timedelta(microseconds=1) * 1000, etag=found["e_tag"])
-
-
-def _new_folders(key: str, known: set[str]) -> list[str]:
-    """The folders above a key that are not known yet, which they are then."""
-    new: list[str] = []
-    above = key.rpartition("/")[0]
-    while above and above not in known:
-        known.add(above)
-        new.append(above)
-        above = above.rpartition("/")[0]
-    return new[::-1]
 
 
 @contextmanager

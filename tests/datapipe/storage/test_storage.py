@@ -360,6 +360,25 @@ def test_memory_that_is_used_again_after_a_write_does_not_change_the_object(publ
     assert root.checksum("reused") == (stream.checksum, 200)
 
 
+@pytest.mark.medium
+def test_list_whose_answer_ends_early_goes_on_where_it_was(public: UnreliableStore) -> None:
+    expected = [(f"{number:04}", 1) for number in range(1001)]
+    for name, _ in expected:
+        put_public(public.query, f"public/long/{name}", b"a")
+    root = Root(f"s3://anonymous@public/long{public.query}&max_attempts=2")
+    for path in ("list-type", "continuation-token"):
+        fault = public.fail("cut", path=path, after=100, times=1)
+        assert root.list_files("") == expected
+        assert fault.hits == 1
+    for listed in (lambda: root.list_files("", recursive=False), root.folders, lambda: root.bucket.is_folder("long")):
+        fault = public.fail("reset", path="list-type", after=100, times=1)
+        assert listed() in (expected, [], True)
+        assert fault.hits == 1
+    public.fail("cut", path="list-type", after=100, times=None)
+    with pytest.raises(StoreSilentError, match="list response body"):
+        root.list_files("")
+
+
 class _GoogleCloud(BaseHTTPRequestHandler):
     """Its list has "a/gone", which is not there, and its token is none."""
 

@@ -2,11 +2,9 @@
 
     patterns, lists ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
-A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys. `*`
-and `?` stay within a folder, `**` crosses folders. A part of a path with `[` that exists as it is written is no pattern. Hidden
-files and `__pycache__` match only by name. Links are followed (`local_folders.py`). A folder that cannot be listed and a file
-that may not be read are errors. A pattern with an ending such as `*.parquet` refuses broken links and folders with this ending,
-as Spark writes them; other patterns pass over folders, and report broken links.
+A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys. A
+part with `[` that exists as it is written is no pattern. Hidden files and `__pycache__` match only by name. A pattern with an
+ending such as `*.parquet` refuses broken links and folders with this ending; others pass over folders, and report broken links.
 """
 
 import errno
@@ -35,9 +33,7 @@ from datapipe.storage.root import is_remote, open_input, resolve, split_query
 from datapipe.storage.written import chunks_checksum
 
 _WILD = re.compile(r"[*?\[]")
-_WILDCARDS = re.compile(r"(\*\*/|\*\*|\[([!^])?+(.[^]]*)\]|.)", re.DOTALL)
-"""One wildcard, or a character. A class in brackets has at least one character, which may be `]`."""
-
+_WILDCARDS = re.compile(r"(\*\*/|\*\*|\[([!^])?+(.[^]]*)\]|.)", re.DOTALL)  # a class has one character or more, also `]`
 _THREADS = 16
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 
@@ -51,8 +47,7 @@ def discover(
     prefix: str | None = None,  # that the lines of lists (`@files.txt`) are relative to; None for the folder of each list
     notes: Notes | None = None,
 ) -> list[tuple[InputFile, Reader]]:
-    """The files of a source in path order, each with its reader. Raises UserError where a pattern matches nothing, two files
-    have one relative path, or a file has no reader, cannot be read, or has a name that is not UTF-8."""
+    """The files of a source in path order, each with its reader. Raises UserError."""
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
@@ -94,8 +89,8 @@ def discover(
 def probe_large_files(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
-    """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Raises
-    UserError for a file that cannot be read. `on_file` gets the number of files that are done, and of all, after each one."""
+    """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). `on_file`
+    gets the number of files that are done, and of all, after each one."""
 
     def probe(each: tuple[InputFile, Reader]) -> InputFile:
         file, reader = each

@@ -92,8 +92,7 @@ Reading = tuple[str, InputFile]  # Name of a source, and a file that it reads
 
 
 def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:
-    """The files of all sources that are read more than once, each with all its readings, in the order of sources and paths.
-    Only files that agree in size and times may be the same: by device and inode, or elsewhere by their URLs."""
+    """The files of all sources that are read more than once, each with all its readings, in the order of sources and paths."""
     alike: dict[object, list[Reading]] = {}
     for source, listed in files.items():
         for file in listed:

@@ -38,13 +38,9 @@ from datapipe.storage.local import FileState
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-_MOST_PAUSED_S = 150.0
-"""Of one read or request. A worker that is silent for longer than `execution.stall_s`, 600 s, would be ended."""
-
+_MOST_PAUSED_S = 150.0  # of one read or request: a worker that is silent for `execution.stall_s`, 600 s, would be ended
 _NETWORK = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=4)
 _BUSY = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=8, longest_asked_s=60.0)
-"""Common Crawl asks for at most one attempt a second while its servers answer 503."""
-
 _MOST_REDIRECTS = 5
 _KEPT_CONNECTIONS = 32
 _LEAST_LEFT_BYTES = 64 << 10  # of an answer, below which its rest is read to keep the connection
@@ -165,8 +161,7 @@ class _BusyError(ConnectionError):
 
 
 class _Answer:
-    """The answer to one request for `num_bytes` of a file, None for all to the end, as it arrives. `position` is that of the
-    next byte in the file, and `num_left` counts the unread bytes of the answer, infinite for an unknown length."""
+    """The answer to one request for `num_bytes` of a file, None for all, as it arrives. `num_left`: unread bytes of it."""
 
     def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
         self._url, self.position = url, start
@@ -202,7 +197,7 @@ class _Answer:
 
 @contextmanager
 def _named_errors(url: str) -> Iterator[None]:
-    """Raises errors of the library as those of the operating system, with the URL; their own text has the host alone."""
+    """Raises errors of the library as those of the operating system, with the URL."""
     import httpx2 as httpx
 
     try:

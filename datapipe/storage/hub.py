@@ -46,8 +46,7 @@ def without_revision(url: str) -> str:
 
 
 def pinned(url: str) -> str:
-    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, unchanged. Raises
-    UserError, OSError, ValueError and NotImplementedError for a malformed URL, and errors of the library."""
+    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, unchanged."""
     require("huggingface_hub", url)
     from huggingface_hub import HfApi, HfFileSystem, constants, get_token
 

@@ -10,8 +10,7 @@ from typing import Self
 
 
 def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:
-    """(path, bytes) of the files in a folder, or anywhere below it, in no order. Each path begins with `prefix` in place of the
-    folder. Files that are deleted meanwhile, and a missing folder, are left out."""
+    """(path, bytes) of the files in a folder, or anywhere below it, in no order, with `prefix` in place of the folder."""
     folders = [(str(folder), prefix)]
     while folders:
         path, begin = folders.pop()

@@ -36,9 +36,7 @@ from datapipe.storage.root import Root
 LOCK = "work/lock"
 LEASE = "work/lock.json"
 PENDING_DELETIONS = "work/deleting-"
-PROBE = "work/probe-"
-"""Begins the names of files that read the clock of a store or show that a node sees OUTPUT."""
-
+PROBE = "work/probe-"  # begins the names of files that read the clock of a store or show that a node sees OUTPUT
 LEASE_S = 60.0  # seconds without a renewal until another run may take the output
 _RENEW_S = 15.0
 _RETRY_S = 3.0
@@ -57,8 +55,7 @@ def exclusive(root: Root) -> OutputLock:
 class OutputLock:
     """The lock of an output on a local disk, which a paused process keeps."""
 
-    # paths that a run which lost the output may still be deleting
-    pending_deletions: frozenset[str] = frozenset()
+    pending_deletions: frozenset[str] = frozenset()  # paths that a run which lost the output may still be deleting
 
     def __init__(self, root: Root) -> None:
         self.root, self._holder = root, f"{os.getpid()} on {socket.gethostname()}"
@@ -115,8 +112,7 @@ class OutputLock:
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
         """A context in which these files and folders may be deleted, even by a process that is paused within it while another
-        run takes the output: that run does not use them. Raises LeaseLostError where that has happened already. With these
-        paths all pending deletions below the folder `below` are done."""
+        run takes the output: that run does not use them. With these all pending deletions below the folder `below` are done."""
         yield
 
     def replace(self, files: Mapping[str, bytes]) -> None:

@@ -6,9 +6,8 @@
     write    one PUT, from 16 MiB on parts of that size, two at a time; the object appears when the stream is closed
     list     page by page
 
-Failures that may pass are tried again (`max_attempts`); what has arrived of an answer is kept. Then they are a
-`StoreSilentError`, and others a `StoreRefusedError` or FileNotFoundError. A store that sends a byte every other second is not
-detected as stalled. obstore has no keys with an empty part, "." or "..".
+Failures that may pass are tried again (`max_attempts`), then a StoreSilentError; others are a StoreRefusedError or
+FileNotFoundError. A store that sends a byte a second never stalls. obstore has no keys with an empty part, "." or "..".
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _AHEAD_BYTES = 1 << 20
-_ALIGNED_BYTES = 16
-_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2
-"""S3 takes 10,000 parts, so an object has at most 156 GiB."""
+_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2  # S3 takes 10,000 parts, so an object has at most 156 GiB
 _WRITE_TIMEOUT = "120s"  # of one part: the client counts the time without an answer, not the bytes that it sends
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,10 +45,9 @@ _CODE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOT
 _REQUEST = re.compile(r"Error performing ([A-Z]+) ")
 _KIND = re.compile(r"kind: ([A-Z][a-z]+)")
 _TEMPORARY_STATUSES = frozenset({"408", "409", "416", "425", "429"})
+# of answers with the status 400 or 404; others need a change of the URL or of the credentials
 _TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "NoSuchUpload"})
-"""Of answers with the status 400 or 404. Others need a change of the URL or of the credentials."""
 _OF_NO_OBJECT = ("NoSuchBucket", "ContainerNotFound", "NoSuchUpload")
-_ELSEWHERE = "Received redirect without LOCATION"  # what obstore makes of a redirect to another region
 _METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
 
 _first_process: list[int] = []
@@ -101,9 +97,8 @@ class Bucket:
 
     def open(self, key: str, num_bytes: int | None = None) -> StoreFile:
         """A file for random access, of a known size without a request."""
-        return StoreFile(
-            _Reading(self, key, self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)), mode="r"
-        )
+        state = self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)
+        return StoreFile(_Reading(self, key, state), mode="r")
 
     def read(self, key: str) -> bytes:
         with os_errors(self.url, key):
@@ -115,7 +110,7 @@ class Bucket:
             with os_errors(self.url, key):
                 return memoryview(self._reader.get_range(key, start=start, end=stop))
         except StoreSilentError as error:
-            if ": 416 " in error.strerror:  # the object ends before the range
+            if ": 416 " in (error.strerror or ""):  # the object ends before the range
                 return memoryview(b"")
             raise
 
@@ -248,7 +243,7 @@ class _Reading:
         self._position = self._end_of_last = start + len(found)
         if len(found) == len(self._held):  # all of them: nothing to keep for the next read
             self.close()
-        return found if found.address % _ALIGNED_BYTES == 0 else pa.py_buffer(found.to_pybytes())
+        return found if found.address % 16 == 0 else pa.py_buffer(found.to_pybytes())
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
@@ -335,7 +330,7 @@ def _in_words(error: Exception, url: str) -> OSError:
     is_refused = (status.startswith("4") and not is_temporary) or "(code: AccessDenied)" in text  # of one of many deletions
     if status == "400" and not code:
         message = f"{message}. Renew the credentials: a store answers so once they have expired, or for another region"
-    if _ELSEWHERE in text:
+    if "Received redirect without LOCATION" in text:
         is_refused, message = True, "the bucket is in another region. Name it in the URL, as in ?region=eu-central-1"
     if _METADATA_SERVER.search(text) and not status.startswith("5"):
         is_refused, message = True, "found no credentials in the URL, the environment, the files of AWS or the machine"

@@ -38,7 +38,6 @@ from datapipe.storage.store_options import SCHEMES, options_of
 from datapipe.storage.written import OutputStream, chunks_checksum
 
 STORE_SCHEMES = frozenset({"http", "https", "hf", *SCHEMES})
-"""Schemes of stores and servers."""
 _REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20
 
@@ -88,8 +87,7 @@ def split_query(url: str) -> tuple[str, str]:
 
 
 def open_input(url: str, num_bytes: int | None = None) -> pa.NativeFile:
-    """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError. An object of
-    a known size, `num_bytes`, is opened without a request."""
+    """An input file for random access, not mapped. An object of a known size, `num_bytes`, is opened without a request."""
     if is_http(url):
         _check_credentials(url)
         return open_file(url)
@@ -257,8 +255,7 @@ class Root:
         write_atomic(Path(self.path(relative)), content)
 
     def take(self, other: Self, source: str, target: str, staging: str) -> None:
-        """Links or copies the file `source` of a root, maybe this one, to `target`, which appears completely or not at all.
-        `staging`: a unique path outside the target's folder, for the link or copy before it is renamed."""
+        """Links or copies the file `source` to `target`, completely or not at all. `staging`: a unique path elsewhere."""
         if self.local is None and self._target[0] == other._target[0]:
             self.bucket.copy(other.path(source), self.path(target))
         elif self.local is None:

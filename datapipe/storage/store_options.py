@@ -5,8 +5,8 @@
     connect_timeout=1      seconds until a connection attempt fails
     max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
 
-`anonymous@` before the bucket reads without credentials. S3 and Azure take a key and its secret there. Else credentials come
-from the environment, the files of AWS, or the role of the machine.
+`anonymous@` before the bucket reads without credentials, `KEY:SECRET@` with these (S3, Azure), else those of the environment,
+the files of AWS, which are read every five minutes, or the role of the machine.
 """
 
 import configparser
@@ -162,7 +162,8 @@ def _profile_facts() -> dict[str, str]:
 
 def _of_profile() -> dict[str, Any]:
     found = _profile_facts()
-    return _credential(*(found.get(key) for key in _PROFILE_KEYS), expires_at=datetime.now(UTC) + _KEPT)
+    key, secret, token = (found.get(name, "") for name in _PROFILE_KEYS)
+    return _credential(key, secret, token or None, datetime.now(UTC) + _KEPT)
 
 
 def _profile(url: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A new file with the checksum of the bytes written to it, so that nothing has to be read back.
 
-What a store returns may be damaged on its way, so a checksum of bytes that are read back may be wrong for ever. A store may
-also store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
+A store may store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 
 from collections.abc import Callable, Iterable

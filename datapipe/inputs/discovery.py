@@ -89,8 +89,7 @@ def discover(
 def probe_large_files(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
-    """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). `on_file`
-    gets the number of files that are done, and of all, after each one."""
+    """The files, with what cutting those of more than `split_bytes` of text needs. `on_file`: number done, and of all."""
 
     def probe(each: tuple[InputFile, Reader]) -> InputFile:
         file, reader = each
@@ -181,6 +180,10 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
         raise _not_utf8(where, base) from None
     except OSError as error:
         raise input_error(error, where, "cannot list", error.filename or _fixed_prefix(base)) from error
+    except UserError as error:
+        if where in str(error) or is_hub(base) or not is_remote(base):
+            raise
+        raise UserError(f"{where}: {str(error).replace('://bucket/folder', '://bucket/folder/*.parquet')}") from None
     except (ValueError, NotImplementedError) as error:  # of the client of a store
         if not is_remote(base):
             raise

@@ -1,9 +1,7 @@
 """Failures of disks, stores and hubs: which of them may pass, and the words for them.
 
-    exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
-              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
-
-Errors of HTTP libraries are known by the package of their class, so that none has to be installed.
+exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
+          └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 """
 
 import errno

@@ -1,5 +1,4 @@
 """A new file with the checksum of the bytes written to it, so that nothing has to be read back.
-
 A store may store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 

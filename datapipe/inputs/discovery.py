@@ -2,13 +2,9 @@
 
     patterns, lists ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
-A file's path is relative to the fixed part of its pattern, so a corpus may move without its
-documents changing their keys. `*` and `?` stay within a folder, `**` crosses folders. A part of a
-path with `[` that exists as it is written is no pattern. Hidden files and `__pycache__` match only
-by name. Links are followed (`local_folders.py`). A folder that cannot be listed and a file that may
-not be read are errors. A pattern with an ending such as `*.parquet` refuses broken links and
-folders with this ending, as Spark writes them; other patterns pass over folders, and report broken
-links.
+A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys. A
+part with `[` that exists as it is written is no pattern. Hidden files and `__pycache__` match only by name. A pattern with an
+ending such as `*.parquet` refuses broken links and folders with this ending; others pass over folders, and report broken links.
 """
 
 import errno
@@ -37,13 +33,7 @@ from datapipe.storage.root import is_remote, open_input, resolve, split_query
 from datapipe.storage.written import chunks_checksum
 
 _WILD = re.compile(r"[*?\[]")
-_WILDCARDS = re.compile(r"(\*\*/|\*\*|\[([!^])?+(.[^]]*)\]|.)", re.DOTALL)
-"""One wildcard, or a character. A class in brackets has at least one character, which may be `]`."""
-
-_NOTHING_LIKE_IT = (
-    "A `[` opens a character class, as in part-[0-9].txt, and nothing has this very name. In a name that has the sign itself, "
-    "write `[[]` for it."
-)
+_WILDCARDS = re.compile(r"(\*\*/|\*\*|\[([!^])?+(.[^]]*)\]|.)", re.DOTALL)  # a class has one character or more, also `]`
 _THREADS = 16
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 
@@ -54,13 +44,10 @@ def discover(
     fingerprint: str,  # "stat" (size and time) or "content" (a digest, which reads every byte)
     where: str,  # file, line and key of the patterns, for errors
     exclude: Sequence[str] = (),
-    # folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list
-    prefix: str | None = None,
+    prefix: str | None = None,  # that the lines of lists (`@files.txt`) are relative to; None for the folder of each list
     notes: Notes | None = None,
 ) -> list[tuple[InputFile, Reader]]:
-    """The files of a source in path order, each with its reader. Raises UserError where a pattern
-    matches nothing, two files have one relative path, or a file has no reader, cannot be read, or
-    has a name that is not UTF-8."""
+    """The files of a source in path order, each with its reader. Raises UserError."""
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
@@ -102,9 +89,7 @@ def discover(
 def probe_large_files(
     files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
 ) -> list[tuple[InputFile, Reader]]:
-    """The files, with the facts that cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are
-    opened at once, as an object store takes a while to answer. Raises UserError for a file that cannot be read. `on_file` gets
-    the number of files that are done, and of all, after each one."""
+    """The files, with what cutting those of more than `split_bytes` of text needs. `on_file`: number done, and of all."""
 
     def probe(each: tuple[InputFile, Reader]) -> InputFile:
         file, reader = each
@@ -195,6 +180,10 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
         raise _not_utf8(where, base) from None
     except OSError as error:
         raise input_error(error, where, "cannot list", error.filename or _fixed_prefix(base)) from error
+    except UserError as error:
+        if where in str(error) or is_hub(base) or not is_remote(base):
+            raise
+        raise UserError(f"{where}: {str(error).replace('://bucket/folder', '://bucket/folder/*.parquet')}") from None
     except (ValueError, NotImplementedError) as error:  # of the client of a store
         if not is_remote(base):
             raise
@@ -231,8 +220,7 @@ def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Glob:
-    """A pattern: the folders before its first wildcard, with a slash at the end, the rest, and an
-    expression of the whole path. Without a wildcard it is no pattern."""
+    """A pattern: the folders before its first wildcard, with a slash at the end, the rest, and an expression of the path."""
 
     prefix: str
     below: str
@@ -328,7 +316,10 @@ def _what_is_there(pattern: str) -> str:
     """The part of a path that exists, and the nearest name to the part that does not."""
     base, _ = split_query(pattern)
     if "[" in base:
-        return f" {_NOTHING_LIKE_IT}"
+        return (
+            " A `[` opens a character class, as in part-[0-9].txt, and nothing has this very name. In a name that has the sign "
+            "itself, write `[[]` for it."
+        )
     if is_remote(base):
         return " Check bucket, folder and credentials; a glob's * stays within a folder, ** crosses folders."
     path = Path(os.path.abspath(os.path.expanduser(base.removeprefix("file://"))))

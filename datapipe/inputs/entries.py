@@ -1,5 +1,4 @@
-"""Files at paths and URLs, without reading them: size and times, other things in their places,
-files that are read twice."""
+"""Files at paths and URLs, without reading them: size and times, other things in their places, files that are read twice."""
 
 from __future__ import annotations
 
@@ -26,22 +25,17 @@ NO_FILE = FileState(num_bytes=0)
 class Notes:
     """Findings of listing files that stop nothing."""
 
-    # paths that match and are neither file nor folder, such as broken links
-    passed_over: list[str] = field(default_factory=list)
-    # links to folders that are passed over, each with its target
-    linked_again: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)  # what matches and is neither file nor folder, as broken links
+    linked_again: list[str] = field(default_factory=list)  # links to folders that are passed over, each with its target
     named_twice: list[str] = field(default_factory=list)  # lines of lists that name a file again
     on_file: Callable[[], None] = lambda: None  # called for each file when its facts are known
-    # whether lists are being written: then a last line without its end is passed over, and so is a missing
-    # file
-    may_grow: bool = False
+    may_grow: bool = False  # whether lists are being written, and a missing file and a line without its end passed over
     not_there_yet: list[str] = field(default_factory=list)  # lines of lists that name such a file
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file at an absolute path, or a URL without its query; or `instead` of a file "a folder", "a
-    broken link", "neither file nor folder"."""
+    """A file at an absolute path, or a URL without its query; or `instead` of one "a folder", "a broken link" and the like."""
 
     path: str
     state: FileState = NO_FILE

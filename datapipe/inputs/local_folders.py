@@ -2,9 +2,8 @@
 
     real folders ─▶ the links in them, in the order of their paths ─▶ the folders behind each ─▶ the links in those ─▶ …
 
-Each real folder gives its files once: by its own path where that is below the first folder, else by
-the first link to it. Links to a folder above themselves, and to a folder whose files are listed
-already, are passed over and named in the notes.
+Each real folder gives its files once: by its own path where that is below the first folder, else by the first link to it. Links
+to a folder above themselves, and to a folder whose files are listed already, are passed over and named in the notes.
 """
 
 import os
@@ -14,11 +13,8 @@ from dataclasses import dataclass, field
 from datapipe.errors import UserError
 from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
 
-_MOST_VISITS = 100_000
-"""Most folders that are entered a second time because nothing in them matched the first time: links may cross each other."""
-
-_Link = tuple[str, tuple[str, ...]]
-"""The path of a folder to enter, and the real folders that hold the links on the way there."""
+_MOST_VISITS = 100_000  # to folders a second time because nothing in them matched the first time: links may cross each other
+_Link = tuple[str, tuple[str, ...]]  # path of a folder to enter, and the real folders that hold the links on the way there
 
 
 @dataclass(kw_only=True, slots=True)

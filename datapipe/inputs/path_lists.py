@@ -7,14 +7,9 @@
 
     list ─▶ lines ─▶ absolute paths and URLs ─▶ size and time of each, `_THREADS` at a time ─▶ InputFile, in their order
 
-A file's path, which the keys of its documents are made of, is its line, without scheme and leading
-slash. So a list may move, and documents keep their keys. A list that has grown plans the tasks of
-the new files alone.
-
-A followed list (`datapipe run --follow`) may end in the middle of a line, or name a file before it
-exists: such a line counts once it is whole and its file exists. A cut or damaged archive is an
-error, since files would be missing in silence. A list from a store or web server cannot name files
-of this machine. 100,000 lines take 60 MB of memory.
+A file's path, which the keys of its documents are made of, is its line, without scheme and leading slash: a list may move. In
+a followed list (`datapipe run --follow`) a line counts once it is whole and its file exists. A cut archive is an error. A list
+from a store or web server cannot name files of this machine. 100,000 lines take 60 MB of memory.
 """
 
 import os
@@ -38,8 +33,7 @@ SIGN = "@"
 _MOST_BYTES = 512 << 20
 _MOST_LINE_BYTES = 16 << 10
 _THREADS = 16
-_RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)
-"""Of requests to an object store. The clients of stores also retry (`storage/store_options.py`)."""
+_RETRIES = RetryPolicy(first_s=1.0, longest_s=8.0, most_attempts=5)  # of requests to a store, whose client also retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +41,13 @@ class ListedPath:
     """A line of a list, numbered from 1."""
 
     number: int
-    # url, query: absolute path, or URL without its "?key=value…"
-    url: str
+    url: str  # absolute path, or URL without its "?key=value…", which is the `query`
     query: str
     path: str  # for the keys of the documents
 
 
 def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:
-    """The files that a list names, each URL once, in its order. Raises UserError for a list that cannot be read, is empty or
-    damaged, or has a line that is no path. Relative lines begin in `prefix`; None for the folder of the list."""
+    """The files that a list names, each URL once, in its order. Relative lines begin in `prefix`; None for its folder."""
     found: dict[str, ListedPath] = {}
     shown = masked(location)
     base = split_query(location)[0].rpartition("/")[0] + split_query(location)[1] if prefix is None else prefix

@@ -7,15 +7,11 @@
 | with the plan        | size, mtime, ctime        | size, time of modification in seconds, else the ETag |
 | first open with last | also device and inode     | also the ETag                                        |
 
-No program can set ctime back, so a file that is overwritten or replaced with its size and time
-restored is found. The facts are those of this run's plan and enter no fingerprint: a file that was
-copied with its time between two runs is the same. An output of a task whose input changed is not
-committed.
+No program can set ctime back. The facts enter no fingerprint: a file that was copied with its time between two runs is the
+same. An output of a task whose input changed is not committed.
 
-Not found: an object that is replaced by one of its size within the second of its modification,
-between two tasks that read parts of it; changes that a network file system has not shown this
-machine yet; and a file that was overwritten between two runs with size and time restored:
-`fingerprint: content` finds it."""
+Not found: an object that is replaced by one of its size within the second of its modification, between two tasks that read it;
+and a file that was overwritten between two runs with size and time restored: `fingerprint: content` finds it."""
 
 import errno
 import os
@@ -36,11 +32,9 @@ from datapipe.storage.local import FileState
 from datapipe.storage.outages import OutageError, outage_of, refusal_of
 from datapipe.storage.root import current_state, file_state, is_remote, open_input, whole_seconds
 
+# errors of opening a file that no further attempt corrects
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
-"""Errors of opening a file that no further attempt corrects."""
-
 _WHOLE_FILE = 1 << 62
-
 _REMEDY = (
     "Nothing that this task read of it is kept. See that nothing writes to input files while a run reads them, then run the "
     "same command again"
@@ -48,8 +42,7 @@ _REMEDY = (
 
 
 class ChangedInputError(UserError):
-    """An input file, `file` in the plan, has changed. `has_planned_state`: whether its size and time of
-    modification are those of the plan, so that a new plan will not see the change."""
+    """An input file has changed. `has_planned_state`: so that a new plan, by size and time, will not see the change."""
 
     def __init__(self, message: str, file: InputFile, *, has_planned_state: bool = False) -> None:
         super().__init__(message)
@@ -145,8 +138,7 @@ class PlannedInput:
 
 
 def changed_inputs(files: Iterable[InputFile]) -> list[ChangedInputError]:
-    """The errors of local input files that have changed, for an attempt that failed for any reason. Files of object stores are
-    left to their tasks: one request a file is too slow for the driver, and a store's times cannot be set back."""
+    """The errors of local input files that have changed, for an attempt that failed. Others are left to their tasks."""
     changed: list[ChangedInputError] = []
     for file in files:
         try:

@@ -7,7 +7,7 @@ expected one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 _CLIENT = {"timeout": "10s"}
 _BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2}
 _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=21), "backoff": _BACKOFF}
-_WRITES = 3
-"""Attempts at a write without an answer. obstore itself does not repeat a write that timed out."""
+_WRITES = 3  # attempts at a write without an answer. obstore itself does not repeat a write that timed out
 
-Version = dict[str, Any]
-"""Identifies the content of an object: its ETag, on Google Cloud its generation."""
+Version = dict[str, Any]  # identifies the content of an object: its ETag, on Google Cloud its generation
 
 
 class ConflictError(Exception):
@@ -35,8 +33,7 @@ class ConflictError(Exception):
 
 
 class ConditionalStore:
-    """Objects below one folder of a store. Each method raises StoreSilentError where the store does not answer, and
-    StoreRefusedError where it refuses."""
+    """Objects below one folder of a store. Each method raises StoreError."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -47,41 +44,28 @@ class ConditionalStore:
 
     def read(self, path: str) -> tuple[bytes, Version] | None:
         """The content of an object and its version; None where there is none."""
-        with self._errors(path) as key:
-            try:
-                found = self._store.get(key)
-            except FileNotFoundError:
-                return None
+        with self._errors(path) as key, suppress(FileNotFoundError):
+            found = self._store.get(key)
             return bytes(found.bytes()), _version(found.meta)
+        return None
 
     def version(self, path: str) -> Version | None:
-        with self._errors(path) as key:
-            try:
-                return _version(self._store.head(key))
-            except FileNotFoundError:
-                return None
+        with self._errors(path) as key, suppress(FileNotFoundError):
+            return _version(self._store.head(key))
+        return None
 
     def age_s(self, path: str, probe: str) -> float | None:
-        """Seconds since an object was written, by the clock of the store; None where there is none.
-
-        Args:
-            probe: path of an object that is written and deleted to read that clock.
-        """
+        """Seconds since an object was written, by the clock of the store, for which `probe` is written; None for no object."""
         with self._errors(probe) as key:
             self._store.put(key, b"")
             now = self._store.head(key)["last_modified"]
             self._store.delete(key)
-        with self._errors(path) as key:
-            try:
-                return (now - self._store.head(key)["last_modified"]).total_seconds()
-            except FileNotFoundError:
-                return None
+        with self._errors(path) as key, suppress(FileNotFoundError):
+            return (now - self._store.head(key)["last_modified"]).total_seconds()
+        return None
 
     def write(self, path: str, content: bytes, expected: Version | None) -> Version:
-        """Writes an object if it still has the expected version, or if there still is none (None). Returns its new version.
-
-        Raises ConflictError where another process has written or deleted it meanwhile, and UserError for a missing bucket.
-        """
+        """Writes an object if it still has the expected version, or there still is none (None), else raises ConflictError."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         for attempt in range(1, _WRITES + 1):
@@ -109,9 +93,11 @@ class ConditionalStore:
     @contextmanager
     def _errors(self, path: str) -> Iterator[str]:
         """Gives the key of a path, and raises errors as those of the operating system."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
         key = self.root.path(path)
         try:
-            with os_errors(self.root.bucket.url, key):
+            with os_errors(self.root.bucket.url, key, (AlreadyExistsError, PreconditionError)):
                 yield key
         except StoreSilentError as error:
             if "501 Not Implemented" not in str(error):

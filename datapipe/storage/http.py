@@ -3,19 +3,14 @@
     open ─▶ GET bytes=0-0 ─▶ size, ETag, Last-Modified       read in order ─▶ one GET from there to the end, kept open
                                                              read anywhere ─▶ a GET of these bytes
 
-Opening asks for a range, not by HEAD: servers of signed links refuse HEAD, and the answer shows whether ranges work. Each
-request follows up to `_MOST_REDIRECTS` redirects; credentials stay with their host. A `.gz` arrives as it is stored.
+Opening asks for a range, since servers of signed links refuse HEAD. Credentials stay with their host, also when it redirects.
 
-| event | reaction |
-|---|---|
-| 429, 500, 502, 503, 504 | up to 8 attempts, after what Retry-After asks for, or 0.5 s, 1, 2, 4, 8, 8, 8 |
-| refused or dropped connection, no byte in 10 s | up to 4 attempts, after 0.5 s, 1, 2; what has arrived is kept |
-| 404, 410; 401, 403 | FileNotFoundError; PermissionError |
-| no ranges, no size, another answer | OSError: no further attempt helps |
-| another ETag, size or time than when the file was opened | OSError; the engine then finds that the file has changed |
+| 429, 500, 502, 503, 504                        | up to 8 attempts, after what Retry-After asks for, at most a minute         |
+| refused or dropped connection, no byte in 10 s | up to 4 attempts; what has arrived is kept                                  |
+| no ranges, no size, another answer             | OSError: no further attempt helps                                           |
+| another ETag, size or time than when opened    | OSError; the engine then finds that the file has changed                    |
 
-The last attempt raises TimeoutError or ConnectionError, for which a run waits. Retry-After is kept up to a minute, and to
-`_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as stalled.
+The last attempt raises TimeoutError or ConnectionError, for which a run waits.
 """
 
 from __future__ import annotations
@@ -43,13 +38,9 @@ from datapipe.storage.local import FileState
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-_MOST_PAUSED_S = 150.0
-"""Of one read or request. A worker that is silent for longer than `execution.stall_s`, 600 s, would be ended."""
-
+_MOST_PAUSED_S = 150.0  # of one read or request: a worker that is silent for `execution.stall_s`, 600 s, would be ended
 _NETWORK = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=4)
 _BUSY = RetryPolicy(first_s=0.5, longest_s=8.0, most_attempts=8, longest_asked_s=60.0)
-"""Common Crawl asks for at most one attempt a second while its servers answer 503."""
-
 _MOST_REDIRECTS = 5
 _KEPT_CONNECTIONS = 32
 _LEAST_LEFT_BYTES = 64 << 10  # of an answer, below which its rest is read to keep the connection
@@ -71,9 +62,7 @@ def state_of(url: str) -> FileState:
 
 
 def open_file(url: str) -> HttpFile:
-    """A file for random access. Raises FileNotFoundError, PermissionError, ConnectionError or
-    TimeoutError after all attempts, and OSError for a server without ranges or sizes.
-    """
+    """A file for random access. Raises OSError."""
     return HttpFile(_Reading(url, state_of(url)), mode="r")
 
 
@@ -172,12 +161,7 @@ class _BusyError(ConnectionError):
 
 
 class _Answer:
-    """The answer to one request for `num_bytes` of a file, None for all to the end, as it arrives.
-
-    Attributes:
-        position: in the file, of the next byte.
-        num_left: unread bytes of the answer; infinite for an unknown length.
-    """
+    """The answer to one request for `num_bytes` of a file, None for all, as it arrives. `num_left`: unread bytes of it."""
 
     def __init__(self, url: str, start: int, num_bytes: int | None) -> None:
         self._url, self.position = url, start
@@ -213,7 +197,7 @@ class _Answer:
 
 @contextmanager
 def _named_errors(url: str) -> Iterator[None]:
-    """Raises errors of the library as those of the operating system, with the URL; their own text has the host alone."""
+    """Raises errors of the library as those of the operating system, with the URL."""
     import httpx2 as httpx
 
     try:

@@ -46,14 +46,7 @@ def without_revision(url: str) -> str:
 
 
 def pinned(url: str) -> str:
-    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, unchanged.
-
-    Raises:
-        UserError: huggingface_hub is not installed, or may not be asked (HF_HUB_OFFLINE).
-        FileNotFoundError: there is no such repository or revision, or the token does not reach it.
-        ValueError, NotImplementedError: the URL is malformed.
-        OSError, or an error of the library: the Hub does not answer.
-    """
+    """A URL or pattern of the Hub with the commit of its revision; one of a bucket, which has no revisions, unchanged."""
     require("huggingface_hub", url)
     from huggingface_hub import HfApi, HfFileSystem, constants, get_token
 

@@ -10,9 +10,7 @@ from typing import Self
 
 
 def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:
-    """(path, bytes) of the files in a folder, or anywhere below it, in no order. Each path begins with `prefix` in place of the
-    folder. Files that are deleted meanwhile, and a missing folder, are left out. Arrow takes four times as long.
-    """
+    """(path, bytes) of the files in a folder, or anywhere below it, in no order, with `prefix` in place of the folder."""
     folders = [(str(folder), prefix)]
     while folders:
         path, begin = folders.pop()
@@ -33,11 +31,9 @@ class FileState:
     """Facts about a file, local or remote; those that its file system lacks are None."""
 
     num_bytes: int
-    # time of the last change of the content, which any program can set. Whole seconds of a web server, and of
-    # an object that was opened: some stores list fractions of a second and leave them out then.
+    # of the last change of the content, which any program can set; whole seconds of a web server and of an opened object
     mtime_ns: int | None = None
-    # time of the last change of content, metadata or name, which no program can set back
-    ctime_ns: int | None = None
+    ctime_ns: int | None = None  # of the last change of content, metadata or name, which no program can set back
     inode: tuple[int, int] | None = None  # (device, inode), which another file at the same path does not have
     etag: str | None = None  # of an object, or of a file on a web server, with its quotes
 

@@ -6,16 +6,12 @@ object store   a lease, which a run takes, renews, and may lose:
     work/lock.json      holder, epoch, beat          every write is conditional on the version that the writer knows
     work/deleting-…     what a holder is deleting    written before the lease names it
 
-The lease of a killed run expires by the clock of the store. A run that is paused for longer may wake at any point of its
-work, after another run has taken the output, so asking for the lease before each step would not help. Instead
+The lease of a killed run expires by the clock of the store. A run that is paused for longer may wake after another run has
+taken the output, so asking for the lease before each step would not help. Instead
 
 - committing is harmless: a task has the first of its records;
-- deletions are listed before they begin. The lease of the next holder names the same lists, and that run uses none of the
-  files;
-- what is replaced (snapshot.json and the files beside it) is written on condition of the version that stood there while the
-  lease was surely held, so that it never replaces what a newer run has written.
-
-These are fencing tokens (Kleppmann, "How to do distributed locking", 2016), the lease's version being the token.
+- deletions are listed before they begin. The lease of the next holder names the same lists, and that run uses none of them;
+- what is replaced is written on condition of the version that stood there while the lease was surely held: a fencing token.
 """
 
 from __future__ import annotations
@@ -40,9 +36,7 @@ from datapipe.storage.root import Root
 LOCK = "work/lock"
 LEASE = "work/lock.json"
 PENDING_DELETIONS = "work/deleting-"
-PROBE = "work/probe-"
-"""Begins the names of files that read the clock of a store or show that a node sees OUTPUT."""
-
+PROBE = "work/probe-"  # begins the names of files that read the clock of a store or show that a node sees OUTPUT
 LEASE_S = 60.0  # seconds without a renewal until another run may take the output
 _RENEW_S = 15.0
 _RETRY_S = 3.0
@@ -54,16 +48,14 @@ class LeaseLostError(DatapipeError):
 
 
 def exclusive(root: Root) -> OutputLock:
-    """A context in which this process alone changes an output. Raises UserError where another run
-    holds it, and LeaseLostError where another run took it."""
+    """A context in which this process alone changes an output. Raises UserError where another run holds it."""
     return OutputLock(root) if root.local is not None else Lease(root)
 
 
 class OutputLock:
     """The lock of an output on a local disk, which a paused process keeps."""
 
-    # paths that a run which lost the output may still be deleting
-    pending_deletions: frozenset[str] = frozenset()
+    pending_deletions: frozenset[str] = frozenset()  # paths that a run which lost the output may still be deleting
 
     def __init__(self, root: Root) -> None:
         self.root, self._holder = root, f"{os.getpid()} on {socket.gethostname()}"
@@ -120,11 +112,7 @@ class OutputLock:
     @contextmanager
     def deleting(self, paths: Sequence[str], below: str = "") -> Iterator[None]:
         """A context in which these files and folders may be deleted, even by a process that is paused within it while another
-        run takes the output: that run does not use them. Raises LeaseLostError where that has happened already.
-
-        Args:
-            below: with these paths all pending deletions below this folder are done.
-        """
+        run takes the output: that run does not use them. With these all pending deletions below the folder `below` are done."""
         yield
 
     def replace(self, files: Mapping[str, bytes]) -> None:
@@ -134,12 +122,7 @@ class OutputLock:
 
 
 class Lease(OutputLock):
-    """The lease of one run.
-
-    Attributes:
-        state: what the run wrote last: holder, epoch, beat, process, renewed (seconds since 1970, for people), and the paths
-            of the lists of pending deletions.
-    """
+    """The lease of one run. `state`: what it wrote last, with the paths of the lists of pending deletions."""
 
     def __init__(self, root: Root) -> None:
         super().__init__(root)

@@ -6,9 +6,8 @@
     write    one PUT, from 16 MiB on parts of that size, two at a time; the object appears when the stream is closed
     list     page by page
 
-Failures that may pass are tried again (`max_attempts`); what has arrived of an answer is kept. Then they are a
-`StoreSilentError`, and others a `StoreRefusedError` or FileNotFoundError. A store that sends a byte every other second is not
-detected as stalled. obstore has no keys with an empty part, "." or "..".
+Failures that may pass are tried again (`max_attempts`), then a StoreSilentError; others are a StoreRefusedError or
+FileNotFoundError. A store that sends a byte a second never stalls. obstore has no keys with an empty part, "." or "..".
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _AHEAD_BYTES = 1 << 20
-_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2
-"""S3 takes 10,000 parts, so an object has at most 156 GiB."""
+_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2  # S3 takes 10,000 parts, so an object has at most 156 GiB
 _WRITE_TIMEOUT = "120s"  # of one part: the client counts the time without an answer, not the bytes that it sends
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,8 +44,10 @@ _ANSWER = re.compile(r"status code: (\d+[^:\n]*)")
 _CODE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
 _REQUEST = re.compile(r"Error performing ([A-Z]+) ")
 _KIND = re.compile(r"kind: ([A-Z][a-z]+)")
-_REFUSED_CODES = re.compile(r"Expired|Invalid(Token|AccessKeyId|ClientTokenId)|UnrecognizedClient|AuthenticationFailed")
-"""Codes of an answer with the status 400 that no further attempt corrects."""
+_TEMPORARY_STATUSES = frozenset({"408", "409", "416", "425", "429"})
+# of answers with the status 400 or 404; others need a change of the URL or of the credentials
+_TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "NoSuchUpload"})
+_OF_NO_OBJECT = ("NoSuchBucket", "ContainerNotFound", "NoSuchUpload")
 _METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
 
 _first_process: list[int] = []
@@ -92,13 +93,12 @@ class Bucket:
 
     def is_folder(self, key: str) -> bool:
         with os_errors(self.url, key):
-            return any(self._reader.list(key or None, chunk_size=1))
+            return self._again(lambda: any(self._reader.list(key or None, chunk_size=1)))
 
     def open(self, key: str, num_bytes: int | None = None) -> StoreFile:
         """A file for random access, of a known size without a request."""
-        return StoreFile(
-            _Reading(self, key, self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)), mode="r"
-        )
+        state = self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)
+        return StoreFile(_Reading(self, key, state), mode="r")
 
     def read(self, key: str) -> bytes:
         with os_errors(self.url, key):
@@ -110,7 +110,7 @@ class Bucket:
             with os_errors(self.url, key):
                 return memoryview(self._reader.get_range(key, start=start, end=stop))
         except StoreSilentError as error:
-            if "416 " in str(error):  # the object ends before the range
+            if ": 416 " in (error.strerror or ""):  # the object ends before the range
                 return memoryview(b"")
             raise
 
@@ -127,30 +127,67 @@ class Bucket:
 
     def delete_folder(self, key: str) -> None:
         with os_errors(self.url, key):
-            for page in self._reader.list(key, chunk_size=1000):
-                self._writer.delete([found["path"] for found in page])
+            for page in self._pages(key):
+                keys = [found["path"] for found in page]
+                try:
+                    self._writer.delete(keys)
+                except FileNotFoundError:  # of one that is gone, or of "folder/": Google and Azure stop there
+                    for each in keys:
+                        with suppress(FileNotFoundError):
+                            self._writer.delete(each)
 
     def entries(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, FileState | None]]:
         """(key, state) of the objects in a folder, or anywhere below it, and (key, None) of folders there."""
-        folders = {folder}
+        folders = {folder, ""}
         with os_errors(self.url, folder):
             if recursive:
-                pages: Any = self._reader.list(folder or None, chunk_size=1000)
+                pages: Any = self._pages(folder)
             else:
-                listed = self._reader.list_with_delimiter(folder or None)
+                listed = self._again(lambda: self._reader.list_with_delimiter(folder or None))
                 yield from ((key, None) for key in listed["common_prefixes"])
                 pages = [listed["objects"]]
             for page in pages:
                 for found in page:
-                    key = found["path"]
-                    yield from ((above, None) for above in _new_folders(key, folders))
-                    if found["size"] or not self._is_marker(key, folder):
+                    if (key := found["path"]) == folder:  # "folder/"
+                        continue
+                    if key.rpartition("/")[0] not in folders:
+                        above = (key[:at] for at, sign in enumerate(key) if sign == "/" and at > len(folder))
+                        new = [each for each in above if each not in folders]
+                        folders.update(new)
+                        yield from ((each, None) for each in new)
+                    if found["size"] or not self._is_marker(key):
                         yield key, _state(found)
 
-    def _is_marker(self, key: str, folder: str) -> bool:
+    def _pages(self, folder: str) -> Iterator[Any]:
+        """The objects below a folder, page by page, from the last one on after an answer that ended early."""
+        stream, last = self._reader.list(folder or None, chunk_size=1000), None
+
+        def following() -> Any:
+            nonlocal stream
+            try:
+                return next(stream, None)
+            except Exception:
+                stream = self._reader.list(folder or None, chunk_size=1000, offset=last)
+                raise
+
+        while page := self._again(following):
+            yield page
+            last = page[-1]["path"]
+
+    def _again(self, listed: Callable[[], Any]) -> Any:
+        """Asks again for a list whose answer ended early, which obstore does for objects alone."""
+        for left in reversed(range(int(options_of(self.url).limits["max_attempts"]))):
+            try:
+                return listed()
+            except Exception as error:
+                if not left or "list response body" not in str(error):
+                    raise
+        raise AssertionError
+
+    def _is_marker(self, key: str) -> bool:
         """Whether an empty object is "folder/", which consoles create and obstore lists as "folder"."""
         try:
-            return key == folder or self._reader.head(key) is None
+            return self._reader.head(key) is None
         except FileNotFoundError:
             return True
 
@@ -166,7 +203,10 @@ class Bucket:
         region = options.of_store().get("region", "us-east-1")
         place = f"<LocationConstraint>{region}</LocationConstraint>" if region != "us-east-1" else ""
         url = sign(cast("SignCapableStore", self._writer), "PUT", "", timedelta(minutes=5))
-        answer = httpx.put(url, content=f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else "")
+        content = f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>" if place else ""
+        ca = options.given.get("tls_ca_file_path")
+        verify = options.is_on("tls_verify_certificates", "1") and (ssl.create_default_context(cafile=ca) if ca else True)
+        answer = httpx.put(url, content=content, verify=verify)
         if not answer.is_success:
             raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")
 
@@ -189,22 +229,26 @@ class _Reading:
         self._position = self._end_of_last = self._held_start = 0
         self._held = memoryview(b"")
 
-    def read(self, num_bytes: int = -1) -> bytes:
-        """The next bytes, in memory that Arrow may map numbers to; the client's own is not aligned."""
+    def read(self, num_bytes: int = -1) -> pa.Buffer:
+        """The next bytes, in memory that Arrow may map numbers to; the client's own may not be aligned."""
         start, size = self._position, self.state.num_bytes
         stop = size if num_bytes < 0 else min(start + num_bytes, size)
         if start >= stop:
-            return b""
+            return pa.py_buffer(b"")
         if start < self._held_start or stop > self._held_start + len(self._held):
             ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
             self._held = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
             self._held_start = start
-        found = bytes(self._held[start - self._held_start : stop - self._held_start])
+        found = pa.py_buffer(self._held[start - self._held_start : stop - self._held_start])
         self._position = self._end_of_last = start + len(found)
-        return found
+        if len(found) == len(self._held):  # all of them: nothing to keep for the next read
+            self.close()
+        return found if found.address % 16 == 0 else pa.py_buffer(found.to_pybytes())
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
+        if origin + position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if origin + position != self._position:  # a caller that found damage asks the store again
             self.close()
         self._position = origin + position
@@ -226,14 +270,21 @@ class StoreUpload:
         from obstore import open_writer
 
         self._url, self._key = url, key
-        self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        with os_errors(url, key):
+            self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def write(self, content: Any) -> None:
-        with os_errors(self._url, self._key):
-            self._writer.write(memoryview(content).cast("B"))
+        view = memoryview(content).cast("B")
+        with os_errors(self._url, self._key):  # obstore keeps what it is given until the part is sent
+            self._writer.write(view if view.readonly else bytes(view))
 
     def flush(self) -> None:
         """Parts are sent when they are full."""
+
+    def abandon(self) -> None:
+        """Ends the upload without an object. The store keeps the parts that it has until its own rules delete them."""
+        self.closed = True
+        del self._writer
 
     def close(self) -> None:
         if not self.closed:
@@ -247,20 +298,9 @@ def _state(found: Any) -> FileState:
     return FileState(num_bytes=found["size"], mtime_ns=age // timedelta(microseconds=1) * 1000, etag=found["e_tag"])
 
 
-def _new_folders(key: str, known: set[str]) -> list[str]:
-    """The folders above a key that are not known yet, which they are then."""
-    new: list[str] = []
-    above = key.rpartition("/")[0]
-    while above and above not in known:
-        known.add(above)
-        new.append(above)
-        above = above.rpartition("/")[0]
-    return new[::-1]
-
-
 @contextmanager
-def os_errors(url: str, key: str) -> Iterator[None]:
-    """Raises obstore's errors as those of the operating system, but those of conditions. Theirs quote URLs with signatures."""
+def os_errors(url: str, key: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raises obstore's errors, but those `passing`, as those of the operating system. Theirs quote URLs with signatures."""
     from obstore import exceptions
 
     _first_process[:] = _first_process or [os.getpid()]
@@ -271,7 +311,7 @@ def os_errors(url: str, key: str) -> Iterator[None]:
         )
     try:
         yield
-    except (exceptions.AlreadyExistsError, exceptions.PreconditionError, StoreError):
+    except (*passing, StoreError):
         raise
     except (exceptions.BaseError, OSError, ValueError) as error:
         raise _in_words(error, f"{url.partition('?')[0]}/{key}") from None
@@ -280,16 +320,19 @@ def os_errors(url: str, key: str) -> Iterator[None]:
 def _in_words(error: Exception, url: str) -> OSError:
     text, where = str(error), masked(url)
     answer, code, request, kind = (pattern.search(text) for pattern in (_ANSWER, _CODE, _REQUEST, _KIND))
-    if isinstance(error, FileNotFoundError) and not (code and code[1] == "NoSuchBucket"):
+    if isinstance(error, FileNotFoundError) and not (code and code[1] in _OF_NO_OBJECT):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
     status = answer[1][:3] if answer else ""
     cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
     parts = (request and request[1], cause, code and code[1], code and code[2])
     message = masked(": ".join(part.strip() for part in parts if part))
-    is_refused = status in ("401", "403", "404") or (status == "400" and code and _REFUSED_CODES.search(code[1]))
+    is_temporary = status in _TEMPORARY_STATUSES or (code is not None and code[1] in _TEMPORARY_CODES)
+    is_refused = (status.startswith("4") and not is_temporary) or "(code: AccessDenied)" in text  # of one of many deletions
     if status == "400" and not code:
-        is_refused, message = True, f"{message}. Renew the credentials: a store answers so once they have expired"
+        message = f"{message}. Renew the credentials: a store answers so once they have expired, or for another region"
+    if "Received redirect without LOCATION" in text:
+        is_refused, message = True, "the bucket is in another region. Name it in the URL, as in ?region=eu-central-1"
     if _METADATA_SERVER.search(text) and not status.startswith("5"):
         is_refused, message = True, "found no credentials in the URL, the environment, the files of AWS or the machine"
-    is_silent = text.startswith("Generic") and not is_refused
+    is_silent = is_temporary or (text.startswith("Generic") and not is_refused)
     return (StoreSilentError if is_silent else StoreRefusedError)(errno.EIO, message, where)

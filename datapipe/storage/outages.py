@@ -1,10 +1,7 @@
 """Failures of disks, stores and hubs: which of them may pass, and the words for them.
 
-    exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
-              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
-
-Errors of object stores have classes of their own (`storage/object_store.py`). Those of HTTP libraries
-are known by the package of their class, so that none has to be installed.
+exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
+          └▶ refusal_of ─▶ text     access denied, read-only, no such URL: it stays until somebody changes something
 """
 
 import errno
@@ -21,25 +18,20 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import size
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
-_SILENT = frozenset(
+_SILENT = frozenset(  # of disks and network file systems
     {
         *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED),
     }
 )
-"""Errors of disks and network file systems that do not answer."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
-
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
-_HTTP_REFUSALS = frozenset({401, 403, 404})
-_MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
-"""Errors of HTTP libraries about a URL. Those of huggingface_hub are ValueErrors."""
+_MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})  # about a URL; those of huggingface_hub are ValueErrors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A disk that is full, or a disk, store or hub that does not answer. `where` is masked;
-    `free_bytes` is None for a store."""
+    """A disk that is full, or a disk, store or hub without an answer. `where` is masked; `free_bytes` is None for a store."""
 
     where: str
     cause: str
@@ -82,9 +74,7 @@ class OutageError(DatapipeError):
 
 
 def outage_of(error: BaseException, url: str) -> Outage | None:
-    """The outage that an exception reports; None for any other exception. `url` is the folder that
-    is read and written, for an error that names no file.
-    """
+    """The outage that an exception reports, or None. `url`: the folder in use, for an error that names no file."""
     if isinstance(error, OutageError):
         return error.outage
     if refusal_of(error) is not None or type(error) is BrokenPipeError:  # that of a program which read what we print
@@ -100,9 +90,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 
 def refusal_of(error: BaseException, url: str = "") -> str | None:
-    """Why an exception stays until somebody changes permissions, credentials or names, and what to do, without the end of the
-    sentence; None for any other exception. `url` is the folder that is written, for an error of a disk that names no file.
-    """
+    """Why an exception stays until somebody changes something, and what to do; None for any other. `url`: the folder in use."""
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         return masked(f"{error_line(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
@@ -112,7 +100,7 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
     if _is_malformed(error):
         return masked(f"{error_line(error)}. Expected a URL such as {right_url('hf')}")
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
-    if not isinstance(error, StoreRefusedError) and not (_is_of_store(error) and status in _HTTP_REFUSALS):
+    if not isinstance(error, StoreRefusedError) and not (_is_of_store(error) and status in (401, 403, 404)):
         return None
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if "s3://" in str(error) else ""
     return masked(f"{error_line(error)}. Give this user access{public}")
@@ -125,8 +113,7 @@ def right_url(url: str) -> str:
 
 
 def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
-    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
-    `where` is file, line and key; `action`: "cannot list"."""
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later. `action`: "cannot list"."""
     outage = outage_of(error, url)
     if outage is not None:
         return OutageError(outage)

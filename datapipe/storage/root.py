@@ -9,9 +9,8 @@
 When a store stops answering, a read fails instead of hanging. Input files are read by positional reads and never mapped: a
 mapped file that is cut short while it is read ends the process by SIGBUS. Local files that the engine itself wrote are mapped.
 
-A `Root` is one folder by URL. A write appears completely or not at all: on a disk by
-`machine/files.py`, on an object store by one upload. An exception inside pyarrow's local output
-stream leaves a visible partial file, so local outputs are never opened under their final name.
+A `Root` is one folder by URL. A write appears completely or not at all: on a disk by `machine/files.py`, on an object store by
+one upload. Local outputs are never opened under their final name.
 """
 
 import errno
@@ -39,8 +38,6 @@ from datapipe.storage.store_options import SCHEMES, options_of
 from datapipe.storage.written import OutputStream, chunks_checksum
 
 STORE_SCHEMES = frozenset({"http", "https", "hf", *SCHEMES})
-"""Schemes of stores and servers."""
-_SECOND_NS = 1_000_000_000
 _REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20
 
@@ -90,8 +87,7 @@ def split_query(url: str) -> tuple[str, str]:
 
 
 def open_input(url: str, num_bytes: int | None = None) -> pa.NativeFile:
-    """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError. An object of
-    a known size, `num_bytes`, is opened without a request."""
+    """An input file for random access, not mapped. An object of a known size, `num_bytes`, is opened without a request."""
     if is_http(url):
         _check_credentials(url)
         return open_file(url)
@@ -117,8 +113,7 @@ def _check_waits_for_nobody(path: str) -> None:
 
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
-    """The state of the file at `url`, which `stream` has just opened. Costs no request of a bucket or a web server. Raises
-    OSError."""
+    """The state of the file at `url`, which `stream` has just opened. Costs no request of a bucket or a web server."""
     if isinstance(stream, HttpFile | StoreFile):
         return stream.state
     store, path = resolve(url)
@@ -126,8 +121,7 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
 
 
 def current_state(url: str) -> FileState:
-    """The state of the file at `url` now; one request of a store. A local file is opened, since a
-    network file system asks its server only then. Raises OSError as `open_input`."""
+    """The state of the file at `url` now. A local file is opened, since a network file system asks its server only then."""
     if is_http(url):
         return state_of(url)
     store, path = resolve(url)
@@ -143,15 +137,12 @@ def current_state(url: str) -> FileState:
 
 
 def whole_seconds(time_ns: int) -> int:
-    return time_ns // _SECOND_NS * _SECOND_NS
+    return time_ns // 1_000_000_000 * 1_000_000_000
 
 
 def parquet_table(content: bytes, columns: list[str] | None = None) -> pa.Table:
-    """The table in the bytes of a Parquet file, decoded by the calling thread alone.
-
-    A thread of `pq.read_table` may release the bytes after the call has returned, for which it needs the interpreter. If the
-    interpreter is ending meanwhile, the process aborts with "terminate called without an active exception" and status 134.
-    """
+    """The table in the bytes of a Parquet file, decoded by the calling thread alone: a thread of `pq.read_table` may release
+    the bytes after the call, which aborts the process (status 134) if the interpreter is ending meanwhile."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read(columns, use_threads=False)
 
@@ -239,8 +230,7 @@ class Root:
             return False
 
     def checksum(self, relative: str) -> tuple[str, int]:
-        """Checksum and size in bytes of a file, read in chunks, since mapped pages would count as
-        memory of the process. Raises OSError."""
+        """Checksum and size in bytes of a file, read in chunks: mapped pages would count as memory of the process."""
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
         chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
@@ -265,11 +255,7 @@ class Root:
         write_atomic(Path(self.path(relative)), content)
 
     def take(self, other: Self, source: str, target: str, staging: str) -> None:
-        """Links or copies the file `source` of a root, maybe this one, to `target`, which appears completely or not at all.
-
-        Args: staging: a unique relative path outside the target's folder, for the link or copy
-            before it is renamed.
-        """
+        """Links or copies the file `source` to `target`, completely or not at all. `staging`: a unique path elsewhere."""
         if self.local is None and self._target[0] == other._target[0]:
             self.bucket.copy(other.path(source), self.path(target))
         elif self.local is None:

@@ -5,15 +5,17 @@
     connect_timeout=1      seconds until a connection attempt fails
     max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
 
-`anonymous@` before the bucket reads without credentials. S3 and Azure take a key and its secret there. Else credentials come
-from the environment, the files of AWS, or the role of the machine.
+`anonymous@` before the bucket reads without credentials, `KEY:SECRET@` with these (S3, Azure), else those of the environment,
+the files of AWS, which are read every five minutes, or the role of the machine.
 """
 
 import configparser
 import errno
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,14 +28,17 @@ from datapipe.storage.outages import StoreRefusedError, StoreSilentError
 CONNECT_TIMEOUT_S = 1.0
 _LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": 3.0, "max_attempts": 5.0}
 _ANY = frozenset({*_LIMITS, "scheme", "endpoint_override", "tls_ca_file_path", "tls_verify_certificates"})
+# parameters of URLs in earlier outputs that have no effect here
 _OF_PYARROW = frozenset({"allow_bucket_deletion", "allow_delayed_open", "background_writes", "smart_defaults"})
-"""Parameters of URLs in earlier outputs that have no effect here."""
 _KINDS = {
     "s3": ("S3Store", _OF_PYARROW | {"region", "allow_bucket_creation", "force_virtual_addressing"}),
     "gs": ("GCSStore", frozenset({"project_id", "retry_limit_seconds"})),
     "abfs": ("AzureStore", frozenset({"client_id", "client_secret", "tenant_id", "credential_kind"})),
 }
 SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs"}
+_BUCKET = re.compile(r"[\w.$-]+", re.ASCII)
+_ENDPOINT = re.compile(r"https?://[^\s/\"<>\\^`{|}]+(/[^\s\"<>\\^`{|}]*)?")
+_KEPT = timedelta(minutes=10)  # of credentials of a file, in words to obstore, which asks for others five minutes before
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 
@@ -68,12 +73,15 @@ class StoreOptions:
             options["skip_signature"] = True
         return options
 
-    def _endpoint(self) -> str:
-        endpoint = self.given.get("endpoint_override", "")
-        return endpoint if not endpoint or "://" in endpoint else f"{self.given.get('scheme', 'https')}://{endpoint}"
+    def _endpoint(self, default: str = "") -> str:
+        endpoint = self.given.get("endpoint_override") or default
+        endpoint = endpoint if not endpoint or "://" in endpoint else f"{self.given.get('scheme', 'https')}://{endpoint}"
+        if endpoint and not _ENDPOINT.fullmatch(endpoint):
+            raise UserError(f"cannot open {self.url}: the endpoint is {endpoint!r}. Expected one such as http://127.0.0.1:9000")
+        return endpoint
 
     def _of_s3(self) -> dict[str, Any]:
-        endpoint = self._endpoint() or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = self._endpoint(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
         region = self.given.get("region") or (None if endpoint else _region_of(self.bucket))
         options: dict[str, Any] = {"region": region} if region else {}
         is_virtual = self.is_on("force_virtual_addressing") if endpoint else "." not in self.bucket  # of certificates
@@ -82,8 +90,9 @@ class StoreOptions:
             options["endpoint"] = endpoint.replace("://", f"://{self.bucket}.") if is_virtual else endpoint
         if self.user == "anonymous":
             return options
-        own = {"access_key_id": self.user, "secret_access_key": self.secret}
-        return options | (own if self.user else _profile(self.url))
+        if self.user:  # as a provider, which takes no token of the environment along
+            return options | {"credential_provider": lambda: _credential(self.user, self.secret)}
+        return options | _profile(self.url)
 
     def _of_gcs(self) -> dict[str, Any]:
         return {"base_url": self._endpoint()} if self._endpoint() else {}
@@ -108,8 +117,8 @@ def options_of(url: str) -> StoreOptions:
     bucket, user = (user, "") if is_azure_host else (host, user)
     given = dict(parse_qsl(query, keep_blank_values=True))
     wrong = sorted(given.keys() - known - _ANY)
-    if wrong or not bucket:
-        why = f"it has no parameter '{wrong[0]}'" if wrong else "it names no bucket"
+    if wrong or not _BUCKET.fullmatch(bucket):
+        why = f"it has no parameter '{wrong[0]}'" if wrong else "it names no bucket of letters, digits, dots and hyphens"
         raise UserError(f"cannot open {url}: {why}. Expected a URL such as {scheme}://bucket/folder")
     try:
         limits = {name: float(given.get(name, default)) for name, default in _LIMITS.items()}
@@ -136,10 +145,11 @@ def _region_of(bucket: str) -> str:
     raise StoreRefusedError(errno.EIO, f"cannot find the region of the bucket: HTTP {answer.status_code}", url)
 
 
-def _profile(url: str) -> dict[str, Any]:
-    """Credentials by the files of AWS, which obstore does not read."""
-    if os.environ.get("AWS_ACCESS_KEY_ID"):
-        return {}
+def _credential(key: str, secret: str, token: str | None = None, expires_at: datetime | None = None) -> dict[str, Any]:
+    return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": expires_at}
+
+
+def _profile_facts() -> dict[str, str]:
     folder = Path.home() / ".aws"
     files = [os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials"]
     files.append(os.environ.get("AWS_CONFIG_FILE") or folder / "config")
@@ -147,10 +157,22 @@ def _profile(url: str) -> dict[str, Any]:
     with suppress(configparser.Error, OSError):
         profiles.read(files, encoding="utf-8")
     name = os.environ.get("AWS_PROFILE", "default")
-    found = {key: value for part in (f"profile {name}", name) if part in profiles for key, value in profiles[part].items()}
-    keys = {key.removeprefix("aws_"): found[key] for key in _PROFILE_KEYS if key in found}
-    if keys or not any(key.startswith("sso_") or key in ("credential_process", "role_arn") for key in found):
-        return keys
+    return {key: value for part in (f"profile {name}", name) if part in profiles for key, value in profiles[part].items()}
+
+
+def _of_profile() -> dict[str, Any]:
+    found = _profile_facts()
+    key, secret, token = (found.get(name, "") for name in _PROFILE_KEYS)
+    return _credential(key, secret, token or None, datetime.now(UTC) + _KEPT)
+
+
+def _profile(url: str) -> dict[str, Any]:
+    """Credentials by the files of AWS, which obstore does not read. They are read again, as programs renew them."""
+    found = {} if os.environ.get("AWS_ACCESS_KEY_ID") else _profile_facts()
+    if all(key in found for key in _PROFILE_KEYS[:2]):
+        return {"credential_provider": _of_profile}
+    if not any(key.startswith("sso_") or key in ("credential_process", "role_arn") for key in found):
+        return {}
     require("boto3", url)
     from obstore.auth.boto3 import Boto3CredentialProvider
 

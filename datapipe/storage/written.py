@@ -1,7 +1,5 @@
 """A new file with the checksum of the bytes written to it, so that nothing has to be read back.
-
-What a store returns may be damaged on its way, so a checksum of bytes that are read back may be wrong for ever. A store may
-also store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
+A store may store a file while its answer is lost: `close` then looks the file up, and raises only where it is not there.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,8 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 import xxhash
 
-LookUp = Callable[[int, str], bool]
-"""(bytes, checksum) -> whether the file is there with this content."""
+LookUp = Callable[[int, str], bool]  # (bytes, checksum) -> whether the file is there with this content
 
 
 def checksum_of(hasher: xxhash.xxh3_128) -> str:
@@ -27,7 +24,7 @@ def chunks_checksum(chunks: Iterable[Any]) -> tuple[str, int]:
 
 
 class _Sink:
-    def __init__(self, stream: pa.NativeFile, look_up: LookUp) -> None:
+    def __init__(self, stream: Any, look_up: LookUp) -> None:
         self._stream, self._look_up = stream, look_up
         self.hasher, self.num_bytes = xxhash.xxh3_128(), 0
 
@@ -47,6 +44,10 @@ class _Sink:
     def flush(self) -> None:
         self._stream.flush()
 
+    def abandon(self) -> None:
+        if not isinstance(self._stream, pa.NativeFile):  # a local file stays, and nobody uses it
+            self._stream.abandon()
+
     def close(self) -> None:
         try:
             self._stream.close()
@@ -56,18 +57,19 @@ class _Sink:
 
 
 class OutputStream(pa.PythonFile):
-    """A stream to a new file; made by `to`.
-
-    Attributes:
-        num_bytes, checksum: of the bytes written so far.
-    """
+    """A stream to a new file; made by `to`. `num_bytes` and `checksum` are of the bytes written so far."""
 
     def __init__(self, sink: _Sink, mode: str) -> None:
         self.sink = sink
 
     @classmethod
-    def to(cls, stream: pa.NativeFile, look_up: LookUp) -> Self:
+    def to(cls, stream: Any, look_up: LookUp) -> Self:
         return cls(_Sink(stream, look_up), mode="w")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # an object of a part of the content never appears
+            self.sink.abandon()
+        self.close()
 
     @property
     def num_bytes(self) -> int:

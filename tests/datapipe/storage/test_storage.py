@@ -7,18 +7,29 @@ import io
 import json
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep
+from typing import ClassVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.exceptions import GenericError
 
+from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import root as storage_root
+from datapipe.storage import store_options
 from datapipe.storage.local import local_files
+from datapipe.storage.object_store import os_errors
 from datapipe.storage.outages import StoreRefusedError, StoreSilentError, outage_of, refusal_of
 from datapipe.storage.root import Root, current_state, open_input
 from stages.read.text import Text
@@ -209,6 +220,7 @@ def test_empty_object_that_stands_for_a_folder_is_no_file(public: UnreliableStor
     assert root.list_files("") == [("below/a", 1), ("empty", 0)]
     assert root.list_files("", recursive=False) == [("empty", 0)]
     assert root.folders() == ["below"]
+    assert root.within("below").folders() == []
 
 
 @pytest.mark.medium
@@ -233,7 +245,12 @@ def test_bytes_of_an_object_are_aligned_for_columns(public: UnreliableStore) -> 
         (403, "AccessDenied", "AccessDenied: so it is"),
         (400, "ExpiredToken", "ExpiredToken"),
         (400, "", "Renew the credentials"),
+        (400, "AuthorizationHeaderMalformed", "AuthorizationHeaderMalformed"),
+        (400, "InvalidBucketName", "InvalidBucketName"),
+        (405, "MethodNotAllowed", "MethodNotAllowed"),
+        (301, "PermanentRedirect", "in another region"),
         (404, "NoSuchBucket", "NoSuchBucket"),
+        (404, "ContainerNotFound", "ContainerNotFound"),
     ],
 )
 def test_refusal_of_a_store_is_told_with_its_code(public: UnreliableStore, status: int, code: str, said: str) -> None:
@@ -257,6 +274,175 @@ def test_process_that_was_forked_after_a_store_was_used_is_refused(public: Unrel
             os._exit(7)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.medium
+def test_object_whose_name_looks_like_a_status_is_not_cut_short_by_a_busy_store(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}&max_attempts=2")
+    root.write_atomic("batch-416 a.txt", b"content")
+    with root.open_input("batch-416 a.txt") as stream:
+        public.fail("status", status=503, times=None)
+        with pytest.raises(StoreSilentError, match="503"):
+            stream.read()
+
+
+@pytest.mark.medium
+def test_status_of_a_condition_outside_of_one_is_told_without_the_words_of_the_client(public: UnreliableStore) -> None:
+    for status, code, kind in (
+        (409, "", StoreSilentError),
+        (412, "", StoreRefusedError),
+        (404, "NoSuchUpload", StoreSilentError),
+    ):
+        public.fail("status", status=status, code=code, times=1)
+        with pytest.raises(kind, match=f"GET: {status} [^\\n]*$"):
+            Root(f"s3://public{public.query}").read_bytes("a.txt")
+    for code, kind in (("AccessDenied", StoreRefusedError), ("InternalError", StoreSilentError)):
+        error = GenericError(f"Generic S3 error: DeleteObjects request failed for key a/b: no (code: {code})")
+        with pytest.raises(kind), os_errors("s3://public", "a"):
+            raise error
+
+
+def _write_and_fail(root: Root, num_bytes: int) -> None:
+    with root.open_output("part") as stream:
+        stream.write(b"x" * num_bytes)
+        raise ZeroDivisionError
+
+
+@pytest.mark.medium
+def test_object_of_a_writer_that_fails_never_appears(public: UnreliableStore, tmp_path: Path) -> None:
+    root = Root(f"s3://public/failed{public.query}")
+    for num_bytes in (10, 40 << 20):
+        with pytest.raises(ZeroDivisionError):
+            _write_and_fail(root, num_bytes)
+    (tmp_path / "source").write_bytes(b"x" * 100)
+    copy = storage_root._copy
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(storage_root, "_copy", lambda source, target: (copy(source, target), 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            root.take(Root(str(tmp_path)), "source", "part", "staging")
+    assert root.list_files("") == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://no bucket/a?region=r&endpoint_override=http://127.0.0.1:9", "names no bucket"),
+        ("s3://KEYKEYKEY:SEC/RET@bucket/a?region=r&endpoint_override=http://127.0.0.1:9", "names no bucket"),
+        ("s3://bucket/a?region=r&endpoint_override=ht!tp://127.0.0.1:9", "endpoint"),
+        ("s3://bucket/a?region=r&endpoint_override=127.0.0.1 9", "endpoint"),
+    ],
+)
+def test_url_that_the_client_cannot_take_is_refused(url: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as raised:
+        Root(url).read_bytes("b")
+    assert "SEC" not in masked(str(raised.value))
+
+
+@pytest.mark.medium
+def test_place_before_the_object_and_a_name_with_a_line_break_are_errors_of_the_system(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}")
+    with root.open_input("a.txt") as stream, pytest.raises(OSError, match="Invalid argument"):
+        stream.seek(-1)
+    with pytest.raises(StoreRefusedError, match="Could not parse path"):
+        root.write_atomic("a\nb", b"")
+
+
+@pytest.mark.medium
+def test_memory_that_is_used_again_after_a_write_does_not_change_the_object(public: UnreliableStore) -> None:
+    root = Root(f"s3://public{public.query}")
+    memory = bytearray(b"a" * 100)
+    with root.open_output("reused") as stream:
+        stream.write(memory)
+        memory[:] = b"b" * 100
+        stream.write(memory)
+    assert root.read_bytes("reused") == b"a" * 100 + b"b" * 100
+    assert root.checksum("reused") == (stream.checksum, 200)
+
+
+@pytest.mark.medium
+def test_list_whose_answer_ends_early_goes_on_where_it_was(public: UnreliableStore) -> None:
+    expected = [(f"{number:04}", 1) for number in range(1001)]
+    for name, _ in expected:
+        put_public(public.query, f"public/long/{name}", b"a")
+    root = Root(f"s3://anonymous@public/long{public.query}&max_attempts=2")
+    for path in ("list-type", "continuation-token"):
+        fault = public.fail("cut", path=path, after=100, times=1)
+        assert root.list_files("") == expected
+        assert fault.hits == 1
+    for listed in (lambda: root.list_files("", recursive=False), root.folders, lambda: root.bucket.is_folder("long")):
+        fault = public.fail("reset", path="list-type", after=100, times=1)
+        assert listed() in (expected, [], True)
+        assert fault.hits == 1
+    public.fail("cut", path="list-type", after=100, times=None)
+    with pytest.raises(StoreSilentError, match="list response body"):
+        root.list_files("")
+
+
+class _GoogleCloud(BaseHTTPRequestHandler):
+    """Its list has "a/gone", which is not there, and its token is none."""
+
+    kept: ClassVar[set[str]] = set()
+
+    def do_GET(self) -> None:
+        names = ("a/b", "a/gone", "a/z")
+        item = "<Contents><Key>{}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified><ETag>e</ETag></Contents>"
+        self._send(200, f"<ListBucketResult>{''.join(item.format(name) for name in names)}</ListBucketResult>".encode())
+
+    def do_DELETE(self) -> None:
+        name = unquote(self.path).removeprefix("/bucket/")
+        self._send(204 if name in self.kept else 404)
+        self.kept.discard(name)
+
+    def _send(self, status: int, content: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.mark.medium
+def test_folder_of_google_cloud_is_deleted_also_where_one_object_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    _GoogleCloud.kept = {"a/b", "a/z"}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _GoogleCloud)
+    threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+    try:
+        Root(f"gs://bucket/a?endpoint_override=http://127.0.0.1:{server.server_port}").delete_folder("")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not _GoogleCloud.kept
+
+
+_PROFILE = "[default]\naws_access_key_id = {0}\naws_secret_access_key = {0}\naws_session_token = {0}\n"
+
+
+@pytest.mark.medium
+def test_key_of_the_url_goes_without_the_token_of_the_environment(
+    public: UnreliableStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "OfEnvironment")
+    assert Root(f"s3://OWN:OWN@public{public.query}").read_bytes("a.txt")
+    assert Root(f"s3://public{public.query}").read_bytes("a.txt")
+    tokens = {str(each).partition("Credential=")[2][:3]: "security-token" in str(each) for each in public.authorizations}
+    assert tokens == {"OWN": False, "tes": True}
+
+
+@pytest.mark.medium
+def test_credentials_of_a_file_that_is_renewed_are_read_again(
+    public: UnreliableStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setattr(store_options, "_KEPT", timedelta(seconds=1))
+    root = Root(f"s3://public{public.query}")
+    for key in ("First", "Second"):
+        (tmp_path / "credentials").write_text(_PROFILE.format(key))
+        assert root.read_bytes("a.txt")
+        sleep(0.2)  # obstore keeps what it was given for 0.1 s
+    assert {str(each).partition("Credential=")[2].partition("/")[0] for each in public.authorizations} == {"First", "Second"}
 
 
 _TOKEN = "hf_" + "Secret" * 5

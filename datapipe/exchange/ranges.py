@@ -108,7 +108,7 @@ def read_portion(
     # (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows
     wanted: np.ndarray | None = None,
 ) -> tuple[Parts, Bound]:
-    """The first rows of [start, stop), and the bound where they end: `stop`, or where they pass the limit.
+    """The first rows of [start, stop), and the bound where they end: `stop`, or at the limit.
 
     Whenever the held rows pass the limit, about their upper half is dropped, to be read again by a
     later call. So memory is the limit and a block, however many rows there are.

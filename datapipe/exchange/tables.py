@@ -1,6 +1,6 @@
 """Tables of a task, in one file each: documents for the next step, and what a run knows of each document.
 
-Documents are compressed Arrow streams. Facts are Parquet files, which `datapipe.explore` queries by SQL:
+Documents are compressed Arrow streams, facts Parquet files that `datapipe.explore` queries by SQL:
 
 | kind | a row for each |
 |---|---|
@@ -85,7 +85,7 @@ class TableWriter:
 
 
 class FactWriter(TableWriter):
-    """Writes facts to a Parquet file. `constants`: columns with one text in all rows, before the others."""
+    """Writes facts to Parquet. `constants`: the first columns, each with one text in all rows."""
 
     def __init__(self, root: Root, path: str, **constants: str) -> None:
         super().__init__(root, path)
@@ -151,8 +151,8 @@ def shard_of_task(fingerprint: str, path: str) -> str:
 
 
 def packed_facts(rows: pa.RecordBatch, shards: Sequence[str], numbers_of_rows: np.ndarray) -> pa.RecordBatch:
-    """A row for each part of a document in rows of `schemas.sequences`. `shards`, `numbers_of_rows`:
-    (num_rows,), the file of each row by `shard_of_task`, and its number there."""
+    """A row for each part of a document in rows of `schemas.sequences`. `shards`,
+    `numbers_of_rows`: (num_rows,), the `shard_of_task` of each row, and its number there."""
     lengths, keys, starts = (rows.column(name) for name in ("lengths", "keys", "starts"))
     row_of = np.repeat(np.arange(rows.num_rows), np.diff(numbers(lengths.offsets)))
     return pa.record_batch(

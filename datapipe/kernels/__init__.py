@@ -156,7 +156,7 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
 
 
 def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
-    """The kernels of a name, "datapipe.kernels.text.words:split_words": one for each type of array, or none."""
+    """The kernels of "datapipe.kernels.text.words:split_words", by type of array; or none."""
     importlib.import_module(qualified_name.partition(":")[0])
     return [
         declared

@@ -34,7 +34,7 @@ class Entry:
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
-        """Holds the right to compile this kernel here. Without `wait`, False where another process has it."""
+        """Holds the right to compile. Without `wait`, False where another process has it."""
         is_ours = True
         with ExitStack() as stack:
             try:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array: it reads this argument of `Annotated`, the type checker the first."""
+    """What numba must know of an array, the second argument of `Annotated`."""
 
     item: type[np.generic]
     num_axes: int = 1  # of a C-contiguous array
@@ -106,7 +106,7 @@ def first_rows(out: Record, count: int) -> Record:
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output; it returns their number, and is called again where they do not fit."""
+    """The rows that `fill` writes, which returns their number; called again if they do not fit."""
     while True:
         out = room_for(kind, room)
         count = fill(out)

@@ -1,1 +1,1 @@
-"""Outputs of tasks, their commit files and the ledger; names in OUTPUT, checksums, digests of code."""
+"""Outputs of tasks, commit files and the ledger; names in OUTPUT, checksums, digests of code."""

@@ -48,8 +48,9 @@ _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
 
 class Ledger:
-    """The records of one output folder. Only the driver writes it, under the run's lock. `pending_deletions`:
-    folders of attempts that a run which lost the output may still be deleting; they count as gone."""
+    """The records of one output folder. Only the driver writes it, under the run's lock.
+    `pending_deletions`: folders of attempts that a run which lost the output may still be deleting;
+    they count as gone."""
 
     def __init__(self, root: Root, pending_deletions: Collection[str] = ()) -> None:
         self.root = root
@@ -199,7 +200,7 @@ def _covered(fingerprint: str, attempt: str, content: bytes) -> bytes:
 
 
 def lines_of(content: bytes) -> tuple[list[Line], int]:
-    """The whole lines of a commit file, and the number of those of other versions. Torn and edited ones count as none."""
+    """The whole lines of a commit file, and the number of those of other versions."""
     lines, num_refused = [], 0
     for stored in content.split(b"\n"):
         version, _, rest = stored.partition(b"\t")

@@ -90,7 +90,7 @@ class DocumentsFile(OutputFile):
 
 F = TypeVar("F", bound=OutputFile)
 
-Outputs = Mapping[str, tuple[OutputFile, ...]]  # by kind: "documents", "emitted.bands", "train", "files", …
+Outputs = Mapping[str, tuple[OutputFile, ...]]  # by kind: "documents", "emitted.bands", "files", …
 Tables = Mapping[str, tuple[ExchangeFile, ...]]  # by the table that their rows belong to
 
 TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"

@@ -7,7 +7,7 @@ Every module of datapipe, of its stages and of the user that imports lead to cou
 leaves out comments, layout, docstrings, descriptions of options, messages of errors, and imports
 for type checkers. A module whose name is computed is not followed.
 
-The cache of the machine holds each parsed module, by a digest of it, this file and Python's version.
+The cache of the machine holds parsed modules, by digests of them, this file and Python's version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MACHINERY = tuple(
 )  # fmt: skip
 """Modules and packages that no digest covers, since no output depends on them."""
 
-_NAMING = frozenset({"datapipe", "datapipe.stage"})  # their `__init__.py` only finds names of modules
+_NAMING = frozenset({"datapipe", "datapipe.stage"})  # whose `__init__.py` only finds names
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[2]

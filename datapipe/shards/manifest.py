@@ -14,8 +14,9 @@
                   ── removed      removed.parquet: documents that were taken down, where there are any
                   ── further[]    of each further sequence length: its lists, phases and weights
 
-The fingerprint covers every other field. The manifest holds no path outside the output and no time: equal runs write equal
-snapshots. Manifests of the version before are read: `_upgraded`, and `_with_folders` for those in length-8192/.
+The fingerprint covers every other field. The manifest holds no path outside the output and no time:
+equal runs write equal snapshots. Manifests of the version before are read: `_upgraded`, and
+`_with_folders` for those in length-8192/.
 """
 
 from __future__ import annotations
@@ -284,8 +285,9 @@ def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
 
 
 def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
-    """The rows of tokens that a snapshot has of one sequence length, by default the first; `name` as for `read_snapshot`.
-    Raises SnapshotError as `read_snapshot`, for shards of text, and for another length."""
+    """The rows of tokens that a snapshot has of one sequence length, by default the first; `name`
+    as for `read_snapshot`. Raises SnapshotError as `read_snapshot`, for shards of text, and for
+    another length."""
     snapshot = read_snapshot(root, name)
     if not snapshot.has_tokens:
         raise SnapshotError(
@@ -377,7 +379,7 @@ def _listed(root: Root, rows: _Rows) -> _Rows:
 
 
 def _upgraded(data: Any) -> Any:
-    """A manifest of the version before, of tokens or of documents, with the fields of this version. Others as they are."""
+    """A manifest of the version before with the fields of this version; others as they are."""
     match data:
         case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
             return data | {"version": 3}

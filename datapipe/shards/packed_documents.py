@@ -6,7 +6,8 @@
 A piece is the part of one document that lies in one row. Only the end of a row cuts a document, and every document ends with
 the end-of-text token, which occurs nowhere else. So a piece is a whole document if it starts at token 0 and ends with that
 token. (In the export of a snapshot that documents were taken down from, a cut document may end before its row does.)
-A document lies in one pool of the packer (`pack.pool_documents`). Memory: a record batch and the cut documents of a pool.
+A document lies in one pool of the packer (`pack.pool_documents`). Memory: a record batch and the
+cut documents of a pool.
 """
 
 import numpy as np

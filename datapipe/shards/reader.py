@@ -77,8 +77,9 @@ class ShardReader:
         return sequences
 
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
-        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own the memory.
-        Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within` (n,) int64 its row there."""
+        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own
+        the memory. Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within`
+        (n,) int64 its row there."""
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []
         for number in np.unique(numbers).tolist():

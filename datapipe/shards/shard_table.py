@@ -162,7 +162,7 @@ def shard_path(folder: str, source: str, part: int | None, path: str) -> str:
 
 
 def with_digest(path: str, checksum: str) -> str:
-    """The path of a shard with the digest of its content: "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow"."""
+    """The path of a shard with the digest of its content: "…/part-00003-1f2e3d4c5b6a7988.arrow"."""
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
@@ -177,7 +177,7 @@ class RowForm(NamedTuple):
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Shards as columns, those of `SCHEMA`, and as a sequence of `ShardEntry`, each made when it is asked for."""
+    """Shards as columns of `SCHEMA`, and as a sequence of `ShardEntry`, made when asked for."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()

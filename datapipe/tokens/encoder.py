@@ -60,9 +60,10 @@ class Encoder:
         bos: str | None = None,
         choice: Choice | None = None,
     ) -> None:
-        """`source`: path of a tokenizer.json or of its folder, or the content of the file. `eos`: by default
-        the first special token with a well-known name (`END_OF_TEXT`). `choice`: the library that encodes;
-        by default that of the proof, which the first use of `proof` or `encode` makes."""
+        """`source`: path of a tokenizer.json or of its folder, or the content of the file. `eos`:
+        by default the first special token with a well-known name (`END_OF_TEXT`). `choice`: the
+        library that encodes; by default that of the proof, which the first use of `proof` or
+        `encode` makes."""
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)
         self._json = _canonical(name, settings)

@@ -55,7 +55,7 @@ from datapipe.shards import schemas
 
 Method = Literal["best_fit", "concat", "buckets"]
 
-_MIN_PIECES = 16  # at first, rows are emptied only where the first split makes no piece shorter than S / 16
+_MIN_PIECES = 16  # at first, rows are emptied only where no piece is shorter than S / 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +143,8 @@ def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> 
 def _split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks, split until padding is within the limit, those that lost their first part last; and the
-    number of rows. `chunks`: (num_chunks,) each, as best fit leaves them; `order`: of them by length."""
+    """Chunks, split until padding is within the limit, those that lost their first part last; and
+    the number of rows. `chunks`: (num_chunks,), as best fit leaves them; `order`: by length."""
     rows = _rows(num_rows, len(order), sequence_length)
     filling.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
     chunks = ChunksOut._make(np.concatenate([column, np.zeros(num_rows, column.dtype)]) for column in chunks)

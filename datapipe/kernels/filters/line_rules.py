@@ -210,7 +210,7 @@ def _without_white(data, offset, start, marks) -> Any:
 
 @inline
 def _edit(data, start, stop, marks, loose, out, used) -> Any:
-    """Writes a line without its phrases, and one adjacent white space character each, to `out[used:]`;
+    """Writes a line without phrases, and a white space character beside each, to `out[used:]`;
     returns the bytes written, 0 where only white space is left."""
     out_stop, offset, clear = used, start, start
     while offset < stop:
@@ -257,7 +257,7 @@ def write_texts(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the documents in `keep` (num_docs,) without the removed lines; edited ones without white space around them."""
+    """Writes documents in `keep` (num_docs,) without removed lines; edited ones are stripped."""
     doc_offsets, starts, lengths, _, _, _ = lines
     reasons, rest_starts, rest_lengths, rests = edits
     num_written = np.int64(0)

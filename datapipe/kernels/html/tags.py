@@ -251,7 +251,7 @@ def next_tag(data, i, stop):
 def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
-    """Measures every page: about its depth of elements, at most the limit, the most attributes of a tag (all
+    """Measures every page: about its depth, at most the limit, the most attributes of a tag (all
     `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,) scratch."""
     for document in range(len(offsets) - 1):
         i, stop = offsets[document], offsets[document + 1]
@@ -288,8 +288,9 @@ def measure_tags(
 
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes every page without tags, comments, scripts and styles, in any charset whose ASCII bytes are ASCII.
-    A tag that breaks the line becomes a newline, the tag of a cell a space, any other nothing."""
+    """Writes every page without tags, comments, scripts and styles, in any charset whose ASCII
+    bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a space, any
+    other nothing."""
     written = 0
     for document in range(len(offsets) - 1):
         i, stop = offsets[document], offsets[document + 1]

@@ -77,7 +77,7 @@ def is_typeset(data, floor, first, end) -> Any:
 
 @inline
 def fold(data, begin, floor, first, end, folded, places) -> Any:
-    """Writes the folded bytes around `first` and their offsets; returns their number, and those of `first` and the floor."""
+    """Writes folded bytes and their offsets; returns their number, `first` and the floor."""
     low, high = max(begin, first - BEFORE_BYTES), min(end, first + AFTER_BYTES)
     while low > begin and data[low] & 0xC0 == 0x80:
         low += 1

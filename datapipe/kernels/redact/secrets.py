@@ -4,8 +4,8 @@
                                   ├▶ assignments.py   values behind names ─────┼▶ spans ─▶ copies.py ─▶ spans
                                   └▶ the user's patterns, on texts with hits ──┘
 
-The rules are data, so another issuer compiles nothing. Where spans overlap, tokens come before values;
-those of patterns and what overlaps them are one. No cut falls inside a character: the built-in rules
+The rules are data: another issuer compiles nothing. Where spans overlap, tokens precede values;
+those of patterns and what overlaps them are one. No cut is inside a character: the built-in rules
 match ASCII, or a PEM block between dashes.
 """
 

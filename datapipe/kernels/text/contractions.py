@@ -2,7 +2,7 @@
 
     "couldn't"  ->  "could" "n't"        "Mr."  ->  "Mr."        "10am"  ->  "10" "am"
 
-The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` is their hash table for kernels.
+The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` is their hash table.
 """
 
 from functools import lru_cache

@@ -147,7 +147,7 @@ def ahead(data, position, end, num_chars) -> Any:
 
 @inline
 def decode(data, offset, stop) -> tuple[Any, Any]:
-    """The character at `offset` and its size; (REPLACEMENT, 1) where none is well-formed and ends by `stop`."""
+    """The character at `offset` and its size; (REPLACEMENT, 1) if malformed or beyond `stop`."""
     code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
@@ -171,7 +171,7 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop`, from `start` on, and its size; (REPLACEMENT, 1) for none."""
+    """The character from `start` that ends at `stop`, and its size; (REPLACEMENT, 1) for none."""
     first = stop - 1
     if data[first] < 0x80:
         return np.int64(data[first]), 1

@@ -3,7 +3,7 @@
     rows as they come ─▶ held until they fill a row group ─▶ one contiguous row group ─▶ file
 
 Row groups depend on the rows alone, and each is written in one call, so the bytes of a file do not
-depend on batches, path or time. Memory: one row group, a document, and what the encoder makes of it.
+depend on batches, path or time. Memory: a row group, a document, and what the encoder makes of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,8 +78,9 @@ def _in_type(name: str, column: pa.Array, kind: pa.DataType, source: str) -> pa.
 
 
 class DocumentWriter:
-    """Writes rows of one schema to a file. After an error, or instead of `finish`, call `abort`. `path`: no
-    reader uses it. `schema`: from `published_schema`. `number`: of the file among those of its source."""
+    """Writes rows of one schema to a file. After an error, or instead of `finish`, call `abort`.
+    `path`: no reader uses it. `schema`: from `published_schema`. `number`: of the file among those
+    of its source."""
 
     def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema, number: int = 0) -> None:
         self._path, self._number = path, number

@@ -135,7 +135,7 @@ def read_portion(
 
 
 def before(parts: Parts, bound: Bound) -> Parts:
-    """The rows before a bound. Parts that go beyond it are copied up to it; the others are the same."""
+    """The rows before a bound. Parts that go beyond it are copied; the others are the same."""
     ends = [position(part, bound) for part in parts]
     return [part if end == part.num_rows else take_rows(part, np.arange(end)) for part, end in zip(parts, ends) if end]
 
@@ -174,7 +174,7 @@ def in_slices(tables: Mapping[str, Parts], prefix: int | None = None) -> Iterato
 
 
 def _take_before(parts: Parts, bound: Bound | None) -> Parts:
-    """Removes the rows before a bound (None: all) from the parts, and returns them as views of these."""
+    """Removes the rows before a bound (None: all) from the parts, and returns views of them."""
     spans: Parts = []
     rest: Parts = []
     for part in parts:

@@ -108,7 +108,7 @@ class Ledger:
         return [self._records[record.fingerprint] or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:
-        """Takes the records of tasks back: the tasks run again. Their files go with the next orphans."""
+        """Takes the records of tasks back, which run again. Their files go with the next orphans."""
         wanted = set(fingerprints)
         checksums = [line.checksum for line in self.files.read() if line.fingerprint in wanted]
         self.files.write([_sealed(FORGET, "", json.dumps(sorted(checksums)).encode())] if checksums else [])

@@ -69,7 +69,7 @@ def code_of_modules(modules: frozenset[str]) -> Code:
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """A digest of every source file of this installation and of the version of Python: 32 hex digits."""
+    """A digest of all source files of this installation and of Python's version: 32 hex digits."""
     content = xxhash.xxh3_128(platform.python_version().encode())
     for path in sorted(path for package in _PACKAGES for path in (_ROOT / package).rglob("*.py")):
         source = path.read_bytes()

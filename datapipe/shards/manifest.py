@@ -299,7 +299,7 @@ def read_tokens(root: Root, name: str | None = None, sequence_length: int | None
 
 
 def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
-    """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
+    """A snapshot of an output. Raises SnapshotError for none, and for one edited or truncated.
     `name`: its fingerprint, or the first digits of it; by default the newest snapshot."""
     path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:

@@ -1,4 +1,4 @@
-"""Documents from packed rows: the position of each piece, and the pieces of a cut document joined again.
+"""Documents from packed rows: the position of each piece, and the pieces of cut documents joined.
 
     row 0   a a a b b b b b          gives a, then c, then b: a document is complete with the last of its pieces
     row 1   c c b b . . . .

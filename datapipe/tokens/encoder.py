@@ -208,7 +208,7 @@ def _canonical(name: str, settings: dict[str, Any]) -> bytes:
 
 
 def load_tokenizer(name: str, content: bytes) -> Tokenizer:
-    """The tokenizer of a tokenizer.json. Raises UserError for a file that `tokenizers` does not take."""
+    """The tokenizer of a file. Raises UserError for one that `tokenizers` does not take."""
     with _refusing(name):
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.encode_special_tokens = True

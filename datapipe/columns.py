@@ -73,7 +73,6 @@ def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
 
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

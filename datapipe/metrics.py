@@ -119,8 +119,6 @@ class UnreadableFile:
 
 @dataclass(slots=True)
 class TaskMetrics:
-    """All numbers of one task."""
-
     # documents in and out; empty for tasks on rows
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     work: dict[str, Work] = field(default_factory=dict)  # by name, in the order of the data

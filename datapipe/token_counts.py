@@ -34,8 +34,6 @@ MAX_NAMES = 256
 
 @dataclass(slots=True)
 class TokenCounts(Sums):
-    """Texts and their tokens."""
-
     documents: int = 0  # how many texts
     bytes: int = 0  # UTF-8 bytes
     words: int = 0  # as `str.split` splits them

@@ -67,10 +67,8 @@ def size_of(option: str, value: str) -> int:
 
 def taking(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command `(…, options)` an option for each field of a dataclass, whose record it gets.
-
     The metadata of a field are `names` and keywords of `typer.Option`. Values with the metavar SIZE
-    are sizes; the command line shows the default `shown` for them.
-    """
+    are sizes; the command line shows the default `shown` for them."""
     types, fields = get_type_hints(record), dataclasses.fields(record)
     sizes = {
         field.name: (*field.metadata["names"], "--" + field.name.replace("_", "-"))[0]

@@ -77,10 +77,8 @@ class Attempts:
         return attempt
 
     def ended(self, ended: Attempt) -> Attempt | None:
-        """Takes the end of an attempt. Returns it, with its node, if it ends its task, by a record or by a failure.
-
-        It does not where another attempt has ended the task before, or goes on after this one failed.
-        """
+        """Takes the end of an attempt. Returns it, with its node, if it ends its task: not where
+        another attempt has ended the task before, or goes on after this one failed."""
         attempt = self._open.pop(ended.attempt, None)
         if attempt is None:
             return None
@@ -123,9 +121,7 @@ class Attempts:
 
     def start_second(self) -> str:
         """Starts a second attempt at the task that is latest, if one is late; a line for the user.
-
-        A task has at most one, whatever its end: a task that is slow twice is slow by itself.
-        """
+        A task has at most one: a task that is slow twice is slow by itself."""
         late = [late_attempt for message in self._messages if (late_attempt := self._late(message)) is not None]
         if not late:
             return ""

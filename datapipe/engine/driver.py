@@ -44,13 +44,10 @@ _UPDATE_EVERY_S = 0.1
 
 
 class Driver:
-    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
-
-    Args:
-        lock: of the output; a run that has lost it stops.
-        kept_before: the share of text that each step kept in the run before, for estimates.
-        earlier: the committed steps of the snapshot that the files of the request are added to.
-    """
+    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed
+    run can be reported. A run that has lost its `lock` of the output stops. `kept_before`: the
+    share of text that each step kept in the run before, for estimates. `earlier`: the committed
+    steps of the snapshot that the files of the request are added to."""
 
     def __init__(
         self,
@@ -214,11 +211,9 @@ class Driver:
         return line
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
-        """Raises UserError where an input file of a failed task has changed since the plan.
-
-        If the next plan could not see the change, the records of other tasks that read the file are
-        forgotten, so that documents of two contents are never mixed.
-        """
+        """Raises UserError where an input file of a failed task has changed since the plan. If the
+        next plan could not see the change, the records of tasks that read the file are forgotten,
+        so that documents of two contents are never mixed."""
         changed = changed_inputs(task.input_files.values())
         if not changed:
             return

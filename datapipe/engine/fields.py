@@ -8,8 +8,6 @@
 The field of strata must hold a number in one of the records. A field may be rare, so it is missing only where none of
 `MOST_SPLITS` splits has it, spread over all files and within them. A record that has the field with the value null counts.
 Unreadable files are left to the run. With `check_fields: false` of the source a missing field is only a warning.
-
-When a source is read, the driver knows exactly which kept fields never had a value (`steps.counts.fields_without_value`).
 """
 
 import dataclasses
@@ -70,13 +68,9 @@ class _Seen:
 def check_fields(
     mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]
 ) -> tuple[list[RunWarning], dict[str, FoundType]]:
-    """Previews the first records of a source.
-
-    Returns: Warnings about kept fields that no record has, and the type of each kept field that the
-        mixture declares no type for.
-
-    Raises UserError for missing fields that decide, for a field of no common type, and for one that a file has twice.
-    """
+    """Warnings about kept fields that no previewed record has, and the type of each kept field that
+    the mixture declares no type for. Raises UserError for missing fields that decide, for a field
+    of no common type, and for one that a file has twice."""
     source = mixture.sources[name]
     _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)

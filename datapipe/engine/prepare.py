@@ -60,12 +60,9 @@ Show = Callable[[str], None]
 def prepare(
     mixture: Mixture, limit: int | None = None, show: Show | None = None, generation: Generation | None = None
 ) -> Request:
-    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
-
-    Args:
-        show: gets lines about the listing of input files where it takes more than a second.
-        generation: the files that are read, and added to the newest snapshot; None for all files.
-    """
+    """The request of a mixture as of now. `show` gets lines about the listing of input files where
+    it takes more than a second. `generation`: the files that are read, and added to the newest
+    snapshot; None for all files. Raises UserError for everything that is wrong with the mixture."""
     given, root, own_rows = mixture, Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)
     sources, warnings = _own_sources(given, limit, show, generation)

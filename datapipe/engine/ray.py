@@ -48,15 +48,9 @@ _ENDS_WITHIN_S = 10.0  # a supervisor learns that its attempt is withdrawn with 
 
 
 class RayEngine(Engine):
-    """Tasks on a Ray cluster.
-
-    Args:
-        root: OUTPUT, which every node must see.
-        request: every node must see the first input file of each source too.
-        address: of a running cluster ("auto", "host:port"); None uses the cluster this process is connected to, or starts
-            one on this machine for the run.
-        num_workers: CPUs of a cluster that is started here.
-    """
+    """Tasks on the cluster at `address` ("auto", "host:port"); None for the one that this process
+    is connected to, or a new one of `num_workers` CPUs on this machine. Every node must see OUTPUT
+    and the first input file of each source."""
 
     def __init__(self, root: Root, request: Request, address: str | None = None, num_workers: int | None = None) -> None:
         self.root = root
@@ -328,12 +322,8 @@ def _kill_on_node(running: RemoteAttempt) -> None:
 
 
 def lack_of(reserved: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
-    """The resources that no node has, in words; empty where a node has all of them.
-
-    Args:
-        reserved: by resource: {"CPU": 1.0, "GPU": 1.0, "memory": 2e9}.
-        nodes: the resources of each idle node.
-    """
+    """The reserved resources, {"CPU": 1.0, "memory": 2e9}, that none of the idle nodes has, in
+    words; empty where a node has all of them."""
     if not nodes:
         return "a node: none of the cluster is alive"
     if any(all(node.get(name, 0.0) >= amount for name, amount in reserved.items()) for node in nodes):

@@ -64,10 +64,8 @@ class Retries:
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
-        """Queues another attempt. Returns a line for the user.
-
-        Raises UserError where only another input helps, and TaskFailedError for the last failure.
-        """
+        """Queues another attempt, and returns a line for the user. Raises UserError where only
+        another input helps, and TaskFailedError for the last failure."""
         match failure.kind:
             case "user":
                 raise UserError(failure.message)
@@ -201,11 +199,9 @@ def _one_by_one(task: MapTask, activity: Activity) -> MapTask:
 
 
 def _with_less(task: Task, failure: Failure) -> Task | None:
-    """The task with half the batch size; None where that is one document, or nothing that can be halved.
-
-    The input and output of the task, and so the tasks that follow, stay the same: a stage gets the
-    documents of a batch, or the rows of a bucket, in more calls.
-    """
+    """The task with half the batch size; None where that is one document, or nothing that can be
+    halved. Its input and output stay, and so do the tasks that follow: a stage gets the documents
+    of a batch, or the rows of a bucket, in more calls."""
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
         return replace(task, hints=replace(task.hints, most_docs=activity.num_docs // 2))
@@ -239,11 +235,9 @@ class OutageWait:
         self._since, self._attempts = None, 0
 
     def wait(self, outage: Outage) -> str:
-        """Notes a failure and sets `resumes_at`. Raises DatapipeError after a minute or `most_attempts` without a change.
-
-        Returns:
-            A line for the user; empty for a failure of the attempt that the run is waiting after.
-        """
+        """Notes a failure and sets `resumes_at`. Returns a line for the user, empty for the attempt
+        that the run is waiting after. Raises DatapipeError after a minute or `most_attempts`
+        without a change."""
         now = self.clock()
         free = outage.free_bytes or 0
         if self._since is None or free >= self._most_free + _CHANGE_BYTES:
@@ -271,11 +265,8 @@ def _way_out(outage: Outage) -> str:
 
 
 def stopped_by(error: Exception, url: str) -> DatapipeError | None:
-    """The error of a run that a disk, store or hub stopped outside of its tasks; None for any other exception.
-
-    Args:
-        url: of the output.
-    """
+    """The error of a run that a disk, store or hub stopped outside of its tasks; None for any other
+    exception. `url`: of the output."""
     outage, refusal = outage_of(error, url), refusal_of(error, url)
     if outage is not None:
         return DatapipeError(f"{outage}. {_way_out(outage)}")

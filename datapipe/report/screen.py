@@ -64,7 +64,6 @@ def print_full(report: Report, console: Console) -> None:
 
 
 def print_sections(sections: Iterable[Section], console: Console) -> None:
-    """Prints the tables of sections, with the notes below them."""
     for section in sections:
         print_tables(section.tables, section.notes, console)
 
@@ -197,14 +196,9 @@ def _committed(report: Report, output: str) -> str:
 def snapshot_lines(
     output: str, newest: str, before: str, changes: Sequence[str], num_work_bytes: int, *, loads_before: bool = True
 ) -> list[str]:
-    """Paragraphs about a publication.
-
-    Args:
-        newest, before: fingerprints; `before` is empty where there was no snapshot.
-        changes: between the two, a line each.
-        num_work_bytes: of the files to resume from.
-        loads_before: whether the loader reads the snapshot before; it reads none of documents.
-    """
+    """Paragraphs about a publication. `newest` and `before` are fingerprints; `before` is empty
+    where there was no snapshot. `changes` are a line each. `loads_before`: whether the loader reads
+    the snapshot before; it reads none of documents."""
     lines = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
     if before and newest != before:
         lines = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]

@@ -167,5 +167,4 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
 
 
 def work_bytes(root: Root) -> int:
-    """Bytes of the files under work/."""
     return sum(size for _, size in root.list_files(WORK))

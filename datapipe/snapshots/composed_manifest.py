@@ -137,7 +137,6 @@ def publish_files(
 
 
 def holds(root: Root, path: str, content: bytes) -> bool:
-    """Whether a file has this content."""
     return root.exists(path) and root.read_bytes(path) == content
 
 

@@ -31,13 +31,9 @@ Files = Mapping[str, Sequence[ExchangeFile]]  # By source, the files with the ha
 def held_out_warnings(
     root: Root, share: float, plan: Plan, shards: Sequence[ShardEntry], files: Iterable[tuple[int, str, str]]
 ) -> Iterator[RunWarning]:
-    """Warnings about the validation split of a snapshot; none where nothing is to be held out.
-
-    Args:
-        share: that is held out.
-        shards: of the sources with input files.
-        files: (hash, source, path) of each input file.
-    """
+    """Warnings about the documents that are held out, a `share` of all; none without a share.
+    `shards` are those of the sources with input files, `files` the (hash, source, path) of each
+    file."""
     if not share:
         return
     held_out = {shard.source for shard in shards if shard.split == "validation"}

@@ -43,14 +43,11 @@ _LISTED = 10  # Documents, or pairs of files, that warnings name
 
 def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
     """Publishes a snapshot that leaves documents out, and deletes their rows from the index of an
-    output. The next takedown completes one that was killed.
+    output. The next takedown completes one that was killed. Raises UserError for text that names no
+    document.
 
     Documents that no row has are not taken down: they were dropped, or there is none at their
-    position. On object stores this is not checked, because it would read all shards.
-
-    Args:
-        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
-    """
+    position. On object stores this is not checked, because it would read all shards."""
     with exclusive(root) as lock:
         before = read_snapshot(root)
         if not before.has_tokens:
@@ -76,7 +73,6 @@ def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown
 
 
 def _publish(lock: OutputLock, before: Snapshot, removed: Removed) -> Snapshot:
-    """Publishes the snapshot with another list, and returns it."""
     entry, needed = removed_entry(removed, REMOVED)
     after = before.model_copy(update={"removed": entry}).sealed()
     note_publication(lock.root, after.fingerprint)
@@ -162,11 +158,10 @@ def documents_with_rows(
 
 
 def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
-    """The documents that a file or URL names, one a line, each as `InputFiles.key` takes it. A comment begins with #.
-
-    Raises UserError for a file that cannot be read, and for a line that names no document. `wrong` is given for a file
-    that grows: it gets these errors, and a line without its end does not count.
-    """
+    """The documents that a file or URL names, one a line, each as `InputFiles.key` takes it. A
+    comment begins with #. Raises UserError for a file that cannot be read, and for a line that
+    names no document. `wrong` is given for a file that grows: it gets these errors, and a line
+    without its end does not count."""
     if path is None:
         return []
     try:

@@ -210,12 +210,9 @@ def batch_problem(
     # whether documents may have been taken out of the rows, so that the last piece of a row may end anywhere
     was_cut: bool = False,
 ) -> str | None:
-    """The first problem in rows of `schemas.sequences`, or None.
-
-    Where pieces may have any length, only the end of a row cuts a document. So the last token of a
-    piece that ends before its row does must be the end-of-text token. No text encodes to that
-    token, so it occurs nowhere else.
-    """
+    """The first problem in rows of `schemas.sequences`, or None. Where pieces may have any length,
+    only the end of a row cuts a document. So the last token of a piece that ends before its row
+    does must be the end-of-text token. No text encodes to that token, so it occurs nowhere else."""
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]
     offsets = columns.numbers(lists[0].offsets).astype(np.int64)

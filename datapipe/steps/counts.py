@@ -198,11 +198,8 @@ def asked_share(stages: Sequence[BoundStage]) -> Fraction:
 
 
 def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:
-    """Why no document of a source is left, as a clause: "filter.length:too_few_words dropped 50 of 50 documents".
-
-    Args:
-        files: the paths of its input files.
-    """
+    """Why no document of a source is left, as a clause: "filter.length:too_few_words dropped 50 of
+    50 documents". `files`: the paths of its input files."""
     documents = counts.document_counts
     if not documents.read:
         more = f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
@@ -252,13 +249,10 @@ class FirstTasks:
         return len(self.step.tasks or ()) - len(self.records)
 
     def is_hopeless(self, max_share: float) -> bool:
-        """Whether all records that the tasks read are quarantined, in so many of the source's tasks that it is over the limit
-        even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is one record
-        in quarantine, have a separate limit.
-
-        Args:
-            max_share: the share of documents that may be quarantined.
-        """
+        """Whether all records that the tasks read are quarantined, in so many of the source's tasks
+        that it is over the limit, `max_share`, even if all others are clean. Tasks read about as
+        much text as each other. Damaged files, of which each is one record in quarantine, have a
+        separate limit."""
         is_all = self._damages < self._read and not self._has_documents
         return is_all and _is_more(len(self.records), len(self.step.tasks or ()), max_share)
 

@@ -166,10 +166,9 @@ class DecisionApplier:
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,) int64 each, ascending.
-
-    Raises StageError for a span outside its document, or one that would cut a character in two.
-    """
+    """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,)
+    int64 each, ascending. Raises StageError for a span outside its document, or within a
+    character."""
     begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
     starts, stops = cuts.starts + begins, cuts.stops + begins
     inside = (starts >= begins) & (starts <= stops) & (stops <= ends)

@@ -95,12 +95,9 @@ class Guard:
         self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch
     ) -> tuple[list[tuple[DocumentBatch, Result]], Failed]:
         """Runs `process`, halving the batch where it raises. Returns parts of the batch without the
-        documents that failed, each with its result, and the documents that did, in order.
-
-        Raises: StageError: the stage broke its contract. StageMemoryError: memory does not suffice
-            for one document. Exception: errors that are no document's fault, with a note of the
-            stage and the document.
-        """
+        documents that failed, each with its result, and the documents that did, in order. Raises
+        StageError for a breach of the contract, StageMemoryError, and errors that are no document's
+        fault, with a note of the stage and the document."""
         parts: list[tuple[DocumentBatch, Result]] = []
         pending, failed = ([(0, batch.num_docs)], Failed()) if self.hints == NO_HINTS else self._planned_spans(batch)
         while pending:
@@ -194,11 +191,9 @@ def _end_of_traceback(error: BaseException, where: str) -> str:
 
 @contextmanager
 def breaches_raised(name: str, stage: Stage, method: Callable[..., Any]) -> Iterator[None]:
-    """Raises StageError where `method` of a stage raises for no document in particular, as `open` and `reduce` do.
-
-    Every exception of the code is the stage's. Failures of the infrastructure are not, and neither
-    is RuntimeError, which libraries raise for devices that are busy or out of memory.
-    """
+    """Raises StageError where `method` of a stage raises for no document in particular, as `open`
+    and `reduce` do. Failures of the infrastructure pass, and so does RuntimeError, which libraries
+    raise for devices that are busy or out of memory."""
     try:
         yield
     except MemoryError as error:
@@ -271,14 +266,8 @@ def _modules_of(stage: Stage) -> set[str]:
 def stage_error(
     name: str, stage: Stage, method: Callable[..., Any], error: BaseException, what: str, document: str = ""
 ) -> StageError:
-    """The error that reports a breach.
-
-    Args:
-        name: of the stage in the run.
-        error: what ended the call of `method`.
-        what: the breach, in the words of `breach_of`.
-        document: "web/a.jsonl:120"; "" where no document is involved.
-    """
+    """The error of a stage (`name` in the run) that breaks its contract: `what` is the breach in
+    the words of `breach_of`, `document` "" where none is involved."""
     found_with = f" Found with the document {document}." if document else ""
     contract = next(kind.__module__ for kind in type(stage).__mro__ if kind.__module__.startswith("datapipe."))
     return StageError(

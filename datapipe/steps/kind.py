@@ -268,12 +268,8 @@ class Plan:
 
 
 class Planning:
-    """A plan in the making. Tasks follow from committed records, which stay, so tasks of an earlier
-    plan of the request (`before`) are taken from it.
-
-    Attributes:
-        known: the steps of the plan, by id.
-    """
+    """A plan in the making; `known` are its steps by id. Tasks follow from committed records, which
+    stay, so tasks of an earlier plan of the request (`before`) are taken from it."""
 
     def __init__(self, request: Request, look_up: LookUp, before: Plan) -> None:
         self.request, self.mixture, self.before = request, request.mixture, before
@@ -284,13 +280,9 @@ class Planning:
     def add(
         self, kind: StepKind, step_id: str, label: str, own: Iterable[Fields] | None, uses: Sequence[str] = (), **common: Any
     ) -> Step:
-        """Adds a step. A new task takes 0.1 ms, so those of the earlier plan are used again.
-
-        Args:
-            own: fields of each of its tasks; None while they are not known.
-            uses: names of stages or kinds, by which the mixture gives resources.
-            common: fields of all its tasks.
-        """
+        """Adds a step. A new task takes 0.1 ms, so those of the earlier plan are used again. `own`
+        are the fields of each task, None while they are not known; `common` are those of all;
+        `uses` are names of stages or kinds, by which the mixture gives resources."""
         step = self._before.get(step_id)
         if step is None or step.tasks is None or own is None:
             step = Step(id=step_id, work=kind, label=label, source=common.get("source", ""))

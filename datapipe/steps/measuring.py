@@ -6,8 +6,6 @@
     batches             ─▶  lengths                   ─▶ measured
     dropped duplicates  ─▶  a sample of survivors     ─▶ survivors     each with the number of documents dropped for it
 
-The parts of a report (`report/report.py`) sum the files of all tasks.
-
 Histograms of tasks add up, and the documents nearest a threshold are among those nearest in their
 task, so the result does not depend on how a source was cut into tasks. What the rules are stands in
 the schema's metadata, for readers that have no stages. Measuring takes 1 % of the time of a map
@@ -237,13 +235,9 @@ class ClusterSample:
     halvings: int = 0
 
     def add(self, keys: pa.Array, dropped: np.ndarray, halvings: int = 0) -> None:
-        """Adds documents that were dropped for these survivors; a survivor may occur several times.
-
-        Args:
-            keys: (n,) of the survivors.
-            dropped: (n,) documents.
-            halvings: of the sample that the survivors are of.
-        """
+        """Adds documents that were dropped for survivors: (n,) keys, of which one may occur several
+        times, and (n,) numbers of documents. `halvings`: of the sample that the survivors are
+        of."""
         rows = np.column_stack([*key_halves(keys), dropped.astype(np.uint64)])
         self.halvings = max(self.halvings, halvings)
         self._rows.append(self._sampled(rows))

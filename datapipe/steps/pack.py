@@ -89,11 +89,9 @@ class PackTask(Task):
 
     @property
     def of_shards(self) -> dict[str, Any]:
-        """What the manifest knows of all its shards."""
         return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Packs one range into shards below `folder`, named as they will be published."""
         metrics = TaskMetrics(own=PackMetrics())
         writers = _Writers(self, root, folder)
         num_docs = 0
@@ -159,8 +157,6 @@ def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pool:
-    """Documents that are packed together."""
-
     offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
     ids: np.ndarray  # (num_tokens,) uint16 or uint32
     keys: np.ndarray  # (num_docs, 16) uint8

@@ -184,11 +184,8 @@ def table_schemas(stage: Global) -> dict[str, pa.Schema]:
 
 
 def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[Step]) -> Decisions | None:
-    """The decisions of a global stage, or None while they are not committed.
-
-    Args:
-        emitting: the steps that emit its rows; only read while the decisions are not planned.
-    """
+    """The decisions of a global stage, or None while they are not committed. `emitting`: the steps
+    that emit its rows, only read while the decisions are not planned."""
     step_id = f"{global_step.id}/decisions"
     step = planning.known.get(step_id) or _gather(planning, step_id, global_step, emitting)
     if not step.is_committed:
@@ -303,11 +300,9 @@ def _row_bytes(tables: Tables) -> int:
 
 
 def by_range(tables: Tables, bucket_bytes: int | None) -> Iterator[Fields]:
-    """The fields of a task for each hash range of about `bucket_bytes` (None: one range) in which
-    files may have rows: these files in the order of their checksums.
-
-    One sweep opens each file where it begins and closes it where it ends, because there are as many ranges as files.
-    """
+    """The fields of a task for each hash range of about `bucket_bytes` (None: one range): the files
+    that may have rows in it, by checksum. One sweep opens each file where it begins and closes it
+    where it ends, because there are as many ranges as files."""
     total = _row_bytes(tables)
     by_first, by_checksum = attrgetter("first"), attrgetter("checksum")
     ahead = {name: sorted((file for file in files if file.rows), key=by_first, reverse=True) for name, files in tables.items()}

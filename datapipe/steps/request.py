@@ -24,8 +24,6 @@ _NAMED_SOURCES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunWarning:
-    """One warning."""
-
     kind: str  # one of those in `report/README.md`
     source: str = ""  # empty where it is about no source, or about several
     text: str
@@ -110,7 +108,6 @@ class PlannedSource:
 
     @property
     def files(self) -> dict[str, InputFile]:
-        """The input files by path."""
         return {split.file.path: split.file for split in self.splits}
 
 

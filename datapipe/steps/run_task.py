@@ -29,11 +29,8 @@ _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 def run_task(task: Task, root: Root, attempt: str) -> Record:
     """Runs an attempt, with a name that is unique over all runs, and returns the record. The
     outputs exist only once the driver has committed it; an attempt that fails deletes its files.
-
-    Raises:
-        OutageError: a disk is full, or a disk or store does not answer.
-        UserError: a disk or store refuses access, or the input is wrong.
-    """
+    Raises OutageError for a full disk, or a disk or store without an answer, and UserError for
+    refused access and wrong input."""
     started, rereads = perf_counter(), Rereads.count
     for other in _ran - {type(task)}:
         other.release()

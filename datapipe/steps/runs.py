@@ -51,10 +51,9 @@ def fan_in(files: Sequence[ExchangeFile]) -> int:
 
 def merge_groups(files: Sequence[KeyedFile]) -> tuple[list[Group], list[KeyedFile]]:
     """The groups to merge, and the files that stay, since they overlap with no file of their group.
-
-    A group has about the square root of all runs: then reading the groups and reading the merged files take the fewest blocks
-    together. Sizes are powers of two, so that they change seldom; a group exceeds `MOST_RUNS` only if it is a single file.
-    """
+    A group has about the square root of all runs: then reading the groups and reading the merged
+    files take the fewest blocks together. Sizes are powers of two, so that they change seldom; a
+    group exceeds `MOST_RUNS` only if it is a single file."""
     ends, keys = _ends([file.file for file in files]), np.array([file.group_key for file in files], np.uint64)
     root = 1 << ((_fan_in(ends) - 1).bit_length() + 1) // 2
     order = np.argsort(keys, kind="stable")
@@ -89,12 +88,9 @@ def _fan_in(ends: np.ndarray) -> int:
 
 
 def _parts(keys: np.ndarray, ends: np.ndarray, bit: int, limit: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at most `limit` runs each.
-
-    Args:
-        keys: (num_files,) uint64, all bits above `bit` the same; ends likewise.
-        start: of the range that they are.
-    """
+    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at
+    most `limit` runs each. `keys`, (num_files,) uint64, begin at `start`, and have the same bits
+    above `bit`."""
     if bit < 0 or len(keys) == 1 or _fan_in(ends) <= limit:
         yield start, start + len(keys), bit
         return

@@ -26,11 +26,8 @@ def file_hash(source: str, path: str) -> int:
 
 
 def names_of_keys(paths: Mapping[str, Iterable[str]]) -> Callable[[bytes], str]:
-    """Names documents by their keys: "web/a.jsonl:120"; of the first source without a path, where none of these has it.
-
-    Args:
-        paths: of input files, by source.
-    """
+    """Names documents by their keys: "web/a.jsonl:120"; of the first source without a path, where
+    none of these has it. `paths`: of input files, by source."""
     files = {file_hash(source, path): (source, path) for source, listed in paths.items() for path in listed}
 
     def name_of(key: bytes) -> str:

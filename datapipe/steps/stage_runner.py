@@ -30,8 +30,6 @@ from datapipe.steps.results import NewColumns, checked_filter, checked_map, chec
 
 @dataclass(slots=True)
 class StageRunner:
-    """The stages of one task."""
-
     seed: int
     hints: RetryHints
     metrics: TaskMetrics

@@ -248,9 +248,7 @@ def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
 
 def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[float]) -> NDArray[np.int64]:
     """The stratum of each document, (num_docs,): how many of `bounds` are at most its number.
-
-    Raises UserError where documents have no such column, or the column holds anything but numbers.
-    """
+    Raises UserError where documents have no such column, or it holds anything but numbers."""
     names = batch.record.schema.names
     if column not in names:
         raise UserError(

@@ -46,11 +46,8 @@ _ABOUT_FILES = {
 
 
 def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning] = ()) -> list[RunWarning]:
-    """All warnings of a run as far as it went. Warnings about a source that is read replace those about its first records.
-
-    Args:
-        of_snapshot: the warnings of its publication.
-    """
+    """All warnings of a run as far as it went, and `of_snapshot`, those of its publication.
+    Warnings about a source that is read replace those about its first records."""
     read = [source for source in request.sources if plan.of_kind("map", source)[0].is_committed]
     counts_by_source = {source: source_counts(plan, source) for source in read}
     early = [warning for warning in request.warnings if warning.source not in read or warning.kind not in _OF_READING]

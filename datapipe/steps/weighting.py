@@ -42,12 +42,9 @@ _GRID = 10**12
 
 
 def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int = 0) -> tuple[WeightPhase, ...]:
-    """The weights over the run. Raises DatapipeError when no source with a weight has tokens.
-
-    Args: epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
-        spare: tokens by which the loader's whole rows may be ahead of a weight. UniMax stays below
-        `max_epochs` by as many.
-    """
+    """The weights over the run. A source without `epoch_tokens` has weight 0. The loader's whole
+    rows may be ahead of a weight by `spare` tokens, so UniMax stays below `max_epochs` by as many.
+    Raises DatapipeError when no source with a weight has tokens."""
     empty = [name for name in mixture.all_sources if not epoch_tokens.get(name)]
     if mixture.mixture.weighting == "given":
         phases = mixture.weight_phases()
@@ -66,11 +63,8 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
 
 
 def shares_of(mixture: Mixture, tokens: Mapping[str, int]) -> dict[str, Fraction]:
-    """The share of each source in all tokens, before they are packed.
-
-    Args:
-        tokens: of each source, or an estimate. Unused when the mixture gives the weights.
-    """
+    """The share of each source in all tokens, before they are packed. `tokens`: of each source, or
+    an estimate; unused when the mixture gives the weights."""
     if mixture.mixture.weighting == "given":
         return mixture.average_shares()
     sizes = {name: tokens.get(name, 0) for name, source in mixture.all_sources.items() if source.weight}
@@ -148,12 +142,8 @@ def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> dict[str, 
 def sample_fractions(
     kept_bytes: Mapping[str, int], shares: Mapping[str, Fraction], sample_bytes: int, validation: float
 ) -> dict[str, float]:
-    """The fraction of each source's training documents to sample, from 0 to 1.
-
-    Args:
-        sample_bytes: bytes of text to sample in all.
-        validation: the fraction of each source in the validation split, which is not sampled.
-    """
+    """The fraction of each source's training documents, from 0 to 1, that makes `sample_bytes` of
+    text in all. `validation`: the fraction of each source that is held out, and not sampled."""
     sizes = {name: num_bytes * (1 - Fraction(validation)) for name, num_bytes in kept_bytes.items()}
     quotas = sample_quotas(sizes, shares, sample_bytes)
     return {name: float(quotas[name] / size) if size else 0.0 for name, size in sizes.items()}

@@ -62,13 +62,8 @@ class SourceEra:
 
 
 def source_eras(moves: Sequence[tuple[int, Generations]], sizes: Sequence[int]) -> tuple[SourceEra, ...]:
-    """The eras of a source.
-
-    Args:
-        moves: for each era, the samples drawn before it, and its generations.
-
-    Raises SnapshotError for moves that no run makes: they are read from states.
-    """
+    """The eras of a source, from the samples drawn before each move and its generations. Raises
+    SnapshotError for moves that no run makes: they are read from states."""
     eras: list[SourceEra] = []
     for start, generations in moves:
         era = _next_era(eras[-1] if eras else None, start, generations, sizes)
@@ -193,11 +188,9 @@ class AddressFinder:
         return AddressFinder, (self._orders, self._source_starts)
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample: (n,) int64.
-
-        Args: sources, ordinals: (n,) int64; ordinals count over all epochs of the source. attempt:
-            0 for the regular address; k for the k-th replacement, from the same source and epoch.
-        """
+        """The address of each sample: (n,) int64. Ordinals, (n,) int64, count over all epochs of
+        the source. With `attempt` k above 0: of the k-th replacement, from the same source and
+        epoch."""
         if attempt:
             ordinals = self._replaced(sources, ordinals, attempt)
         addresses = np.full(len(sources), -1, np.int64)

@@ -153,15 +153,10 @@ class SegmentQuotas:
 
 
 class Mixture:
-    """A recipe over `sources` from sample `start` on. A source is numbered by its index in `sources`.
-
-    Args:
-        sizes: (num_sources,) samples of one epoch of each source, for the caps.
-        generations: by name, of the sources that have several.
-
-    Attributes: end: the first sample that no source may give: past a cap, or after all caps; None
-        if there is none.
-    """
+    """A recipe over `sources`, which are numbered by their index, from sample `start` on. `sizes`:
+    (num_sources,) samples of one epoch of each, for the caps. `generations`: by name, of the
+    sources that have several. `end`: the first sample that no source may give, past a cap or after
+    all caps; None if there is none."""
 
     def __init__(
         self,

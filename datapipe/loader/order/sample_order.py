@@ -35,14 +35,11 @@ class OrderKey:
 
 
 class Inventory(OrderKey):
-    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
-
-    Attributes: digests: by source, a digest of the rows of its first generation, of the first two,
-        and so on. data: by source, a digest of all its rows. generations: by source, of a new run;
-        only of the sources that have several. orders: of each source in a new run, in the order of
-        `layout.sources`. removed: digest of the list of documents that were taken down; "" where
-        there are none.
-    """
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of
+    it. By source: `digests` of the rows of its first generation, of the first two, and so on;
+    `data`, a digest of all its rows; in a new run, `generations`, where there are several, and
+    `orders`. `removed`: digest of the list of documents that were taken down; "" where there are
+    none."""
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
@@ -105,11 +102,9 @@ class Inventory(OrderKey):
 
 
 class SampleOrder:
-    """The order of one split. Raises SnapshotError for a source with weight and no sequences.
-
-    Args: eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must
-        fit the inventory.
-    """
+    """The order of one split. `eras`: the mixtures of the run, ascending, the first from sample 0;
+    only the last must fit the inventory. Raises SnapshotError for a source with weight and no
+    sequences."""
 
     def __init__(self, inventory: Inventory, eras: Sequence[MixtureEra]) -> None:
         self.inventory, self.layout, self.split = inventory, inventory.layout, inventory.split
@@ -135,11 +130,8 @@ class SampleOrder:
         return out
 
     def addresses_without(self, samples: np.ndarray, shards: Mapping[int, int], attempt: int = 0) -> np.ndarray:
-        """`addresses_of`, with rows of left-out shards replaced by other rows of the same source and epoch.
-
-        Args:
-            shards: number of a left-out shard -> the first sample that must not read it.
-        """
+        """`addresses_of`, with rows of left-out shards (number -> the first sample that must not
+        read it) replaced by other rows of the same source and epoch."""
         addresses = self.addresses_of(samples, attempt)
         if not shards or self.split == "validation":
             return addresses
@@ -158,13 +150,9 @@ class SampleOrder:
         )
 
     def samples_of(self, address: int, num_epochs: int, without: Mapping[int, int] = {}) -> list[tuple[int, int]]:
-        """(epoch, sample) of every occurrence of the sequence at `address` in its source's first `num_epochs` epochs.
-
-        The samples are those of an endless run; the caller drops those past the end of its run.
-
-        Args: without: left-out shards, as for `addresses_without`. The sequence may occur as a
-            replacement of their rows.
-        """
+        """(epoch, sample) of every occurrence of the sequence at `address` in its source's first
+        `num_epochs` epochs, also as a replacement of rows `without` shards (`addresses_without`).
+        The samples are those of an endless run; the caller drops those past the end of its run."""
         if self.split == "validation":
             return [(0, address)]
         source = int(self.layout.source_of(np.array([address]))[0])

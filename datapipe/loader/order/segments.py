@@ -35,13 +35,9 @@ class Segment:
 def plan_segments(
     recipe: Recipe, sources: Sequence[str], start: int, caps: Mapping[int, int]
 ) -> tuple[list[Segment], int | None]:
-    """The segments of a mixture, and the sample at which every source is exhausted (None if that never happens).
-
-    A group of rows counts as a sample, and samples count from the first one of the mixture.
-
-    Args: caps: source number -> the most samples of that source. Past its cap, the other sources
-        share its samples.
-    """
+    """The segments of a mixture, and the sample at which every source is exhausted (None if that
+    never happens). A group of rows counts as a sample, from the first one of the mixture. `caps`:
+    the most samples of a source, by number; past its cap, the other sources share its samples."""
     segments: list[Segment] = []
     first_token, length = start * recipe.sequence_length, recipe.group_rows * recipe.sequence_length
     end = None if recipe.total_tokens is None else (recipe.total_tokens - first_token) // length
@@ -69,11 +65,8 @@ def plan_segments(
 
 
 def border_counts(segments: Sequence[Segment], num_sources: int) -> list[list[int]]:
-    """Samples of each source before each segment and after the last finite one: whole numbers, within one of the shares.
-
-    Returns:
-        (num_finite_segments + 1, num_sources).
-    """
+    """Samples of each source before each segment and after the last finite one:
+    (num_finite_segments + 1, num_sources) whole numbers, within one of the shares."""
     finite = [segment for segment in segments if segment.stop is not None]
     shares = [[0] * num_sources]
     for segment in finite:
@@ -103,12 +96,9 @@ class Job:
 
 
 def _jobs(source: int, shares: Sequence[int], in_segment: list[list[int]]) -> list[Job]:
-    """The samples of a source that may be drawn in several segments, or that are not due. Counts all others in `in_segment`.
-
-    Args:
-        shares: of the source before each segment and after the last, ascending.
-        in_segment: (num_segments, num_sources).
-    """
+    """The samples of a source that may be drawn in several segments, or that are not due, by its
+    ascending shares before each segment and after the last. Counts all others in `in_segment`,
+    (num_segments, num_sources)."""
     jobs: list[Job] = []
     window: list[int] = []
     for number, (before, after) in enumerate(zip(shares, shares[1:])):
@@ -234,10 +224,9 @@ def _advance(shares: list[int], weights: Mapping[int, int], num_samples: int) ->
 def _next_exhausted(
     shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], start: int, stop: int | None
 ) -> tuple[int | None, set[int]]:
-    """The last sample up to `stop` before any source passes its cap, and the sources that are exhausted there.
-
-    Shares do not show which sources are exhausted: after rounding, a share may stay a few units below its cap.
-    """
+    """The last sample up to `stop` before any source passes its cap, and the sources that are
+    exhausted there. Shares do not show which these are: after rounding, a share may stay a few
+    units below its cap."""
     total = sum(weights.values())
     ends = {
         source: start + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))

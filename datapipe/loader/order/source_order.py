@@ -77,12 +77,9 @@ class Window:
 
 
 class SourceOrder:
-    """The samples of one source in a split. `AddressFinder` maps ordinals to rows.
-
-    Args:
-        sizes: (num_shards,) int64, rows of each shard of the source, sorted by path.
-        stratum_of: (num_shards,) int64, the stratum of each, where the source has strata.
-    """
+    """The samples of one source in a split; `AddressFinder` maps ordinals to rows. `sizes`:
+    (num_shards,) int64, rows of each shard of the source, sorted by path. `stratum_of`:
+    (num_shards,) int64, where the source has strata."""
 
     def __init__(
         self,
@@ -128,10 +125,8 @@ class SourceOrder:
         return sorted(epoch * self.size + laid_out.index_of(position) for position in positions)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
-        """(first ordinal, shards) of the shards in use at a time, from those of `ordinal` on, without end.
-
-        They are the shards of a window; where rows are not mixed, each shard by itself.
-        """
+        """(first ordinal, shards) of the shards in use at a time, from those of `ordinal` on,
+        without end: the shards of a window; where rows are not mixed, each shard by itself."""
         epoch, index = divmod(ordinal, self.size)
         while True:
             laid_out = self._epoch(epoch)

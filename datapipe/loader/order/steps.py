@@ -28,12 +28,8 @@ class BatchEra:
 
 
 class Steps:
-    """All steps of a run.
-
-    Args:
-        eras: at least one, ascending, the first from step 0.
-        skip: ranges (start, stop) of steps that are not handed out, in any order; they may overlap.
-    """
+    """All steps of a run. `eras`: at least one, ascending, the first from step 0. `skip`: ranges
+    (start, stop) of steps that are not handed out, in any order; they may overlap."""
 
     def __init__(
         self, eras: Sequence[BatchEra], skip: Sequence[tuple[int, int]], num_samples: int | None, drop_last: bool

@@ -22,7 +22,7 @@ from datapipe.stage.tables import Bucket, Exchange
 from datapipe.storage.root import Root
 
 LEAST_BYTES = 16 << 10
-"""A table may always hold so much, so that a small table beside a large one is not read row by row."""
+"""A table may always hold so much: a small table beside a large one is not read row by row."""
 
 HOT_BYTES = 64 << 20
 """A hash of more rows than that is a hot key, even where the task may hold more."""

@@ -9,8 +9,7 @@
 
 Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to
 right. A bucket is a hash range that the reader chooses, so there are never maps × buckets files.
-The writer holds one run, and a column of it twice while it sorts; the reader holds one block of a
-file at a time.
+The writer holds one run, and while it sorts one column twice; the reader holds a block of a file.
 
 Every byte is under a checksum, which is compared before the byte is interpreted: Arrow may end the
 process over a damaged schema. Files are not mapped: the pages of a map count as memory of the task,
@@ -61,10 +60,7 @@ class Block:
 
 def sort_words(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> list[np.ndarray]:
     """The words that rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63.
-
-    Args:
-        count: only so many words, from the first on; None: all.
-    """
+    `count`: only the first words; None: all."""
     words: list[np.ndarray] = []
     for name, field_type in zip(rows.schema.names, rows.schema.types):
         if count is not None and len(words) >= count:

@@ -29,9 +29,7 @@ from datapipe.records.outputs import ExchangeFile
 from datapipe.storage.root import Root
 
 HASH_SPACE = 1 << 64  # the number of 64-bit hashes: the end of the last range
-SLICE_BYTES = 8 << 20
-"""About the size of a slice: small beside a bucket, and large enough for one call."""
-
+SLICE_BYTES = 8 << 20  # about: small beside a bucket, and large enough for one call
 _SAMPLES_PER_SLICE = 32
 
 Parts = list[pa.RecordBatch]  # rows of one table, sorted in each batch
@@ -110,8 +108,7 @@ def read_portion(
     # (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows
     wanted: np.ndarray | None = None,
 ) -> tuple[Parts, Bound]:
-    """The first rows of [start, stop), and the bound where they end: `stop`, or sooner where they
-    pass the limit.
+    """The first rows of [start, stop), and the bound where they end: `stop`, or at the limit.
 
     Whenever the held rows pass the limit, about their upper half is dropped, to be read again by a
     later call. So memory is the limit and a block, however many rows there are.
@@ -138,7 +135,7 @@ def read_portion(
 
 
 def before(parts: Parts, bound: Bound) -> Parts:
-    """The rows before a bound. Parts that go beyond it are copied up to it; the others are the same."""
+    """The rows before a bound. Parts that go beyond it are copied; the others are the same."""
     ends = [position(part, bound) for part in parts]
     return [part if end == part.num_rows else take_rows(part, np.arange(end)) for part, end in zip(parts, ends) if end]
 
@@ -177,7 +174,7 @@ def in_slices(tables: Mapping[str, Parts], prefix: int | None = None) -> Iterato
 
 
 def _take_before(parts: Parts, bound: Bound | None) -> Parts:
-    """Removes the rows before a bound (None: all) from the parts, and returns them as views of these."""
+    """Removes the rows before a bound (None: all) from the parts, and returns views of them."""
     spans: Parts = []
     rest: Parts = []
     for part in parts:

@@ -1,7 +1,6 @@
 """Tables of a task, in one file each: documents for the next step, and what a run knows of each document.
 
-Documents are compressed streams of Arrow record batches. Facts are Parquet files, which
-`datapipe.explore` queries by SQL:
+Documents are compressed Arrow streams, facts Parquet files that `datapipe.explore` queries by SQL:
 
 | kind | a row for each |
 |---|---|
@@ -11,10 +10,9 @@ Documents are compressed streams of Arrow record batches. Facts are Parquet file
 | findings | item of an evaluation set in a document |
 | packed | part of a document in a row of a shard |
 
-Every row of facts carries its source, and where documents are counted its fate, so that one query
-reads the files of all tasks. The rows of `kept` stand in the order of those of `documents`, which
-has the texts. A writer holds at most `GROUP_ROWS` rows or about `GROUP_BYTES` of facts, or one
-batch of documents.
+Every row of facts has its source, and where documents are counted its fate, so one query reads the
+files of all tasks. The rows of `kept` have the order of `documents`, which has the texts. A writer
+holds at most `GROUP_ROWS` rows or about `GROUP_BYTES` of facts, or one batch of documents.
 """
 
 import posixpath
@@ -45,7 +43,6 @@ FACT_COLUMNS = (
 
 _FEW_VALUES = ("source", "fate", "stage", "rule", "path", "list", "shard")
 _PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
-_CODEC = "zstd"
 _PARQUET_ROWS = 1 << 14
 _HELD_BYTES = 256 << 20
 
@@ -78,7 +75,7 @@ class TableWriter:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
-            options = pa.ipc.IpcWriteOptions(compression=_CODEC)
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
             self._writer = pa.ipc.new_stream(self._opened(), batch.schema, options=options)
         self._writer.write_batch(batch)
 
@@ -88,11 +85,7 @@ class TableWriter:
 
 
 class FactWriter(TableWriter):
-    """Writes facts to a Parquet file.
-
-    Args:
-        constants: columns with the same text in each row, before the others.
-    """
+    """Writes facts to Parquet. `constants`: the first columns, each with one text in all rows."""
 
     def __init__(self, root: Root, path: str, **constants: str) -> None:
         super().__init__(root, path)
@@ -158,11 +151,8 @@ def shard_of_task(fingerprint: str, path: str) -> str:
 
 
 def packed_facts(rows: pa.RecordBatch, shards: Sequence[str], numbers_of_rows: np.ndarray) -> pa.RecordBatch:
-    """A row for each part of a document in rows of `schemas.sequences`.
-
-    Args: shards, numbers_of_rows: the file of each row, as `shard_of_task` names it, and its number
-        there, (num_rows,) each.
-    """
+    """A row for each part of a document in rows of `schemas.sequences`. `shards`,
+    `numbers_of_rows`: (num_rows,), the `shard_of_task` of each row, and its number there."""
     lengths, keys, starts = (rows.column(name) for name in ("lengths", "keys", "starts"))
     row_of = np.repeat(np.arange(rows.num_rows), np.diff(numbers(lengths.offsets)))
     return pa.record_batch(
@@ -184,10 +174,7 @@ def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetric
 
 def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
     """The batches of a file, one in memory at a time, once the checksum of the whole file is verified.
-
-    Args:
-        names: decompress only these columns, as far as the file has them; empty: all.
-    """
+    `names`: decompress only these columns, as far as the file has them; empty: all."""
     with _checked(root, output) as stream:
         if output.path.endswith(".parquet"):
             with pq.ParquetFile(stream, pre_buffer=False) as file:

@@ -156,8 +156,7 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
 
 
 def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
-    """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
-    none where the name is not that of a kernel."""
+    """The kernels of "datapipe.kernels.text.words:split_words", by type of array; or none."""
     importlib.import_module(qualified_name.partition(":")[0])
     return [
         declared

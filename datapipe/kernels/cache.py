@@ -34,8 +34,7 @@ class Entry:
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
-        """Holds the right to compile this kernel on this machine. Without `wait`, False where
-        another process has it."""
+        """Holds the right to compile. Without `wait`, False where another process has it."""
         is_ours = True
         with ExitStack() as stack:
             try:

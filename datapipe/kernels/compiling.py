@@ -48,8 +48,7 @@ def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> N
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles the missing kernels and imports numba before the first call. Prints one line to
-    standard error if it compiles."""
+    """Compiles missing kernels, with a line on standard error, and imports numba."""
     import_runtime()
     with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
         if compilation.num_kernels:

@@ -50,8 +50,7 @@ class Decided(NamedTuple):
 
 
 class NearestOut(NamedTuple):
-    """The documents nearest a threshold: an output. Axis 0: kept, dropped; axis 1: by distance,
-    then by a keyed hash."""
+    """The documents nearest a threshold. Axis 0: kept, dropped; 1: by distance, a keyed hash."""
 
     sizes: Int64sOut  # (2,), documents on each side
     # distances, values, limits: (2, NEAREST)
@@ -99,16 +98,13 @@ def _is_before(distance: Any, tie: Any, other_distance: Any, other_tie: Any) -> 
 def measure(
     values: Float64s, limits: Float64s, documents: Decided, rule: int, side: int, counts: Int64MatrixOut, nearest: NearestOut
 ) -> int:
-    """Adds what a rule measured to its histogram, and the documents nearest its threshold. Returns
-    the number of NaN values.
+    """Adds a rule's values to its histogram and nearest documents; returns the number of NaNs.
 
-    A document fails the rule where the rule is its reason, or where another one is and its value lies beyond the limit.
-
-    Args: limits: (num_docs,), or (1,) for all. rule: its number, as in `Decided.reasons`. side: -1:
-        values below the limit fail; 1: values above it; 0: the reasons alone decide. counts:
-        (NUM_BINS, 4), of bin b at b + LAST_BIN: documents that pass, documents that fail, and their
-        text bytes. nearest: of the documents with a finite limit.
-    """
+    A document fails the rule where the rule is its reason, or where another one is and its value
+    lies beyond the limit. `limits`: (num_docs,), or (1,) for all. `rule`: as in `Decided.reasons`.
+    `side`: -1: values below the limit fail; 1: values above it; 0: the reasons alone decide.
+    `counts`: (NUM_BINS, 4), of bin b at b + LAST_BIN: documents that pass, documents that fail, and
+    their text bytes. `nearest`: of documents with a finite limit."""
     reasons, text_bytes, file_hashes, positions = documents
     sizes, distances, near_values, near_limits, ties, near_files, near_positions = nearest
     bits = values.view(np.int64)

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array. The type checker reads the first argument of `Annotated`,
-    and numba this one alone."""
+    """What numba must know of an array, the second argument of `Annotated`."""
 
     item: type[np.generic]
     num_axes: int = 1  # of a C-contiguous array
@@ -107,8 +106,7 @@ def first_rows(out: Record, count: int) -> Record:
 
 
 def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
-    """The rows that `fill` writes to an output; it returns their number, and is called again where
-    there is less room."""
+    """The rows that `fill` writes, which returns their number; called again if they do not fit."""
     while True:
         out = room_for(kind, room)
         count = fill(out)

@@ -1,2 +1,1 @@
-"""What is durable of tasks: their outputs, the commit files and the ledger; names in OUTPUT,
-checksums, digests of code."""
+"""Outputs of tasks, commit files and the ledger; names in OUTPUT, checksums, digests of code."""

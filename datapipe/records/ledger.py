@@ -10,9 +10,8 @@ run finds its records, and deletes orphans, without decoding all of them.
 Files are in the order in which they were written. A line with `forget` in the place of a
 fingerprint takes back the lines whose checksums it lists, wherever they stand.
 
-A record counts as none, and its task runs again, where it is torn or edited, where another version
-of datapipe wrote it, and where its outputs are gone or are pending deletions of a run that lost the
-output (`lock.py`). Committing twice is harmless: the first record stays.
+The task of a record runs again where the record is torn, edited or of another version of datapipe,
+or its outputs are gone or pending deletions (`lock.py`). Of two commits the first record stays.
 """
 
 import json
@@ -36,9 +35,7 @@ from datapipe.records.outputs import OutputFile, Outputs, Record, output_from_js
 from datapipe.storage.lock import PROBE, OutputLock
 from datapipe.storage.root import Root
 
-RECORD_VERSION = 5
-"""Of records. Version 3 had a file for each record, FINGERPRINT.json. No earlier version is read."""
-
+RECORD_VERSION = 5  # No earlier version is read
 MOST_RECORDS = 1000  # Records of one file
 FORGET = "forget"
 
@@ -52,10 +49,8 @@ _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
 class Ledger:
     """The records of one output folder. Only the driver writes it, under the run's lock.
-
-    Args: pending_deletions: folders of attempts that a run which lost the output may still be
-        deleting: they count as gone.
-    """
+    `pending_deletions`: folders of attempts that a run which lost the output may still be deleting;
+    they count as gone."""
 
     def __init__(self, root: Root, pending_deletions: Collection[str] = ()) -> None:
         self.root = root
@@ -113,7 +108,7 @@ class Ledger:
         return [self._records[record.fingerprint] or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:
-        """Takes the records of tasks back: the tasks run again. Their files go with the next orphans."""
+        """Takes the records of tasks back, which run again. Their files go with the next orphans."""
         wanted = set(fingerprints)
         checksums = [line.checksum for line in self.files.read() if line.fingerprint in wanted]
         self.files.write([_sealed(FORGET, "", json.dumps(sorted(checksums)).encode())] if checksums else [])
@@ -205,8 +200,7 @@ def _covered(fingerprint: str, attempt: str, content: bytes) -> bytes:
 
 
 def lines_of(content: bytes) -> tuple[list[Line], int]:
-    """The whole lines of a commit file, and the number of whole lines of other versions of
-    datapipe. Torn and edited lines count as none."""
+    """The whole lines of a commit file, and the number of those of other versions."""
     lines, num_refused = [], 0
     for stored in content.split(b"\n"):
         version, _, rest = stored.partition(b"\t")

@@ -90,11 +90,8 @@ class DocumentsFile(OutputFile):
 
 F = TypeVar("F", bound=OutputFile)
 
-Outputs = Mapping[str, tuple[OutputFile, ...]]
-"""Files of a task by kind: "documents", "emitted.bands", "train", "shards", "files", …"""
-
-Tables = Mapping[str, tuple[ExchangeFile, ...]]
-"""Exchange files by the table that their rows belong to."""
+Outputs = Mapping[str, tuple[OutputFile, ...]]  # by kind: "documents", "emitted.bands", "files", …
+Tables = Mapping[str, tuple[ExchangeFile, ...]]  # by the table that their rows belong to
 
 TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
 """Outputs of tokenize tasks with the hashes of texts, where documents are held out."""

@@ -7,8 +7,7 @@ Every module of datapipe, of its stages and of the user that imports lead to cou
 leaves out comments, layout, docstrings, descriptions of options, messages of errors, and imports
 for type checkers. A module whose name is computed is not followed.
 
-The cache of the machine holds each parsed module, by the digests of its file, of this one, and of
-the version of Python.
+The cache of the machine holds parsed modules, by digests of them, this file and Python's version.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ MACHINERY = tuple(
 )  # fmt: skip
 """Modules and packages that no digest covers, since no output depends on them."""
 
-_NAMING = frozenset({"datapipe", "datapipe.stage"})
-"""Packages whose `__init__.py` no digest covers: it only finds names of the package's modules."""
+_NAMING = frozenset({"datapipe", "datapipe.stage"})  # whose `__init__.py` only finds names
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[2]
-_PROSE = frozenset({"description", "title", "examples"})
-"""Arguments of pydantic's `Field` that decide nothing."""
+_PROSE = frozenset({"description", "title", "examples"})  # arguments of `Field` that decide nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def code_of_modules(modules: frozenset[str]) -> Code:
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """A digest of every source file of this installation and of the version of Python: 32 hex digits."""
+    """A digest of all source files of this installation and of Python's version: 32 hex digits."""
     content = xxhash.xxh3_128(platform.python_version().encode())
     for path in sorted(path for package in _PACKAGES for path in (_ROOT / package).rglob("*.py")):
         source = path.read_bytes()
@@ -107,7 +104,6 @@ def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None])
 
 
 def is_machinery(name: str) -> bool:
-    """Whether no digest covers a module."""
     return name in _NAMING or any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
 
 

@@ -14,9 +14,9 @@
                   ── removed      removed.parquet: documents that were taken down, where there are any
                   ── further[]    of each further sequence length: its lists, phases and weights
 
-The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
-same bytes write the same snapshot. Manifests of the version before are read: `_upgraded` gives them the fields of this version.
-`_with_folders` adds their further lengths, which had manifests in length-8192/.
+The fingerprint covers every other field. The manifest holds no path outside the output and no time:
+equal runs write equal snapshots. Manifests of the version before are read: `_upgraded`, and
+`_with_folders` for those in length-8192/.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ class Phase(_Record):
 
 
 ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
-"""A `ShardTable`, which is in the lists beside the manifest."""
 
 
 class TokenizerEntry(_Record):
@@ -286,9 +285,9 @@ def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
 
 
 def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
-    """The rows of tokens that a snapshot has of one sequence length. Raises SnapshotError as `read_snapshot`, for shards of
-    text, and for another length. `name`: its fingerprint, or the first digits of it; by default the newest snapshot.
-    `sequence_length`: by default the first."""
+    """The rows of tokens that a snapshot has of one sequence length, by default the first; `name`
+    as for `read_snapshot`. Raises SnapshotError as `read_snapshot`, for shards of text, and for
+    another length."""
     snapshot = read_snapshot(root, name)
     if not snapshot.has_tokens:
         raise SnapshotError(
@@ -300,7 +299,7 @@ def read_tokens(root: Root, name: str | None = None, sequence_length: int | None
 
 
 def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
-    """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
+    """A snapshot of an output. Raises SnapshotError for none, and for one edited or truncated.
     `name`: its fingerprint, or the first digits of it; by default the newest snapshot."""
     path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:
@@ -380,8 +379,7 @@ def _listed(root: Root, rows: _Rows) -> _Rows:
 
 
 def _upgraded(data: Any) -> Any:
-    """The content of a manifest of the version before with the fields of this version: tokens and
-    documents had manifests of two formats. Anything else as it is."""
+    """A manifest of the version before with the fields of this version; others as they are."""
     match data:
         case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
             return data | {"version": 3}

@@ -1,4 +1,4 @@
-"""Documents from packed rows: the position of each piece, and the pieces of a cut document joined again.
+"""Documents from packed rows: the position of each piece, and the pieces of cut documents joined.
 
     row 0   a a a b b b b b          gives a, then c, then b: a document is complete with the last of its pieces
     row 1   c c b b . . . .
@@ -6,7 +6,7 @@
 A piece is the part of one document that lies in one row. Only the end of a row cuts a document, and every document ends with
 the end-of-text token, which occurs nowhere else. So a piece is a whole document if it starts at token 0 and ends with that
 token. (In the export of a snapshot that documents were taken down from, a cut document may end before its row does.)
-The pieces of a document lie in one pool of the packer (`pack.pool_documents`), so memory is one record batch and the
+A document lies in one pool of the packer (`pack.pool_documents`). Memory: a record batch and the
 cut documents of a pool.
 """
 

@@ -27,8 +27,7 @@ from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.storage.root import Root
 
-CACHE_BYTES = 256 << 20
-"""Limit of the blocks that all readers of Parquet or of object stores in this process cache together."""
+CACHE_BYTES = 256 << 20  # of all blocks that the readers of this process cache together
 
 
 class ShardReader:
@@ -78,11 +77,9 @@ class ShardReader:
         return sequences
 
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
-        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own the memory.
-
-        Args: blocks: (n,) int64, set to the address of the entry of the copied block that holds
-            each row. within: (n,) int64, set to the row in that block.
-        """
+        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own
+        the memory. Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within`
+        (n,) int64 its row there."""
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []
         for number in np.unique(numbers).tolist():

@@ -1,10 +1,9 @@
-"""The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for.
+"""The shards that a manifest lists, as columns.
 
     ShardTable ─▶ lists/<digest>.parquet    the shards of part 0: of the first run
                ─▶ lists/<digest>.parquet    those of each part that was added later
 
-A manifest names lists of shards, so it stays small, however many shards it has. A list is named by the digest of its content.
-Snapshots with the same shards share it, and a run that adds files writes its own list only.
+So a manifest stays small, however many shards it has. Snapshots with the same shards share a list.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardGroup(NamedTuple):
-    """What the rows of a shard have in common where not all rows of its source and split do; they
-    have separate shards."""
+    """What the rows of a shard have in common, where not all rows of its source and split do."""
 
     # tokens of every piece, where packing put pieces of one length together; else None
     piece_length: int | None = None
@@ -164,9 +162,7 @@ def shard_path(folder: str, source: str, part: int | None, path: str) -> str:
 
 
 def with_digest(path: str, checksum: str) -> str:
-    """The path of a shard with the digest of its content:
-    "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow". `path`: without the digest. `checksum`: of
-    the shard."""
+    """The path of a shard with the digest of its content: "…/part-00003-1f2e3d4c5b6a7988.arrow"."""
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
@@ -181,8 +177,7 @@ class RowForm(NamedTuple):
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
-    `table`: columns of `SCHEMA`."""
+    """Shards as columns of `SCHEMA`, and as a sequence of `ShardEntry`, made when asked for."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()

@@ -86,7 +86,7 @@ class Publication:
 
 
 def publications(root: Root) -> list[Publication]:
-    """The snapshots of an output by time, the newest last. Raises SnapshotError where there is none."""
+    """The snapshots of an output, the newest last. Raises SnapshotError where there is none."""
     newest = read_snapshot(root)
     published: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:

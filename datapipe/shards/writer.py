@@ -42,10 +42,9 @@ def shard_schema(
 class ShardWriter:
     """Writes rows to `PREFIX-NNNNN.FORMAT` under `root`. After an error, or instead of `finish`, call `abort`.
 
-    Args: prefix: an attempt path that no reader uses: files are visible under their names while
-        they are written. schema: from `shard_schema`. target_bytes: token bytes of a file, padding
-        included; a file holds at least one row. first: the number of the first file.
-    """
+    `prefix`: no reader uses it, since unfinished files are visible. `schema`: from `shard_schema`.
+    `target_bytes`: token bytes of a file, padding included; it has at least one row. `first`: the
+    number of the first file."""
 
     def __init__(
         self, root: Root, prefix: str, format: ShardFormat, schema: pa.Schema, target_bytes: int, first: int = 0
@@ -166,9 +165,9 @@ class _OpenShard:
 def _sink(stream: pa.NativeFile, format: ShardFormat, schema: pa.Schema) -> Any:
     """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, which is smaller.
 
-    Parquet stores uint16 as 32 bits. Token ids are therefore split into streams of their bytes: ids
-    with Zipf's frequencies then compress to 1 / 1.39 of their uint16 size, without to 1 / 1.08, and
-    are written and read faster (2026-11, zstd level 1).
+    Parquet stores uint16 as 32 bits, so token ids are split into streams of their bytes: ids with
+    Zipf's frequencies compress to 1 / 1.39 instead of 1 / 1.08 of their uint16 size, and faster
+    (2026-11, zstd 1).
     """
     if format == "arrow":
         return pa.ipc.new_file(stream, schema)

@@ -60,12 +60,10 @@ class Encoder:
         bos: str | None = None,
         choice: Choice | None = None,
     ) -> None:
-        """
-        Args: source: path of a tokenizer.json or of its folder, or the content of the file. eos: by
-            default the first special token with a well-known name (`END_OF_TEXT`). choice: the
-            library that encodes; by default that of the proof, which the first use of `proof` or
-            `encode` makes.
-        """
+        """`source`: path of a tokenizer.json or of its folder, or the content of the file. `eos`:
+        by default the first special token with a well-known name (`END_OF_TEXT`). `choice`: the
+        library that encodes; by default that of the proof, which the first use of `proof` or
+        `encode` makes."""
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)
         self._json = _canonical(name, settings)
@@ -210,7 +208,7 @@ def _canonical(name: str, settings: dict[str, Any]) -> bytes:
 
 
 def load_tokenizer(name: str, content: bytes) -> Tokenizer:
-    """The tokenizer of a tokenizer.json. Raises UserError for a file that `tokenizers` does not take."""
+    """The tokenizer of a file. Raises UserError for one that `tokenizers` does not take."""
     with _refusing(name):
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.encode_special_tokens = True

@@ -59,8 +59,7 @@ class Reference:
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, (num_ids,) uint32, and their number for each text, (num_texts,)
-        int64. Raises EncodingError."""
+        """Ids (num_ids,) uint32, and number by text (num_texts,) int64. Raises EncodingError."""
         with _failing(TOKENIZERS, "encode a text"):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))

@@ -35,8 +35,7 @@ class Meter:
         self.used = np.zeros(vocab_size, np.bool_)
 
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`. `ids`,
-        `offsets`: of `Encoder.encode`."""
+        """Returns `TokenCounts`, (num_docs, 4). `ids`, `offsets`: of `Encoder.encode`."""
         self.used[ids] = True
         self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64

@@ -21,14 +21,11 @@ S = 2,048 or 8,192; buckets with `min_piece` 256 drop 5.9 %.
 
 Best fit keeps padding within `max_padding`: it empties some rows by splitting their documents over the room of others.
 
-    chunks in rows ── is_within? ──▶ as they are
-                   └─ donors ── split_to_fill, for ever shorter pieces ──▶ chunks in fewer rows
 
 Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third. The share of padding
 in all rows but the emptiest is kept within the limit, unless all padding is less than a row. Emptying a row saves S tokens,
 so the rows with the fewest whole documents are emptied first; the remainder of a document above S, which is split anyway,
-is split before others. Short pieces are made only where no row can be emptied without them. The layout is a function of the
-lengths alone.
+is split before others. Short pieces are made only where no row can be emptied without them.
 
 10,000 documents, S = 2,048, limit 2 % (2026-11); pages are web pages in GPT-2's tokens:
 
@@ -58,8 +55,7 @@ from datapipe.shards import schemas
 
 Method = Literal["best_fit", "concat", "buckets"]
 
-_MIN_PIECES = 16
-"""Rows are emptied at first only where the first split makes no piece shorter than S / 16."""
+_MIN_PIECES = 16  # at first, rows are emptied only where no piece is shorter than S / 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,9 +143,8 @@ def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> 
 def _split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:
-    """Chunks, split until padding is within the limit, those that lost their first part behind all
-    others; and the number of rows. `chunks`: (num_chunks,) each, as best fit leaves them; `order`
-    is theirs by length."""
+    """Chunks, split until padding is within the limit, those that lost their first part last; and
+    the number of rows. `chunks`: (num_chunks,), as best fit leaves them; `order`: by length."""
     rows = _rows(num_rows, len(order), sequence_length)
     filling.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
     chunks = ChunksOut._make(np.concatenate([column, np.zeros(num_rows, column.dtype)]) for column in chunks)

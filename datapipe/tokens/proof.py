@@ -149,8 +149,7 @@ def _runs() -> Iterator[str]:
 
 
 def _unicode() -> Iterator[str]:
-    """Every code point below U+20000, by 32; the planes of ideographs and of tags; one in 61 of the
-    planes without characters."""
+    """Every code point below U+20000, by 32; planes of ideographs and tags; one in 61 of others."""
     blocks = [(range(0x20000), 32), (range(0x20000, 0x40000), 128), (range(0xE0000, 0xE1000), 32)]
     blocks += [(range(0x40000, 0xE0000, 61), 16), (range(0xE1000, 0x110000, 61), 16)]
     for codes, size in blocks:

@@ -79,8 +79,7 @@ def steps_of(setting: Mapping[str, Any] | None, members: str) -> set[str]:
 
 
 def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """Subject and verb about text without a token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; ""
-    if all text has tokens."""
+    """Which text has no token: "2 bytes have no token: 0x71 'q', 0x7a 'z'"; "" for none."""
     model = settings["model"]
     kind, pieces = model_type(model), frozenset(pieces_of(model))
     if kind in ("WordPiece", "WordLevel"):

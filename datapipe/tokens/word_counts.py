@@ -47,8 +47,7 @@ class WordCounts:
 
 
 def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
-    """The words of texts and how often each occurs, in the columns of `COUNTED`; a word may be in
-    several batches."""
+    """Words and their counts, in the columns of `COUNTED`; a word may be in several batches."""
     for part in slices_of(_in_chunks(columns.as_large_string(texts)), _SLICE_BYTES):
         yield _counted(part, pattern)
 

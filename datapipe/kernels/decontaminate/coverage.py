@@ -74,8 +74,7 @@ def find_covered(
     passages: Passages,
     out: Covered,
 ) -> int:
-    """Writes the passages as far as there is room; returns their number. The matches, all of
-    n-grams, are columns of `search.Matches`."""
+    """Writes the passages as far as there is room; returns their number. Matches: of n-grams."""
     (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
     out_documents, out_items, out_starts, out_stops, out_sums = out
     count = np.int64(0)

@@ -101,7 +101,6 @@ def _joint_kind(kinds: list[int]) -> int:
 
 @inline
 def _absorb(hashed, code) -> Any:
-    """The hash of a word after one more character."""
     return (hashed ^ np.uint64(code)) * _PRIME
 
 

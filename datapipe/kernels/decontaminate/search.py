@@ -33,8 +33,7 @@ from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s,
 TAIL_WORDS = 4  # words of a tail, and the least of a question that is found as a whole
 _0 = np.uint64(0)
 _BLOCK = 128
-"""Words whose keys are made before the first of them is looked up: loads of the filter then
-overlap, up to twice as fast."""
+"""Words whose keys are made before the first look-up: loads overlap, up to twice as fast."""
 
 _ROOM = 2 * RING
 _LAST = _ROOM - 1
@@ -71,13 +70,8 @@ def find_grams(
 ) -> int:
     """Writes the matches of documents as far as there is room; returns their number.
 
-    One loop nest above 40 lines: both steps of a block share the ring of prefix hashes.
-
-    Args:
-        words: `folded_words.words_table()`.
-        table: the keys of n-grams, tails and questions.
-        weight: the least weight of a window.
-    """
+    One loop nest above 40 lines: both steps of a block share the ring of prefix hashes. `words`:
+    `words_table()`. `table`: keys of n-grams, tails and questions. `weight`: a window's least."""
     (codes, expansions), (bits, keys, entries) = words, table
     (first_tail, tail_offsets, lengths), (documents, items, starts, stops, numbers) = tails, out
     prefixes, weights, begins = np.zeros(_ROOM, np.uint64), np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.int64)
@@ -160,8 +154,7 @@ def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int
 
 
 class Pairs(NamedTuple):
-    """Questions that their answers follow, (num_pairs,) int64 each. `matches`: of the question;
-    `stops`: of the answer."""
+    """Questions and answers, (num_pairs,) int64: matches of the first, stops of the others."""
 
     matches: Int64sOut
     pairs: Int64sOut

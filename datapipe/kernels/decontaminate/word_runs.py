@@ -127,8 +127,7 @@ def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: 
 
 @kernel
 def hash_windows(offsets: Int64s, data: UInt8s, table: WordTable, weight: int, kind: np.uint64, out: RunsOut) -> int:
-    """Writes the windows of every text, of at least `weight` below `RING`, in order; returns their
-    number. `kind`: of the keys."""
+    """Writes the windows of texts, of at least `weight` below `RING`; returns their number."""
     (codes, expansions), (texts, keys, num_words, weights, prefixes) = table, out
     prefix_ring, weight_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64)
     count = np.int64(0)

@@ -166,8 +166,7 @@ def joined_syllable(before, code) -> Any:
 
 @inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
-    """A jamo, or the syllable that it makes with the document's last character; and the number of
-    bytes before it."""
+    """A jamo, or the syllable it makes with the last character; and the bytes before it."""
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
         syllable = joined_syllable(before, code)

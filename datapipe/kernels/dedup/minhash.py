@@ -110,8 +110,7 @@ def band_rows(
 
 @inline
 def hash_word(words, j):
-    """The hash and the stop of the word at byte j. The last of its eight-byte reads contains a 0,
-    so every word is split in one way."""
+    """The hash and the stop of the word at byte j, whose last eight-byte read contains a 0."""
     hashed, eight = _WORD, eight_bytes(words, j)
     zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
     while zeros == _0:
@@ -190,8 +189,7 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """Writes the band rows of documents; see `band_rows`. `num_perm // num_bands` minima make a
-    band; a remainder is not used."""
+    """Writes `band_rows`. A band is `num_perm // num_bands` minima; a remainder is unused."""
     rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:

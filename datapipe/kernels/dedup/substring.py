@@ -212,8 +212,7 @@ def select_grams(
     state: Int64sOut,
     out: SelectionOut,
 ) -> int:
-    """Writes the chunks of documents and their selected grams until another chunk does not fit;
-    returns the selected grams.
+    """Writes chunks and their grams, until a chunk does not fit; returns the number of grams.
 
     A span equal to an earlier span of its chunk becomes a self-repeat, as far as the table `recent`
     remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent

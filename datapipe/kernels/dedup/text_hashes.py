@@ -69,8 +69,7 @@ def _long_space(data, j, stop):
 
 @kernel
 def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes each text with runs of white space as one space, and none at its ends. Bytes past
-    `out_offsets[-1]` stay."""
+    """Texts with one space for white space, none at the ends. Bytes past `out_offsets[-1]` stay."""
     written = _0
     out_offsets[0] = 0
     for document in range(len(offsets) - 1):

@@ -7,8 +7,7 @@ unit without white space around it, as it is or folded as CCNet (Wenzek et al. 2
 digits of any script as 0, no Unicode punctuation, no control or invisible characters (`word_characters.py`), each run of
 white space as one space, in the form of `case_folding.py`. CCNet's program drops 34 marks only.
 
-The length of a unit counts the characters of its canonical decomposition, without combining marks;
-a syllable of Hangul is one.
+The length of a unit counts canonical characters that are no marks, and Hangul syllables as one.
 
 A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a
 sentence-final mark of East Asian scripts. Abbreviations are not recognized: duplicates only need the same rule everywhere.
@@ -200,8 +199,7 @@ def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
 
 @inline
 def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any, Any, Any]:
-    """`_hash_unit` in canonical order, with syllables of Hangul composed. `waiting`, (MOST_MARKS,)
-    scratch: the last character that is no mark, and the marks behind it in their order."""
+    """`_hash_unit` in canonical order, Hangul composed. `waiting`: (MOST_MARKS,) scratch."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET
     num_waiting = np.int64(0)
     while position < stop:

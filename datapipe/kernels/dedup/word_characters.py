@@ -24,8 +24,7 @@ _INVISIBLE = (
     "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8 1BCA0-1BCA3 "
     "1D173-1D17A E0000-E0FFF"
 )
-"""Default_Ignorable_Code_Point of Unicode: soft hyphens, joiners, direction marks, fillers,
-variation selectors."""
+"""Default_Ignorable_Code_Point: soft hyphens, joiners, direction marks, fillers, selectors."""
 
 _CLASSES = {"L": LETTER, "N": NUMBER, "M": MARK, ".": 0, "-": UNASSIGNED}
 _RUNS = """

@@ -6,8 +6,7 @@
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
 
-One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty. Case is ASCII
-case. Every pass is linear.
+One pass finds all phrases: it stops only at j, k, m, v and {, one byte in twenty. Case is ASCII's.
 """
 
 from dataclasses import dataclass
@@ -87,8 +86,7 @@ def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> Clea
 
 @kernel
 def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
-    """Fills `sizes` (num_brackets,) with the bytes of the citation that begins at each [, or 0;
-    returns the number of citations."""
+    """Fills `sizes` (num_brackets,) with the bytes of each citation, or 0; returns their number."""
     starts, lengths = lines.starts, lines.lengths
     count, line = np.int64(0), np.int64(0)
     for number in range(len(brackets)):
@@ -200,7 +198,6 @@ def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s
 
 @inline
 def _has_long_word(data, offset, stop, marks, most) -> Any:
-    """Whether a word has more than `most` characters."""
     chars = np.int64(0)
     while offset < stop and chars <= most:
         mark, size = mark_at(data, offset, stop, marks)
@@ -320,8 +317,7 @@ def sum_documents(
 def join_lines(
     doc_offsets: Int64s, lines: CleanLines, kept: UInt8s, keep: UInt8s, marks: UInt16s, out_offsets: Int64sOut, out: UInt8sOut
 ) -> None:
-    """Joins the kept lines of the kept documents by newlines, without white space around each text.
-    Adjacent lines are copied at once."""
+    """Joins the kept lines of kept documents by newlines, without white space around texts."""
     starts, lengths, data = lines
     num_written = np.int64(0)
     out_offsets[0] = 0

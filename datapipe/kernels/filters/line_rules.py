@@ -210,8 +210,8 @@ def _without_white(data, offset, start, marks) -> Any:
 
 @inline
 def _edit(data, start, stop, marks, loose, out, used) -> Any:
-    """Writes a line without its phrases to `out[used:]`; each phrase goes with one adjacent white
-    space character. Returns the bytes written, 0 where only white space is left."""
+    """Writes a line without phrases, and a white space character beside each, to `out[used:]`;
+    returns the bytes written, 0 where only white space is left."""
     out_stop, offset, clear = used, start, start
     while offset < stop:
         if not starts_with(data, offset, stop, _CART, 0x20):
@@ -257,8 +257,7 @@ def write_texts(
     out_offsets: Int64sOut,
     out: UInt8sOut,
 ) -> None:
-    """Writes the kept documents, `keep` (num_docs,), without the removed lines; an edited document
-    loses the white space around it."""
+    """Writes documents in `keep` (num_docs,) without removed lines; edited ones are stripped."""
     doc_offsets, starts, lengths, _, _, _ = lines
     reasons, rest_starts, rest_lengths, rests = edits
     num_written = np.int64(0)

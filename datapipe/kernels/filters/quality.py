@@ -53,8 +53,7 @@ def word_counts(words: Words) -> np.ndarray:
 
 
 def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """(num_docs,) int64: words between ASCII white space and NUL (fastText) that begin with a
-    letter or a digit (`str.isalnum`)."""
+    """(num_docs,) int64: fastText's words (between white space, NUL) that begin with an alnum."""
     out = np.empty(len(offsets) - 1, np.int64)
     count_word_starts(offsets, data, class_table(), out)
     return out

@@ -53,8 +53,7 @@ NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)  # columns of `unit_repet
 
 
 def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
-    """Runs of lines between blank lines; a newline inside a paragraph counts as `joint_chars`
-    characters, 0 or 1."""
+    """Runs of lines between blank lines; a newline inside counts as `joint_chars`, 0 or 1."""
     limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
     join_lines(lines, opens, joint_chars, doc_offsets, hashes, chars)
@@ -127,8 +126,7 @@ def join_lines(
 
 @kernel
 def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: scratch, the hash table,
-    of equal powers of two."""
+    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: of a power of two."""
     doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
@@ -177,10 +175,9 @@ def measure_ngrams(
 ) -> None:
     """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
 
-    Args: keys, firsts, counts: scratch, the hash table, of equal powers of two: hash, first word
-        and occurrences of an n-gram. depth: (num_words,) uint8, becomes the length of the longest
-        repeated n-gram at each word, at most 10; 1 for none.
-    """
+    `keys`, `firsts`, `counts`: the hash table, of a power of two: hash, first word and occurrences
+    of an n-gram. `depth`: (num_words,) uint8 output, the longest repeated n-gram at each word, at
+    most 10; 1 for none."""
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
@@ -236,7 +233,6 @@ def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixO
 
 @inline
 def _joined_chars(lengths, word, n) -> Any:
-    """Characters of the `n` words from `word` on, with spaces between them."""
     num_chars = np.int64(n - 1)
     for index in range(word, word + n):
         num_chars += lengths[index]

@@ -66,8 +66,7 @@ def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOu
 
 @kernel
 def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOut) -> None:
-    """Finds the host of each URL in normal form, without user, port, `www.` and a final dot; empty
-    where there is none."""
+    """Finds the host of each URL, normal, without user, port, `www.` and final dot; or nothing."""
     for url in range(len(offsets) - 1):
         start, stop = _host(data, offsets[url], offsets[url + 1])
         start += _www(data, start, stop)

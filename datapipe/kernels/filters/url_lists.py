@@ -51,8 +51,7 @@ def hashes_of(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.nda
 
 @kernel
 def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut) -> None:
-    """Hashes each range of `data` from its last byte to its first, so that a host's hash passes
-    those of its parent domains; never 0."""
+    """Hashes ranges of `data` backwards: a host's hash passes those of its parents; never 0."""
     for index in range(len(starts)):
         hashed = FNV_BASIS
         for offset in range(stops[index] - 1, starts[index] - 1, -1):
@@ -76,8 +75,7 @@ def find_hashes(hashes: UInt64s, table: UInt64s, out: UInt8sOut) -> None:
 
 @kernel
 def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, out: UInt8sOut) -> None:
-    """Whether each host of `data`, or a parent domain, is in the table of `hash_table`. An empty
-    host matches nothing."""
+    """Whether each host of `data`, or a parent domain, is in the `hash_table`; no empty ones."""
     for host in range(len(starts)):
         hashed, is_listed = FNV_BASIS, False
         for offset in range(stops[host] - 1, starts[host] - 1, -1):

@@ -132,8 +132,7 @@ def find_listed(offsets: Int64s, words: UInt8s, table: WordLists, masks: UInt64s
 
 @kernel
 def hash_words(offsets: Int64s, words: UInt8s, hashes: UInt64sOut, counts: Int64sOut) -> None:
-    """Writes the hashes of all words of `case_folding.fold_texts`, one text after the other, and
-    their number in each."""
+    """Writes the hashes of words of `case_folding.fold_texts`, and their number in each text."""
     written = 0
     for doc in range(len(offsets) - 1):
         before = written

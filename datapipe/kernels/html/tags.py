@@ -251,9 +251,8 @@ def next_tag(data, i, stop):
 def measure_tags(
     offsets: Int64s, data: UInt8s, stack: UInt64sOut, depths: Int64sOut, attributes: Int64sOut, costs: Int64sOut
 ) -> None:
-    """Measures every page: about how deep its elements lie, the most attributes of one of its tags
-    (those of all `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,)
-    scratch: a greater depth counts as the limit."""
+    """Measures every page: about its depth, at most the limit, the most attributes of a tag (all
+    `<html>` and `<body>` count as one), and the sum of `cost_of`. `stack`: (limit,) scratch."""
     for document in range(len(offsets) - 1):
         i, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
@@ -289,9 +288,9 @@ def measure_tags(
 
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes the bytes of every page outside of tags, comments, scripts and styles, in any charset
-    whose ASCII bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a
-    space, any other nothing."""
+    """Writes every page without tags, comments, scripts and styles, in any charset whose ASCII
+    bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a space, any
+    other nothing."""
     written = 0
     for document in range(len(offsets) - 1):
         i, stop = offsets[document], offsets[document + 1]

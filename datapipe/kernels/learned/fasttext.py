@@ -56,8 +56,7 @@ _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, ali
 
 @kernel
 def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
-    """Puts the entries of a dictionary, spans (num_entries, 2), into an open-addressing table (see
-    `Entries`); the last of equal entries counts."""
+    """Puts entries, spans (num_entries, 2), into `Entries`; the last of equal ones counts."""
     codes, slots = np.empty(1, np.int64), np.empty(1, np.int64)
     for entry in range(len(spans)):
         code = np.int64(_BASIS)
@@ -237,8 +236,7 @@ def spell(data, start, stop, spelled) -> Any:
 
 @inline
 def find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
-    """Writes the slot of each word in `table`, or the free slot for it. A call for every word would
-    cost 80 ns in reference counts."""
+    """Writes the slot of each word in `table`, or the free slot. A call per word costs 80 ns."""
     for word in range(num_words):
         start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
         while table[slot]:
@@ -271,8 +269,7 @@ def _has_row(bucket, bucket_bits) -> Any:
 
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
-    """The buckets of the n-grams that begin in the first `LANES` positions; those that end behind
-    the word are meaningless."""
+    """Buckets of n-grams from the first `LANES` positions; meaningless if they pass the word."""
     grams[:] = _BASIS
     for chars in range(max_chars):
         for lane in range(len(grams)):

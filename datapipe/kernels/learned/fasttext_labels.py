@@ -117,8 +117,7 @@ def flat_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text where every label has a row; arguments as for `tree_labels`.
-    `chances`: (num_labels,) scratch."""
+    """`tree_labels` where every label has a row. `chances`: (num_labels,) scratch."""
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], num_labels_found = -1, 0, 0
@@ -186,8 +185,7 @@ def _round(best, num_labels_found, scores) -> None:
 def flat_scores(
     means: Float32Matrix, num_rows: Int64s, layer: FlatLayer, raised: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores, (num_docs, num_labels), by means from `embed`; 0 for a text without words.
-    `raised`: (num_labels,) scratch."""
+    """Scores (num_docs, num_labels); 0 without words. `raised`: (num_labels,) scratch."""
     output, norms, kind, _ = layer
     for doc in range(len(means)):
         scores[doc] = 0
@@ -213,9 +211,8 @@ def flat_scores(
 def tree_scores(
     means: Float32Matrix, num_rows: Int64s, layer: TreeLayer, chances: Float64sOut, scores: Float32MatrixOut
 ) -> None:
-    """The scores by hierarchical softmax: the product of the chances on the path from the root to
-    each leaf. `chances`: (2 * num_labels - 1,) scratch. A node has a higher number than its
-    children, so every node comes after its parent."""
+    """The scores by hierarchical softmax: the product of chances on the path from root to leaf. A
+    node has a higher number than its children. `chances`: (2 * num_labels - 1,) scratch."""
     output, norms, left, right = layer
     num_labels = len(output)
     for doc in range(len(means)):

@@ -60,8 +60,7 @@ def list_grams(
     starts: Int64sOut,
     buckets: Int32sOut,
 ) -> None:
-    """Lists the buckets of the n-grams of words, spans (num_words, 2), from `starts` on. `spelled`:
-    scratch, longer than the longest word by 2."""
+    """Lists buckets of n-grams of spans (num_words, 2). `spelled`: scratch, longest word + 2."""
     magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
     for word in range(len(spans)):
         starts[word] = listed

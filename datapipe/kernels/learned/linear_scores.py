@@ -45,8 +45,7 @@ class Weights(NamedTuple):
 
 @kernel
 def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting, out: Float64MatrixOut) -> None:
-    """The sums of the features of each text, which has no case: `out` (num_docs, num_columns). The
-    counts of `scratch` are 0 before and after."""
+    """Sums of features, `out` (num_docs, num_columns). The counts of `scratch` start, end at 0."""
     kinds, word_bits, character_bits, entries, scales, biases = model
     slots, counts = scratch
     num_words = np.int64(1) << word_bits if word_bits else np.int64(0)

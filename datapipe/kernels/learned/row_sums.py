@@ -48,8 +48,7 @@ def add_coded_rows(totals, rows, num_rows, codes, centroids, norms) -> None:
 
 
 def _build_add_columns(_context, totals, rows, start, stop, matrix, first, last, num_blocks) -> Any:
-    """The instructions of `_add_columns`: a loop over rows with a vector of sums for each block.
-    The last blocks may overlap."""
+    """Builds `_add_columns`: a loop over rows, a vector for each block, which may overlap."""
     from llvmlite import ir
     from numba.core import cgutils, types
 

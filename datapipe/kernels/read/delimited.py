@@ -157,8 +157,7 @@ def _copy_byte(data, i, stop, signs, end, out):
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, signs: Signs, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """The values in spans without their quotes and escape characters; `out` has at least as many
-    bytes as the spans."""
+    """The values in spans without quotes and escapes; `out` has the bytes of the spans or more."""
     end, quote = 0, signs.quote
     for value in range(len(starts)):
         offsets[value] = end

@@ -20,8 +20,7 @@ _CONTROL = 1
 
 @kernel
 def flatten_values(data: UInt8s, carry: Int64sOut, out: UInt8sOut) -> None:
-    """The lines of a chunk, which may begin and end anywhere in a value. `carry`: (3,) the state
-    between chunks."""
+    """Lines of a chunk, which may begin and end in a value. `carry`: (3,) state between chunks."""
     depth, in_string, in_array = carry[0], carry[1], carry[2]
     for i in range(len(data)):
         byte = data[i]

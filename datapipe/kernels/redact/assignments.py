@@ -316,8 +316,7 @@ def match_names(
     counts: Int64sOut,  # (256,), scratch
     out: SpansOut,
 ) -> int:
-    """Finds the values of the wanted kinds behind hits of names, in text order; spans do not
-    overlap. Returns their number."""
+    """Finds disjoint values behind hits of names, in text order; returns their number."""
     num_spans, document, floor = 0, 0, offsets[0]
     positions, numbers, key_kinds = hits.positions, hits.numbers, names.key_kinds
     of_keyword, lengths, facts = names.of_keyword, names.lengths, names.facts

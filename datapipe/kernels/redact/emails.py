@@ -211,7 +211,6 @@ def _number_stop(data, start, stop) -> Any:
 
 @inline
 def _is_package(data, start, stop) -> Any:
-    """Whether a domain is the version or the checksum of a package."""
     first = _number_stop(data, start, stop)
     if first == start:
         dot = min(start + 6, stop - 1)

@@ -77,8 +77,7 @@ def is_typeset(data, floor, first, end) -> Any:
 
 @inline
 def fold(data, begin, floor, first, end, folded, places) -> Any:
-    """Writes the bytes around `first`, folded, and the offset of each; returns their number, and
-    where `first` and the floor are."""
+    """Writes folded bytes and their offsets; returns their number, `first` and the floor."""
     low, high = max(begin, first - BEFORE_BYTES), min(end, first + AFTER_BYTES)
     while low > begin and data[low] & 0xC0 == 0x80:
         low += 1

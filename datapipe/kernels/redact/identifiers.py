@@ -10,11 +10,10 @@ A number is free-standing, or follows a span that is replaced: no letter, digit 
 it, no decimal part of another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
 Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of
-a
-        known issuer's prefix and length (`issuers.py`), with a valid Luhn check digit. Rare forms, and those that other
+        an issuer's prefix and length (`issuers.py`), with a valid Luhn check digit. Rare forms, and those that other
         numbers have too, count only after a word such as card. Four groups in a row of numbers are a table.
-IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four. SSN
-123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
+IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
+SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
         An area from 900 only after such a word or before ITIN, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65,
         70 to 88, 90 to 99); 987-65-4320 to 4329 are for advertising.
 Phone   candidates only: see `phones.py`.

@@ -132,9 +132,8 @@ def _walk(data, start, end, classes, children, ends, number, positions, numbers)
 
 @kernel
 def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
-    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest
-    first. Returns the number of hits. The search ends where hits may no longer fit; `start` is then
-    the `next_start` of the call before."""
+    """Finds keywords from `start` on, in text order, the shortest first; returns their number.
+    It ends where hits may no longer fit; `start` is then the `next_start` of the call before."""
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
     children, ends = table.children, table.ends

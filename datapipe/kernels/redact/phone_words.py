@@ -174,8 +174,7 @@ def _sort_of(code) -> Any:
 
 @inline
 def _word_start(data, begin, low, stop) -> Any:
-    """The start of the word that stops at `stop`, and its sort; a keyword may end a run of letters
-    without spaces."""
+    """The start and sort of the word before `stop`; a keyword may end letters without spaces."""
     j, hashed, first_sort = stop, np.uint64(0), 0
     while j > low:
         code, size = decode_before(data, j, begin)

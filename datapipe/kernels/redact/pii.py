@@ -48,8 +48,8 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are not part of a version, a product, a host name or a decimal. `chain`:
-    the stop of the last address, since "8.8.8.8/8.8.4.4" are two addresses."""
+    """Whether four groups are no part of a version, a product, a host name or a decimal. `chain`:
+    the stop of the last address, since "8.8.8.8/8.8.4.4" are two."""
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):

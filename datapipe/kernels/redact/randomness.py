@@ -10,8 +10,7 @@ root of their frequency. The other side is the smallest alphabet that holds the 
 Of 85,000 other names of 12 to 63 characters, 0.4 % have 8 bits or more, most of them regular expressions and identifiers of
 machines; of random values of 16 characters, 97 to 99 %; of 20 and more, 99 %.
 
-A placeholder contains a word of the rules, such as `example` or `xxxx`, or eight letters or digits
-in the order of the alphabet.
+A placeholder contains a word of the rules, such as `xxxx`, or eight letters or digits in order.
 """
 
 import math

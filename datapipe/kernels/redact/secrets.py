@@ -4,9 +4,9 @@
                                   ├▶ assignments.py   values behind names ─────┼▶ spans ─▶ copies.py ─▶ spans
                                   └▶ the user's patterns, on texts with hits ──┘
 
-The rules are data (`Rules`), so another issuer compiles nothing. Where spans overlap, tokens come
-before values; those of patterns and what overlaps them are one. Spans of the built-in rules are ASCII,
-except inside a PEM block, which begins and ends with dashes, so no cut falls inside a character.
+The rules are data: another issuer compiles nothing. Where spans overlap, tokens precede values;
+those of patterns and what overlaps them are one. No cut is inside a character: the built-in rules
+match ASCII, or a PEM block between dashes.
 """
 
 from collections.abc import Sequence

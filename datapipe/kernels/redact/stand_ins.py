@@ -39,7 +39,6 @@ _4, _10, _15, _31, _254 = (np.uint64(number) for number in (4, 10, 15, 31, 254))
 
 @inline
 def _put(row, start, text):
-    """Writes `text` at `start`, and returns its stop."""
     for j in range(len(text)):
         row[start + j] = text[j]
     return start + len(text)
@@ -98,7 +97,6 @@ def _put_iban(row, hashed):
 
 @inline
 def _put_stand_in(row, kind, hashed):
-    """Writes the stand-in of a span of this kind and hash, and returns its stop."""
     if kind == EMAIL:
         return _put(row, _put_hex(row, _put(row, 0, _USER), hashed, 8), _HOST)
     if kind == IPV4:

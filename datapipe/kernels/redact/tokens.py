@@ -135,8 +135,7 @@ def compiled_forms(
 
 @inline
 def pem_stop(data, start, end) -> Any:
-    """The stop of the private key that begins at `start`, with at least 64 letters of base64, at
-    most 16 KiB; else `start`."""
+    """The stop of the private key at `start`, of 64 letters to 16 KiB; else `start`."""
     j = start + len(_BEGIN)
     if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
@@ -207,8 +206,7 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 
 @inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
-    """Start and stop of the token of a form whose keyword is at a position, and of its random part;
-    start equals stop for none."""
+    """Start and stop of the token of a form, and of its random part; equal for none."""
     keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
     if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position

@@ -1,10 +1,8 @@
-"""The special cases of spaCy's English tokenizer: contractions, and strings kept whole:
-abbreviations, emoticons.
+"""The special cases of spaCy's English tokenizer: contractions; whole abbreviations and emoticons.
 
     "couldn't"  ->  "could" "n't"        "Mr."  ->  "Mr."        "10am"  ->  "10" "am"
 
-The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` packs them into a hash
-table for kernels.
+The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` is their hash table.
 """
 
 from functools import lru_cache

@@ -92,14 +92,9 @@ def cut_words(
 ) -> int:
     """Fills `out`, which has room for `most_english_words` words, and returns the number of words.
 
-    One loop nest above 40 lines: cut into functions that take the records, it is slower.
-
-    Args:
-        chunks: the words between white space.
-        classes: `content_table`.
-        signs, wholes: `sign_table`, `wholes_table`.
-        units: hashes of units of measure, sorted.
-    """
+    One loop nest above 40 lines: cut into functions that take the records, it is slower. `chunks`:
+    the words between white space. `classes`, `signs`, `wholes`: `content_table`, `sign_table`,
+    `wholes_table`. `units`: hashes of units of measure, sorted."""
     chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags = chunks
     keys, sizes, sieve, pairs = wholes.keys, wholes.sizes, wholes.sieve, wholes.pairs
     doc_offsets, starts, lengths, hashes, chars, flags = out

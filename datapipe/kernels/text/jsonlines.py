@@ -40,8 +40,7 @@ def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) 
 
 
 def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops (num_lines,) int64 and kinds (num_lines,) uint8 of the lines of a block; the
-    last may lack its newline."""
+    """Starts, stops int64 and kinds uint8, (num_lines,); the last line may lack its newline."""
     stops = np.flatnonzero(data == 10)
     if len(data) and data[-1] != 10:
         stops = np.append(stops, len(data))
@@ -150,8 +149,7 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
-    """Start and stop of the value of the first key names[first:last] in the object at `offset`; -1,
-    -1 where it is absent."""
+    """Start and stop of the value of the first key names[first:last] at `offset`; or -1, -1."""
     offset = _skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1
@@ -193,8 +191,7 @@ def find_values(
 
 @kernel
 def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Copies values as texts: strings unescaped, others as written; `out` has room for all. Null
-    and absent values are not valid."""
+    """Copies values as texts: strings unescaped, others as written; null or absent: not valid."""
     end = 0
     offsets[0] = 0
     for i in range(len(starts)):

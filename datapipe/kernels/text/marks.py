@@ -3,8 +3,7 @@
     code point  ->  mark_table()[code point]: a set of bits
     bytes       ->  stripped: where a text begins and ends without white space
 
-SMALL and LARGE are the letters of spaCy's English tokenizer (`english_signs.py`), END the ends of
-its sentencizer.
+SMALL and LARGE are as in spaCy's English tokenizer (`english_signs.py`), END as in its sentencizer.
 """
 
 from functools import lru_cache
@@ -18,8 +17,7 @@ from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, S
 from datapipe.kernels.types import read_only
 
 WHITE, PUNCT, END, SMALL, LARGE, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(8))
-"""SMALL and LARGE include letters without case; CAPITAL: `str.isupper`; DIGIT: `str.isdigit`;
-ALNUM: letter or number."""
+"""SMALL, LARGE: also letters without case; CAPITAL, DIGIT: `str.isupper`, `str.isdigit`."""
 
 END_CHARS = (
     "!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。"

@@ -1,5 +1,4 @@
-"""Line ends and control characters in text: one pass over the bytes finds them, a second pass
-rewrites the documents that have any.
+"""Line ends and control characters: one pass finds them, another rewrites the documents with any.
 
     bytes  ->  find_unstable  which spans may not be in NFC
            ->  survey   which documents must be rewritten, and which may not be in normal form

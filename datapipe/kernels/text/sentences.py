@@ -100,8 +100,7 @@ def sum_sentences(
     words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) with the sentences of each line, by `find_ends` and the words of the
-    chunks: each chunk is a document."""
+    """Sentences of lines, `out` (num_lines,), by `find_ends` and the words of chunks."""
     chunk_starts, chunk_lengths = chunks.starts, chunks.lengths
     word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
     number = np.int64(0)
@@ -237,7 +236,6 @@ def _kind(data, start, stop, marks) -> Any:
 
 @inline
 def _is_degree_stop(data, chunk, word) -> Any:
-    """Whether a word is a capital unit of temperature with its full stop, which spaCy cuts off
-    between icons: "°C.♥"."""
+    """Whether a word is a unit of temperature and its full stop, which spaCy cuts off: "°C.♥"."""
     is_stop = data[word + 1] == _DOT and (data[word] == 0x43 or data[word] == 0x46 or data[word] == 0x4B)
     return is_stop and word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0

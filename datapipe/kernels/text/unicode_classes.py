@@ -147,8 +147,7 @@ def ahead(data, position, end, num_chars) -> Any:
 
 @inline
 def decode(data, offset, stop) -> tuple[Any, Any]:
-    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character
-    begins or it does not end by `stop`."""
+    """The character at `offset` and its size; (REPLACEMENT, 1) if malformed or beyond `stop`."""
     code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
@@ -172,8 +171,7 @@ def decode(data, offset, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop` and its size; (REPLACEMENT, 1) for none. `start` is the
-    first byte that may belong to it."""
+    """The character from `start` that ends at `stop`, and its size; (REPLACEMENT, 1) for none."""
     first = stop - 1
     if data[first] < 0x80:
         return np.int64(data[first]), 1

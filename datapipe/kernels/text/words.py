@@ -207,8 +207,7 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, o
 
 
 def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: np.ndarray) -> Spans:
-    """The words or lines of the documents in `keep` (num_docs,), equal to those of the kept texts
-    at `kept_offsets`."""
+    """The words or lines of documents in `keep` (num_docs,), as of the texts at `kept_offsets`."""
     num_spans = int(np.diff(spans.doc_offsets)[keep].sum())
     out = room_for_spans(len(kept_offsets), num_spans)
     select_spans(Words(*spans), keep, offsets, kept_offsets, out)

@@ -68,8 +68,7 @@ def shifted_labels(
 def unshifted_labels(
     tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
 ) -> None:
-    """Labels that are the tokens themselves, except for padding: for models that shift labels.
-    Arguments as for `shifted_labels`."""
+    """Labels that are the tokens, not padding, for models that shift; see `shifted_labels`."""
     for row in range(tokens.shape[0]):
         used = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):

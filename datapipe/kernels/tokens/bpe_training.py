@@ -22,8 +22,7 @@ from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
 
 _32 = np.uint64(32)
 _PAIRS, _ENTRIES, _TOUCHED, _NEIGHBOURS = 0, 1, 2, 3
-"""Of `sizes`: pairs ever seen, entries of their lists of words, pairs that this merge formed, and
-tokens before and after it."""
+"""Of `sizes`: pairs seen, entries of their lists, pairs of this merge, tokens before, after."""
 
 _FIRST_ROOM = 1 << 12
 
@@ -104,9 +103,8 @@ def _note_neighbour(side, symbol, count, word, sums, lists, neighbours, words_of
 def join_pairs(
     offsets: Int64s, symbols: Int32sOut, counts: Int64s, letters: UInt8s, limit: int, min_count: int, merges: Int32sOut
 ) -> int:
-    """Joins pairs until there are `limit` tokens, or no pair occurs `min_count` times.
-
-    Returns the number of merges; -1 where `merges` has no room for all.
+    """Joins pairs until there are `limit` tokens, or no pair occurs `min_count` times. Returns the
+    number of merges; -1 where `merges` has no room for all.
 
     Args:
         offsets: (num_words + 1,) int64, of the words in `symbols`.

@@ -96,7 +96,6 @@ def _copy_stretches(row: Any, following: Any, out: Any) -> None:
 
 @inline
 def _tokens_at(blocks: Any, rows: Any, i: Any, row_bytes: Any) -> Any:
-    """The address of the ids of row i."""
     return int64_at(blocks[i], BLOCK_WIDTH)[TOKENS] + rows[i] * row_bytes
 
 

@@ -80,8 +80,7 @@ def halves(size: Any) -> Any:
 
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half
-    `high` above the half `low`."""
+    """All rounds, each over all lanes, which is vectorised. An index is `high` above `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask
@@ -122,11 +121,8 @@ def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, fo
 def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64sOut) -> None:
     """The permutation by a Feistel network of `indices` (n,) int64 in 0..size-1, or its inverse, into `out` (n,) int64.
 
-    Args:
-        size: at least 2.
-        keys: (rounds,) uint64, from `round_keys`; an even number.
-        inverse: whether `indices` are positions, and the rounds go from the last to the first.
-    """
+    `size`: at least 2. `keys`: (rounds,) uint64, from `round_keys`; an even number. `inverse`:
+    whether `indices` are positions, and the rounds go from the last to the first."""
     low_bits, low_mask, high_mask = halves(size)
     values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
     num_lanes = min(LANES, len(indices))

@@ -108,13 +108,8 @@ def number_end(data, offset, stop, classes, longest) -> Any:
 @kernel
 def cut_words(offsets: Int64s, data: UInt8s, classes: UInt8s, family: int, longest_number: int, ends: Int64sOut) -> int:
     """The end of each word in `data`, ascending; no word spans documents. Returns their number.
-
-    Args:
-        classes: (0x110000,) uint8, the bits above, as the family has them.
-        family: GPT2, CL100K or O200K.
-        longest_number: most digits of a word; no limit in GPT2.
-        ends: (num_bytes,) int64 output.
-    """
+    `classes`: (0x110000,) uint8, the bits above. `family`: GPT2, CL100K or O200K. `longest_number`:
+    most digits of a word, without a limit in GPT2. `ends`: (num_bytes,) int64 output."""
     num_words = np.int64(0)
     for doc in range(len(offsets) - 1):
         offset, stop = offsets[doc], offsets[doc + 1]

@@ -1,6 +1,4 @@
-"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py`
-has the method and its bound.
-"""
+"""Maps sample numbers to sources by a tree of two-way splits; see `loader/order/mixing.py`."""
 
 from typing import Any
 

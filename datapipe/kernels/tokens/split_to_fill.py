@@ -92,8 +92,7 @@ def open_rows(chunk_lengths: Int32s, chunk_rows: Int64s, order: Int64s, sequence
 
 @inline
 def _room_to_fill(tree: Any, length: Any, most: Any) -> Any:
-    """The room that the first part of a chunk fills, where no row holds the whole chunk. `most`:
-    the most room of any row, below `length`."""
+    """The room that a chunk's first part fills. `most`: of any row, below `length`."""
     above = least_room(tree, (length + 1) // 2)
     if above < 0:
         return most

@@ -94,10 +94,9 @@ def _begin_walk(window: Any, lane: Any, shapes: Any, keys: Any) -> None:
 def find_addresses(sources: Int64s, ordinals: Int64s, windows: Int64Matrix, out: Int64sOut) -> int:
     """The address of each sample; returns the number of samples whose window is not there.
 
-    Args: sources: (n,) int64. ordinals: (n,) int64, samples of the source before this one. windows:
-        (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64. out: (n,) int64, -1 where the
-        address is wanted, which stays where the window is not there; other items stay.
-    """
+    `sources`, `ordinals`: (n,) int64, and the samples of the source before it. `windows`:
+    (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH) int64. `out`: (n,) int64, set where it is -1
+    and the window is there."""
     values, origins, lines = np.empty(LANES, np.uint64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     shapes, keys = np.empty((3, LANES), np.uint64), np.empty((NUM_ROUNDS, LANES), np.uint64)
     missing = num_lanes = following = 0

@@ -2,9 +2,8 @@
 
     rows as they come ─▶ held until they fill a row group ─▶ one contiguous row group ─▶ file
 
-Where row groups end follows from the rows alone, and every one is written in one call, so the bytes
-of a file depend neither on the batches in which rows arrive, nor on the path or the time. Memory is
-one row group of about `GROUP_BYTES`, a document beyond it, and what the encoder makes of it.
+Row groups depend on the rows alone, and each is written in one call, so the bytes of a file do not
+depend on batches, path or time. Memory: a row group, a document, and what the encoder makes of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +24,7 @@ from datapipe.storage.root import Root
 
 DocumentFormat = Literal["parquet", "jsonl.zst"]
 
-GROUP_BYTES = 16 << 20
-"""Bytes of a row group in memory: 64 MiB compresses to 1% less, and a reader holds a row group of every column it reads."""
+GROUP_BYTES = 16 << 20  # of a row group in memory, which readers hold: 64 MiB compresses to 1% less
 
 SOURCE = "source"
 _FIRST = ("id", "url", SOURCE, "text")
@@ -81,12 +79,8 @@ def _in_type(name: str, column: pa.Array, kind: pa.DataType, source: str) -> pa.
 
 class DocumentWriter:
     """Writes rows of one schema to a file. After an error, or instead of `finish`, call `abort`.
-
-    Args:
-        path: an attempt path that no reader uses.
-        schema: from `published_schema`.
-        number: of the file among those of its source.
-    """
+    `path`: no reader uses it. `schema`: from `published_schema`. `number`: of the file among those
+    of its source."""
 
     def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema, number: int = 0) -> None:
         self._path, self._number = path, number

@@ -245,11 +245,12 @@ def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema
 
 @rereading
 def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
-    size = stream.size()
-    if size != output.bytes or size < _TAIL.size:
+    stream.seek(max(0, output.bytes - _TAIL.size))
+    tail = stream.read(_TAIL.size)
+    size = stream.size()  # a store gives it with its first answer
+    if size != output.bytes or len(tail) < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
-    stream.seek(size - _TAIL.size)
-    places, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
+    places, checksum, magic = _TAIL.unpack(tail)
     if magic != _MAGIC:
         raise damaged(output, f"no exchange file, or of another version: it ends in {magic!r}, expected {_MAGIC!r}")
     offset, schema_bytes, num_blocks = _PLACES.unpack(places)

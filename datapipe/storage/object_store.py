@@ -18,7 +18,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -104,14 +104,15 @@ class Bucket:
         with os_errors(self.url, key):
             return self._reader.get(key).bytes().to_bytes()
 
-    def read_range(self, key: str, start: int, stop: int) -> memoryview:
-        """The bytes of a range, fewer at the end of the object."""
+    def read_range(self, key: str, start: int, stop: int) -> tuple[memoryview, int]:
+        """The bytes of a range, fewer at the end of the object, and the size of the object."""
         try:
             with os_errors(self.url, key):
-                return memoryview(self._reader.get_range(key, start=start, end=stop))
+                answer = self._reader.get(key, options={"range": (start, stop)})
+                return memoryview(answer.bytes()), answer.meta["size"]
         except StoreSilentError as error:
             if ": 416 " in (error.strerror or ""):  # the object ends before the range
-                return memoryview(b"")
+                return memoryview(b""), start
             raise
 
     def create(self, key: str) -> StoreUpload:
@@ -219,7 +220,7 @@ class StoreFile(pa.PythonFile):
 
 
 class _Reading:
-    """The bytes of an object. A read that begins where the last one ended reads ahead."""
+    """The bytes of an object. A read that begins where the last one ended reads ahead. Each answer gives the size again."""
 
     closed = False
 
@@ -237,8 +238,8 @@ class _Reading:
             return pa.py_buffer(b"")
         if start < self._held_start or stop > self._held_start + len(self._held):
             ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
-            self._held = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
-            self._held_start = start
+            self._held, now = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
+            self.state, self._held_start = replace(self.state, num_bytes=now), start
         found = pa.py_buffer(self._held[start - self._held_start : stop - self._held_start])
         self._position = self._end_of_last = start + len(found)
         if len(found) == len(self._held):  # all of them: nothing to keep for the next read

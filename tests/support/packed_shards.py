@@ -45,10 +45,10 @@ class LocalBucket(Bucket):
     def client(self, retry: Any = None, **limits: str) -> Any:
         return LocalStore("/", automatic_cleanup=False, mkdir=True)
 
-    def read_range(self, key: str, start: int, stop: int) -> memoryview:
+    def read_range(self, key: str, start: int, stop: int) -> tuple[memoryview, int]:
         with open(f"/{key}", "rb") as file:  # the client of disks refuses a range that begins at the end
             file.seek(start)
-            return memoryview(file.read(stop - start))
+            return memoryview(file.read(stop - start)), os.stat(file.fileno()).st_size
 
 
 def packed_batch(

@@ -33,7 +33,9 @@ class Report(WithDistributions, WithContamination):
         """What was measured, of one source alone: nothing of what was counted over all sources."""
         fields = {name: field for name, field in Report.model_fields.items() if name not in Summary.model_fields}
         return {
-            name: {source: getattr(self, name).get(source, {})} if BY_SOURCE in field.metadata else field.default
+            name: {own: parts for own, parts in getattr(self, name).items() if own == source}
+            if BY_SOURCE in field.metadata
+            else field.default
             for name, field in fields.items()
         }
 

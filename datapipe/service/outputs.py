@@ -5,9 +5,10 @@
 Each level is a function of the level before and of a ticket, so an evicted value is made again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
@@ -28,16 +29,29 @@ from datapipe.storage.root import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
 
+T = TypeVar("T")
+
+
+def _kept(most: int, make: Callable[..., T]) -> Callable[..., T]:
+    """`make`, with the values used last. Threads that make a value at once get the same one: the second call finds it."""
+    values = lru_cache(most)(make)
+
+    def get(*key: Any) -> T:
+        values(*key)
+        return values(*key)
+
+    return get
+
 
 class ServedOutput:
     """One output. `options` has those of the cache, for an output on an object store."""
 
     def __init__(self, name: str, url: str, options: LoaderOptions | None = None) -> None:
         self.name, self.root, self._options = name, Root(url), options or LoaderOptions()
-        self._snapshots = lru_cache(MOST_SNAPSHOTS)(self._read_snapshot)
-        self._readers = lru_cache(MOST_SNAPSHOTS)(self._open_rows)
-        self._inventories = lru_cache(MOST_INVENTORIES)(self._make_inventory)
-        self._orders = lru_cache(MOST_ORDERS)(self._make_order)
+        self._snapshots = _kept(MOST_SNAPSHOTS, self._read_snapshot)
+        self._readers = _kept(MOST_SNAPSHOTS, self._open_rows)
+        self._inventories = _kept(MOST_INVENTORIES, self._make_inventory)
+        self._orders = _kept(MOST_ORDERS, self._make_order)
 
     def snapshot(self, fingerprint: str | None, length: int | None = None) -> Snapshot:
         """The rows of one length, by default the first, of a snapshot, the newest for None. Raises SnapshotError."""
@@ -47,8 +61,10 @@ class ServedOutput:
         return self._snapshots(whole, length)
 
     def _read_snapshot(self, fingerprint: str, length: int | None) -> Snapshot:
-        newest = read_snapshot(self.root)
-        if newest.fingerprint == fingerprint and newest.has_tokens:
+        newest = None
+        with suppress(SnapshotError):  # snapshot.json is damaged: the copy of the one that is asked for may be whole
+            newest = read_snapshot(self.root)
+        if newest is not None and newest.fingerprint == fingerprint and newest.has_tokens:
             return newest.of_length(length)
         return read_tokens(self.root, fingerprint, length)
 

@@ -55,10 +55,7 @@ class StageRunner:
             parts, failed = self._guard(name, stage, stage.process).run(checked, batch)
             kept = [self._after(bound, stage, part, result) for part, result in parts]
             self.quarantine.isolate(name, batch, failed)
-        with self.metrics.timed("measure", batch.text_bytes, batch.num_docs):
-            for measurement, (part, result) in product(self.measurements, parts):
-                if isinstance(result, FilterResult):
-                    measurement.decided(bound, part, result)
+        self._measure(bound, batch, parts)
         return _joined(kept, batch)
 
     def apply_cut(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
@@ -66,12 +63,13 @@ class StageRunner:
         assert isinstance(bound.stage, Filter)
         with self.metrics.timed(f"{bound.name}: apply", batch.text_bytes, batch.num_docs):
             result = of_scored(bound, self.seed, batch)
-            for measurement in self.measurements:
-                measurement.decided(bound, batch, result, of_cut=True)
             if bound.stage.mode == "tag":
-                return tagged(bound, batch, result)
-            self.drops.add(bound, batch, result)
-            return DocumentBatch(batch.filter(result.keep).record.drop_columns([score_column(bound.name)]))
+                left = tagged(bound, batch, result)
+            else:
+                self.drops.add(bound, batch, result)
+                left = DocumentBatch(batch.filter(result.keep).record.drop_columns([score_column(bound.name)]))
+        self._measure(bound, batch, [(batch, result)], of_cut=True)
+        return left
 
     def emit(self, bound: BoundStage, source: str, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         """Writes the rows that a global stage emits, and returns the documents without those that failed."""
@@ -93,6 +91,15 @@ class StageRunner:
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
         return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, hints=self.hints)
+
+    def _measure(
+        self, bound: BoundStage, batch: DocumentBatch, parts: Sequence[tuple[DocumentBatch, Any]], *, of_cut: bool = False
+    ) -> None:
+        """Hands the decisions of a filter on the parts of a batch to the measurements."""
+        with self.metrics.timed("measure", batch.text_bytes, batch.num_docs):
+            for measurement, (part, result) in product(self.measurements, parts):
+                if isinstance(result, FilterResult):
+                    measurement.decided(bound, part, result, of_cut=of_cut)
 
     @contextmanager
     def _timed(self, name: str, batch: DocumentBatch) -> Iterator[None]:

@@ -377,6 +377,8 @@ def test_parts_of_one_source_have_nothing_of_others() -> None:
     assert parts == {"contamination": (), "clusters": {}} | {
         name: {"web": getattr(whole, name)["web"]} for name in ("measured", "lengths")
     }
+    old = whole.with_(measured={}, lengths={})  # of a version that measured neither
+    assert old.with_(**old.of_source("web")).sections()
 
 
 def test_keys_of_report_json_stay_in_their_order() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,14 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ReadAhead
+from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.remote.protocol import OpenRequest, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
+from datapipe.service import outputs as outputs_module
 from datapipe.service.access import Access, Client, RefusedError, Slots, host_of, is_loopback
 from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
+from datapipe.shards.snapshot_folder import snapshot_folder
 from tests.support.snapshots import make_snapshot
 
 
@@ -216,6 +221,33 @@ def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> 
             served_output.order(ticket.model_copy(update={"lineage": text}))
     with pytest.raises(SnapshotError):
         served_output.order(_ticket(served_output, snapshot="0" * 32))
+
+
+def test_streams_that_begin_at_once_share_what_their_order_is_made_of(
+    served_output: ServedOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket, both = _ticket(served_output), threading.Barrier(2)
+
+    def inventory(*args: Any, **options: Any) -> Inventory:
+        both.wait(20)
+        return Inventory(*args, **options)
+
+    monkeypatch.setattr(outputs_module, "Inventory", inventory)
+    with ThreadPoolExecutor(2) as threads:
+        orders = list(threads.map(served_output.order, [ticket] * 2))
+    assert orders[0] is orders[1]
+
+
+def test_a_snapshot_is_served_while_the_newest_is_damaged(served_output: ServedOutput) -> None:
+    name, root = served_output.snapshot(None).fingerprint, served_output.root
+    with pytest.raises(SnapshotError, match="and not of 8"):
+        served_output.snapshot(name, 8)
+    root.write_atomic(f"{snapshot_folder(name)}/snapshot.json", root.read_bytes("snapshot.json"))
+    root.write_atomic("snapshot.json", b"{")
+    other = ServedOutput("web", root.url)
+    assert other.snapshot(name).fingerprint == name
+    with pytest.raises(SnapshotError):
+        other.snapshot(None)
 
 
 def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_history(served_output: ServedOutput) -> None:

@@ -89,6 +89,7 @@ def test_share_of_documents_is_exact(tmp_path, options, passed, share):
     assert (found["documents"], found["kept_documents"], found["of"]) == (len(rows), count, "documents")
     dropped = {"best:low": 300 - len(rows), "best:below_share": len(rows) - count}
     assert _dropped(run) == {rule: number for rule, number in dropped.items() if number}
+    assert run.report["total"]["steps"]["measure"]["documents"] == 300 + len(rows)  # by the filter, and by its cut
 
 
 def test_share_of_bytes_is_right_to_the_longest_document(tmp_path):

@@ -183,9 +183,10 @@ class Root:
 
     @property
     def location(self) -> str:
-        """The path on the disk, or bucket and key: alike for all URLs of a folder."""
+        """The path on the disk, or store, bucket and key: alike for all URLs of a folder."""
         store, path = self._target
-        return path if store is None else f"{store.name}/{path}"
+        scheme = self.url.partition("://")[0].lower()
+        return path if store is None else f"{SCHEMES.get(scheme, scheme)}://{store.name}/{path}"
 
     def child_url(self, relative: str) -> str:
         base, query = split_query(self.url)

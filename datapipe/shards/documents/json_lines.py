@@ -19,7 +19,6 @@ from datapipe.columns import compute as pc
 from datapipe.errors import UserError
 from datapipe.kernels.text.json_strings import quoted
 
-_NULL = pa.scalar("null", pa.large_string())
 _WRITTEN_AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal)
 
 
@@ -52,9 +51,9 @@ def json_values(name: str, column: pa.Array) -> pa.Array:
     """The values of a column as JSON: (num_rows,) large_string without nulls."""
     if column.null_count == len(column):
         _check_type(name, column.type)
-        return pa.repeat(_NULL, len(column))
+        return pa.repeat(_text("null"), len(column))
     values = _values(name, column)
-    return pc.if_else(column.is_valid(), values, _NULL) if column.null_count else values
+    return pc.if_else(column.is_valid(), values, _text("null")) if column.null_count else values
 
 
 def _values(name: str, column: pa.Array) -> pa.Array:

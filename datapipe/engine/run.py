@@ -26,10 +26,10 @@ from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import MIXTURE
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.snapshots.committed_steps import read_steps
-from datapipe.snapshots.generations import Generation, begun_generation, check_not_grown, check_same_steps, has_later_shards
+from datapipe.snapshots.generations import Generation, begun_generation, check_not_grown, check_readable, check_same_steps
 from datapipe.snapshots.publish import MakeReport, publish
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
@@ -126,8 +126,8 @@ class Run:
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UserError(f"output {self.root.url} is a file. Expected a folder, or a path where one can be made.")
         with exclusive(self.root) as lock:
-            if self.generation is None and not self.options.rebuilds and has_later_shards(self.root):
-                read_snapshot(self.root)  # where it is damaged, a run of all files would take the place of those added
+            if self.generation is None and not self.options.rebuilds:
+                check_readable(self.root)
             self.before = newest_manifest(self.root)
             if request is None:  # which reads the index of the output
                 if self.before is None or begun_generation(self.root, self.before) != self.generation:

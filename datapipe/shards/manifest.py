@@ -60,8 +60,7 @@ from datapipe.storage.root import Root
 
 _SHOWN_CHARACTERS = 300
 _REMEDY = "Copy it back from snapshots/FINGERPRINT/, or run the mixture again to rewrite it."
-_NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}
-"""Fields that a shard of text lacks in manifests before version 3."""
+_NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}  # of shards of text before version 3
 
 
 def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:

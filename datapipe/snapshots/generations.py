@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.quantities import counted
 from datapipe.records.names import GENERATION, SNAPSHOT
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -62,9 +62,15 @@ def begin_generation(root: Root, newest: Snapshot, files: Mapping[str, tuple[str
     return begun
 
 
-def has_later_shards(root: Root) -> bool:
-    """Whether an output has a snapshot, and shards of files that were added to one."""
-    return root.exists(SNAPSHOT) and any("+" in name for folder in data_folders(root) for name in root.within(folder).folders())
+def check_readable(root: Root) -> None:
+    """Raises SnapshotError where files were added to the output and its newest manifest is damaged: a
+    run of all files would take their place."""
+    try:
+        if root.exists(SNAPSHOT):
+            read_snapshot(root)
+    except SnapshotError:
+        if any("+" in name for folder in data_folders(root) for name in root.within(folder).folders()):
+            raise
 
 
 def check_not_grown(root: Root, newest: Snapshot) -> None:

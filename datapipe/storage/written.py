@@ -45,7 +45,7 @@ class _Sink:
         self._stream.flush()
 
     def abandon(self) -> None:
-        if not isinstance(self._stream, pa.NativeFile):  # a local file stays, and nobody uses it
+        if not isinstance(self._stream, pa.NativeFile):  # a local file stays, without a reader
             self._stream.abandon()
 
     def close(self) -> None:

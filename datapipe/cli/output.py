@@ -122,7 +122,6 @@ def verify(
     Every file is read, of all sequence lengths, and compared with the manifest too.
     """
     from datapipe.quantities import counted
-    from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import read_snapshot
     from datapipe.shards.snapshot_folder import fingerprints
     from datapipe.snapshots.verify import verify_snapshot
@@ -138,7 +137,7 @@ def verify(
                 len(manifest.shards) + sum(len(rows.shards) for rows in manifest.further),
                 "shard" if manifest.has_tokens else "file",
             )
-            show(f"{masked(root.url)}: {files}, {amount(manifest)}: every byte equals what was committed")
+            show(f"{masked(root.url)}: {files}, {manifest.amount}: every byte equals what was committed")
         problems += damaged
     for problem in problems:
         show(masked(problem), "red", to_stderr=True)

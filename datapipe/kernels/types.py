@@ -115,6 +115,7 @@ def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Reco
         room = count
 
 
+@cache
 def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
     """The annotation of every parameter of a kernel by name, and that of its result. Raises TypeError where one is missing."""
     hints = typing.get_type_hints(function, include_extras=True)

@@ -34,7 +34,7 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
         shards = files_needed([each.snapshot])
         whole, own = sum(shards.values()), sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
         published = "published again" if is_again else when(each)
-        head = f"{each.fingerprint[:NAME_DIGITS]}  {published}  {amount(each.snapshot)}  {size(whole)}"
+        head = f"{each.fingerprint[:NAME_DIGITS]}  {published}  {each.snapshot.amount}  {size(whole)}"
         shared = "" if is_again or own == whole else f"its own: {size(own)}"
         changed = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
@@ -56,13 +56,6 @@ def pin_line(pin: Pin) -> str:
     """A pin in words: "pinned on 2026-11-23: for the run of May"."""
     day = datetime.fromtimestamp(pin.pinned_at).strftime("%Y-%m-%d")
     return f"pinned on {day}{': ' if pin.why else ''}{pin.why}"
-
-
-def amount(snapshot: Snapshot) -> str:
-    """How much a snapshot holds: "1,234 tokens"."""
-    if snapshot.has_tokens:
-        return counted(sum(entry.tokens for entry in snapshot.shards), "token")
-    return counted(sum(entry.documents for entry in snapshot.shards), "document")
 
 
 def when(publication: Publication) -> str:

@@ -40,6 +40,7 @@ from pydantic_core import from_json
 
 from datapipe.errors import SnapshotError
 from datapipe.machine.memory import without_collection
+from datapipe.quantities import counted
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT
 from datapipe.shards.shard_table import (
@@ -228,6 +229,13 @@ class Snapshot(_Record):
     def has_tokens(self) -> bool:
         """Whether its shards are rows of tokens. The shards of a run without a tokenizer are documents."""
         return self.tokenizer_entry is not None
+
+    @property
+    def amount(self) -> str:
+        """How much it holds: "1,234 tokens"."""
+        if self.has_tokens:
+            return counted(sum(entry.tokens for entry in self.shards), "token")
+        return counted(sum(entry.documents for entry in self.shards), "document")
 
     @property
     def tokenizer(self) -> TokenizerEntry:

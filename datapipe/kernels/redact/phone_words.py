@@ -9,6 +9,7 @@ out: `kom` (Polish: mobile; Swedish: came), `CEP` (Turkish: mobile; Portuguese: 
 """
 
 import unicodedata
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,7 @@ def folded(text: str) -> str:
     return "".join(_folded_letter(letter) for letter in text)
 
 
+@cache
 def _folded_letter(letter: str) -> str:
     if unicodedata.category(letter) == "Mn" or letter == "ـ":
         return ""

@@ -156,17 +156,21 @@ def _read_to_its_end() -> Iterator[None]:
 
 def _snapshot_lines(run: Run) -> list[str]:
     """Lines about the new snapshot; none where there is none, and where files are added: the follower has one."""
-    from datapipe.report.screen import snapshot_lines
+    from datapipe.report.screen import snapshot_lines, work_line
     from datapipe.report.snapshot_list import changes
-    from datapipe.snapshots.clean import work_bytes
 
-    if run.snapshot is None or run.generation is not None:
+    if run.snapshot is None or run.work is None or run.generation is not None:
         return []
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and run.is_new else []
-    output, num_bytes = masked(run.root.url), work_bytes(run.root)
+    output = masked(run.root.url)
     lines = snapshot_lines(
-        output, newest, before, differences, num_bytes, loads_before=run.before is not None and run.before.has_tokens
+        output,
+        newest,
+        before,
+        differences,
+        work_line(output, run.work),
+        loads_before=run.before is not None and run.before.has_tokens,
     )
     return [*lines, *_documents(run)] if not run.snapshot.has_tokens else lines
 

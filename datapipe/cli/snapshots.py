@@ -1,6 +1,7 @@
 """`datapipe status`, `snapshots` and `clean`: how far a run is, and what an output has published."""
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -97,12 +98,17 @@ def snapshots(
 def clean(
     output: OutputFolder,
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest snapshots stay.")] = 1,
+    work: Annotated[
+        bool, typer.Option("--work", help="Delete also the files under work/ that only inspecting and further runs need.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --work: delete without asking.")] = False,
 ) -> None:
     """Delete what the newest snapshots do not need.
 
     That is older snapshots, their shards, and files of their tasks under work/. Loaders of the snapshots that stay go on. Tasks
-    of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`.
+    of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`. With
+    --work it leaves under work/ what a run with `execution.keep_work: none` leaves, lists what is no longer possible, and asks.
     """
     from datapipe.quantities import counted, size
     from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line
@@ -112,7 +118,9 @@ def clean(
 
     root = Root(output)
     end_by_signals()
-    planned = plan_cleaning(root, keep)
+    if yes and not work:
+        raise UserError("--yes: expected --work beside it; without --work nothing is asked")
+    planned = plan_cleaning(root, keep, work=work)
     if planned.keeps_tasks:
         show(f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here")
     kept = counted(len(planned.kept), "snapshot")
@@ -124,11 +132,22 @@ def clean(
     if not dry_run:
         with exclusive(root):  # else it would list what it deletes, and then fail beside a run
             pass
-    show(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
+    asks = bool(planned.unread or planned.index) and not yes and not dry_run
+    show(f"{masked(output)}: {'would delete' if dry_run or asks else 'deleting'}")
     for line in cleaning_lines(planned):
         show(f"  {line}")
     if dry_run:
         show(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
         return
-    deleted = clean(root, keep)
+    if asks:
+        _confirm(f"Delete files of {size(planned.num_bytes)}?")
+    deleted = clean(root, keep, work=work)
     show(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")
+
+
+def _confirm(question: str) -> None:
+    """Asks on a terminal. Raises UserError where nothing can answer, or the answer is no."""
+    if not sys.stdin.isatty():
+        raise UserError("nothing was deleted, since stdin is no terminal where this could ask. Expected --yes, or --dry-run")
+    if not typer.confirm(question):
+        raise UserError("nothing was deleted")

@@ -49,6 +49,12 @@ class ExecutionSpec(Record):
         description="Memory that a worker may allocate, with the processes that its stages start. A worker that takes more is "
         "ended, and its task is tried again with half the batch size. On Ray each task reserves as much of its node.",
     )
+    keep_work: Literal["none", "resume", "inspect"] = Field(
+        default="resume",
+        description="Which files under work/ stay once no task of the run reads them. resume: all. inspect: those from which "
+        "documents are inspected, and later files compared. none: those of which the report is made. Others are deleted as soon "
+        "as their last reader is committed, also while the run goes on.",
+    )
     check_disk: bool = Field(
         default=True,
         description="Whether a run is refused where the disk of its output is smaller than what `datapipe plan` estimates. "

@@ -8,7 +8,7 @@ committed in groups: when the first of them has waited for 0.1 s, and when they 
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from shlex import quote
@@ -17,6 +17,7 @@ from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, Pending, largest_first
 from datapipe.engine.events import Blocked, Observer, Planned, Progress, Retried, UserMessage
+from datapipe.engine.freeing import Freeing, freed_inputs
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import OutageWait, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
@@ -47,7 +48,8 @@ class Driver:
     """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed
     run can be reported. A run that has lost its `lock` of the output stops. `kept_before`: the
     share of text that each step kept in the run before, for estimates. `earlier`: the committed
-    steps of the snapshot that the files of the request are added to."""
+    steps of the snapshot that the files of the request are added to. `freeing` deletes files that
+    no task reads any more; None keeps all."""
 
     def __init__(
         self,
@@ -57,10 +59,13 @@ class Driver:
         lock: OutputLock,
         kept_before: KeptText | None = None,
         earlier: Sequence[Step] = (),
+        freeing: Freeing | None = None,
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before, self._earlier = kept_before or {}, earlier
+        self.freeing = freeing or Freeing(ledger, lock)
         self._pending = Pending()
+        self._submitted: set[str] = set()  # tasks of this run
         self._next_update = 0.0
         self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
         self.plan: Plan | None = None
@@ -70,8 +75,7 @@ class Driver:
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
-        self.plan = plan = retry_io(compiled, self._pause_after, time.sleep)
+        self.plan = plan = self._compiled()
         self.emit(Planned(plan=plan.with_earlier(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
@@ -85,7 +89,25 @@ class Driver:
         self._check_quarantine(plan, read_counts)
         self._check_fields(plan)
         self._check_dropped(plan)
+        self.freeing.plan(plan)
+        retry_io(self.freeing.free, self._pause_after, time.sleep)
         return plan
+
+    def _compiled(self) -> Plan:
+        """The plan, in which the tasks run again whose freed files a task without a record reads."""
+        while True:
+            compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
+            plan = retry_io(compiled, self._pause_after, time.sleep)
+            freed = freed_inputs(self.ledger, plan)
+            if not freed:
+                return plan
+            self.run_again(freed)
+
+    def run_again(self, fingerprints: Collection[str]) -> None:
+        """Lets committed tasks run again whose files were freed, and are needed."""
+        self.ledger.restore(fingerprints)
+        self._submitted.difference_update(fingerprints)
+        self.plan = None  # its steps have the records of these tasks
 
     def run(self, engine: Engine) -> Plan:
         """Runs every task without a record. Raises UserError or DatapipeError; records stay."""
@@ -99,7 +121,7 @@ class Driver:
     def _run(self, engine: Engine) -> Plan:
         plan = self.plan or self.compile()
         ready = deque(largest_first(plan.pending()))
-        submitted = {task.fingerprint for task in ready}
+        self._submitted = {task.fingerprint for task in ready}
         missing = _missing(plan)
         attempts = Attempts(engine, self.emit)
         retries = Retries(self.request.mixture.execution, self._locate)
@@ -122,8 +144,8 @@ class Driver:
             self._commit(missing)
             if is_end:
                 plan = self.compile()
-                fresh = [task for task in plan.pending() if task.fingerprint not in submitted]
-                submitted.update(task.fingerprint for task in fresh)
+                fresh = [task for task in plan.pending() if task.fingerprint not in self._submitted]
+                self._submitted.update(task.fingerprint for task in fresh)
                 ready.extend(largest_first(fresh))
                 missing = _missing(plan)
         return plan
@@ -156,7 +178,7 @@ class Driver:
         """Commits the records that wait, and subtracts them from the tasks without a record."""
         if not self._pending.attempts:
             return
-        began = time.monotonic()
+        began, tasks = time.monotonic(), [attempt.task for attempt in self._pending.attempts]
         records = retry_io(lambda: self.ledger.commit(self._pending.records), self._pause_after, time.sleep)
         missing.subtract(self._pending.by_step)
         self._outage_wait.change()
@@ -165,6 +187,9 @@ class Driver:
             if record.step in self._reading:
                 self._reading[record.step].add(record)
                 self._check_first_tasks(self._reading[record.step])
+        self.freeing.committed(tasks)
+        if self.freeing.is_due:
+            retry_io(self.freeing.free, self._pause_after, time.sleep)
 
     def _take(self, attempt: Attempt, retries: Retries) -> None:
         if attempt.record is not None:

@@ -52,6 +52,8 @@ class RunHistory:
     earlier: tuple[str, ...] = ()  # URLs of the outputs and indexes that the run was compared with
     # by step, a file of each committed task that has lost one
     lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # kinds of tasks, and of their files, of which some were deleted because no task read them any more
+    freed: frozenset[tuple[str, str]] = frozenset()
 
 
 def write_run(root: Root, plan: Plan, request: Request) -> None:
@@ -176,7 +178,10 @@ def read_history(root: Root) -> RunHistory:
     ledger.load()
     steps = tuple(read_step(ledger, entry) for entry in run["steps"])
     lost = {entry["id"]: [path for path in map(ledger.lost_output, entry["tasks"]) if path] for entry in run["steps"]}
-    return RunHistory(steps=steps, files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]), lost=lost)
+    outputs = ((step.kind, *each) for step in steps for record in step.records for each in record.outputs.items())
+    freed = frozenset((work, kind) for work, kind, files in outputs if any(ledger.is_freed(file.path) for file in files))
+    earlier, files = tuple(run["against"]), dict(_file(row) for row in inputs)
+    return RunHistory(steps=steps, files=files, earlier=earlier, lost=lost, freed=freed)
 
 
 def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:

@@ -14,6 +14,7 @@ from time import perf_counter
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.events import Observer, UserMessage
+from datapipe.engine.freeing import Freeing, has_freed_rows
 from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
@@ -25,17 +26,19 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted, size
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import MIXTURE
+from datapipe.records.names import MIXTURE, WORK
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshots import newest_manifest
-from datapipe.snapshots.committed_steps import read_steps
+from datapipe.snapshots.clean import WorkBytes, work_bytes
+from datapipe.snapshots.committed_steps import read_steps, tasks_of_snapshots
 from datapipe.snapshots.generations import Generation, begun_generation, check_not_grown, check_readable, check_same_steps
-from datapipe.snapshots.publish import MakeReport, publish
+from datapipe.snapshots.index.write import INDEX
+from datapipe.snapshots.publish import MakeReport, publish, unpublished
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
 from datapipe.steps.warnings import RunWarning
-from datapipe.storage.lock import LeaseLostError, exclusive
+from datapipe.storage.lock import LeaseLostError, OutputLock, exclusive
 from datapipe.storage.outages import free_bytes
 from datapipe.storage.root import Root
 
@@ -90,6 +93,7 @@ class Run:
     request: Request | None = None
     plan: Plan | None = None
     snapshot: Snapshot | None = None
+    work: WorkBytes | None = None  # what work/ takes at the end of a run that published a snapshot
     of_snapshot: Sequence[RunWarning] = ()  # the warnings of its publication
 
     @property
@@ -148,10 +152,27 @@ class Run:
                 self.show(f"{counted(ledger.files.num_refused, 'task')} of another version of datapipe will run again")
             earlier = () if request.added_to is None else read_steps(ledger, request.added_to)
             kept_before = kept_by_last_run(self.root)
-            plan = self._execute(Driver(request, ledger, self.emit, lock, kept_before, earlier), request)
-            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.show)
+            freeing = self._freeing(request, ledger, lock)
+            driver = Driver(request, ledger, self.emit, lock, kept_before, earlier, freeing)
+            plan = self._execute(driver, request)
+            while again := unpublished(ledger, request, plan):
+                driver.run_again(again)
+                plan = self._execute(driver, request)
+            keeps_index = freeing.keeps_index and not has_freed_rows(ledger, plan)
+            self.snapshot, self.of_snapshot = publish(lock, request, plan, self.make_report, self.show, keeps_index=keeps_index)
+            freeing.published(plan, tasks_of_snapshots(self.root, without=self.snapshot.fingerprint))
+            freeing.free()
+            ledger.forget_replaced()
             ledger.delete_orphans(lock)
+            steps = plan.with_earlier().steps
+            self.work = work_bytes(self.root, steps, ledger.is_freed, keeps_index=bool(self.snapshot.last_part))
         return self.snapshot
+
+    def _freeing(self, request: Request, ledger: Ledger, lock: OutputLock) -> Freeing:
+        level = request.mixture.execution.keep_work
+        keeps_index = level != "none" or request.added_to is not None or self.root.exists(f"{WORK}/{INDEX}")
+        others = set[str]() if level == "resume" else tasks_of_snapshots(self.root)
+        return Freeing(ledger, lock, level, keeps_index, others)
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
         try:

@@ -49,7 +49,8 @@ OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})  # columns that no source and no 
 @dataclass(frozen=True, kw_only=True)
 class Inspector:
     """The committed work of an output, and queries about its documents. `steps` have the records
-    that still exist, `lost` the files of committed tasks that are gone or cut."""
+    that still exist, `lost` the files of committed tasks that are gone or cut, `freed` the kinds of
+    tasks and of their files that were deleted because no task read them any more."""
 
     root: Root
     steps: tuple[Step, ...]
@@ -57,6 +58,7 @@ class Inspector:
     locator: DocumentLocator
     limits: Limits = field(default_factory=Limits)
     lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    freed: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def open(cls, output: str, limits: Limits | None = None) -> Self:
@@ -65,7 +67,8 @@ class Inspector:
         history, mixture = read_history(root), read_mixture(root)
         locator = DocumentLocator(root, history, mixture)
         limits = limits or Limits()
-        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits, lost=history.lost)
+        gone = {"lost": history.lost, "freed": history.freed}
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits, **gone)
 
     @cached_property
     def sources(self) -> list[str]:
@@ -102,6 +105,12 @@ class Inspector:
                 f"its mixture again with `datapipe run MIXTURE.yaml`: these tasks run again."
             )
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
+        if not self.freed.isdisjoint((step.kind, kind) for step in steps for kind in kinds):
+            raise UserError(
+                f"{self.root.url}: `execution.keep_work: none`, or `datapipe clean --work`, has deleted what work/ had of each "
+                f"document. The report and the snapshot are whole. To look at documents, run the mixture into another output "
+                f"(--output), with `--set execution.keep_work=inspect`."
+            )
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         lengths = () if self.snapshot is None else (self.snapshot, *self.snapshot.further)
         published = {shard.checksum: (shard.path, rows.sequence_length) for rows in lengths for shard in rows.shards}

@@ -8,10 +8,14 @@ bit costs one record. FINGERPRINT and ATTEMPT, the folder of the outputs, stand 
 run finds its records, and deletes orphans, without decoding all of them.
 
 Files are in the order in which they were written. A line with `forget` in the place of a
-fingerprint takes back the lines whose checksums it lists, wherever they stand.
+fingerprint takes back the lines whose checksums it lists, wherever they stand. A line with `freed`
+there lists files, by the folder of their attempt, that were deleted because no task reads them any
+more. It is written before they are deleted, and they never count as present again.
 
 The task of a record runs again where the record is torn, edited or of another version of datapipe,
-or its outputs are gone or pending deletions (`lock.py`). Of two commits the first record stays.
+or its outputs are gone or pending deletions (`lock.py`), other than by being freed. Of two commits
+the first record stays. A task whose freed files are needed after all runs again (`restore`): its
+next record stands beside the first, which keeps the files that were not freed until the run ends.
 """
 
 import json
@@ -37,14 +41,15 @@ from datapipe.storage.root import Root
 
 RECORD_VERSION = 5  # No earlier version is read
 MOST_RECORDS = 1000  # Records of one file
-FORGET = "forget"
+FORGET, FREED = "forget", "freed"
 
 T = TypeVar("T")
 
 _MERGED = 256  # Small commit files, as a long run of slow tasks leaves them, that are merged
 _READERS = 16  # files that are read from an object store, or deleted there, at once
 _NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
-_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
+TASK_DIGITS = 16  # of its fingerprint, which the folder of an attempt begins with
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{{TASK_DIGITS}}}-[^/]+(?=/)")
 
 
 class Ledger:
@@ -60,6 +65,9 @@ class Ledger:
         self._records: dict[str, Record | None] = {}
         self._named: set[str] = set()
         self._sizes: dict[str, int] = {}
+        self._freed: dict[str, frozenset[str]] = {}  # names of files by the folder of their attempt
+        self._same_names: dict[frozenset[str], frozenset[str]] = {}  # most folders lack the same files
+        self._restored: set[str] = set()  # tasks that run again since a freed file is needed
 
     @without_collection()
     def load(self) -> None:
@@ -67,7 +75,9 @@ class Ledger:
         lines: dict[str, Line] = {line.checksum: line for line in self.files.read()}
         forgotten = {name for line in lines.values() if line.fingerprint == FORGET for name in line.names()}
         for line in lines.values():
-            if line.fingerprint != FORGET and line.checksum not in forgotten:
+            if line.fingerprint == FREED:
+                self._note_freed(line.freed())
+            elif line.fingerprint != FORGET and line.checksum not in forgotten:
                 self._lines.setdefault(line.fingerprint, []).append(line)
                 self._named.add(line.attempt)
         self._sizes = dict(self.root.list_files(ATTEMPTS))
@@ -77,10 +87,10 @@ class Ledger:
         return [*self._lines, *(name for name, record in self._records.items() if record and name not in self._lines)]
 
     def look_up(self, fingerprint: str) -> Record | None:
-        """The committed record of a task whose outputs are all still there, or None."""
+        """The committed record of a task whose outputs are all still there, or freed; or None."""
         if fingerprint not in self._records:
             lines = (line for line in self._lines.get(fingerprint, ()) if line.attempt not in self._pending_deletions)
-            records = (line.record() for line in lines)
+            records = (line.record() for line in sorted(lines, key=lambda line: len(self._freed.get(line.attempt, ()))))
             self._records[fingerprint] = next((record for record in records if not any(self._lost(record))), None)
         return self._records[fingerprint]
 
@@ -93,7 +103,73 @@ class Ledger:
 
     def _lost(self, record: Record) -> Iterator[OutputFile]:
         outputs = (output for group in record.outputs.values() for output in group)
-        return (output for output in outputs if self._sizes.get(output.path) != output.bytes)
+        return (
+            output
+            for output in outputs
+            if not self.is_freed(output.path)
+            and (self._sizes.get(output.path) != output.bytes or output.path in self._pending_deletions)
+        )
+
+    @property
+    def has_freed(self) -> bool:
+        return bool(self._freed)
+
+    def is_freed(self, path: str) -> bool:
+        """Whether a file of a task was deleted because no task reads it any more."""
+        folder, _, name = path.rpartition("/")
+        return name in self._freed.get(folder, ())
+
+    def was_freed(self, fingerprint: str, output: OutputFile) -> bool:
+        """Whether an earlier attempt at a task wrote the same file, which was freed."""
+        name = output.path.rpartition("/")[2]
+        return any(name in self._freed.get(line.attempt, ()) for line in self._lines.get(fingerprint, ()))
+
+    def _note_freed(self, freed: Mapping[str, Collection[str]]) -> None:
+        for folder, names in freed.items():
+            both = self._freed.get(folder, frozenset()).union(names)
+            self._freed[folder] = self._same_names.setdefault(both, both)
+
+    def free(self, outputs: Iterable[OutputFile], lock: OutputLock) -> int:
+        """Deletes files that no task reads any more; their records stay. Returns the bytes. Raises
+        LeaseLostError, and deletes nothing, where another run has taken the output."""
+        unread = {output.path: output.bytes for output in outputs if not self.is_freed(output.path)}
+        if not unread:
+            return 0
+        freed: dict[str, list[str]] = {}
+        for path in unread:
+            folder, _, name = path.rpartition("/")
+            freed.setdefault(folder, []).append(name)
+        with lock.deleting([*unread], ATTEMPTS):
+            self.files.write(_freed_lines(freed))
+            self.files.delete_outputs(unread)
+        self._note_freed(freed)  # at last, so that another try after an error deletes them all
+        return sum(unread.values())
+
+    def freed_by(self, outputs: Iterable[OutputFile]) -> set[str]:
+        """The tasks that wrote those of the files that are freed."""
+        freed = {path.rpartition("/")[0] for path in (output.path for output in outputs) if self.is_freed(path)}
+        if not freed:
+            return set()
+        prefixes = {folder.rpartition("/")[2][:TASK_DIGITS] for folder in freed}
+        return {name for name in self.fingerprints() if name[:TASK_DIGITS] in prefixes}
+
+    def restore(self, fingerprints: Collection[str]) -> None:
+        """Lets tasks run again, of which freed files are needed. What they wrote before stays until `forget_replaced`."""
+        self._restored.update(fingerprints)
+        self._records.update(dict.fromkeys(fingerprints))
+
+    def forget_replaced(self) -> None:
+        """Takes back the earlier records of tasks that ran again. Their files go with the next orphans."""
+        replaced: list[Line] = []
+        for fingerprint in self._restored:
+            record = self._records.get(fingerprint)
+            own = None if record is None else attempt_of(record)
+            replaced += [line for line in self._lines.get(fingerprint, ()) if record is not None and line.attempt != own]
+        self._write_forget(line.checksum for line in replaced)
+        self._named -= {line.attempt for line in replaced}
+        for fingerprint in {line.fingerprint for line in replaced}:
+            del self._lines[fingerprint]
+        self._restored.clear()
 
     def commit(self, records: Sequence[Record]) -> list[Record]:
         """Makes records durable, together. Returns for each the record that stands: the first one of its task."""
@@ -110,8 +186,7 @@ class Ledger:
     def forget(self, fingerprints: Collection[str]) -> None:
         """Takes the records of tasks back, which run again. Their files go with the next orphans."""
         wanted = set(fingerprints)
-        checksums = [line.checksum for line in self.files.read() if line.fingerprint in wanted]
-        self.files.write([_sealed(FORGET, "", json.dumps(sorted(checksums)).encode())] if checksums else [])
+        self._write_forget(line.checksum for line in self.files.read() if line.fingerprint in wanted)
         for fingerprint in wanted:
             self._lines.pop(fingerprint, None)
             record = self._records.get(fingerprint)
@@ -119,11 +194,16 @@ class Ledger:
             if record is not None:
                 self._named.discard(line_of(record).attempt)
 
+    def _write_forget(self, checksums: Iterable[str]) -> None:
+        listed = sorted(checksums)
+        self.files.write([_sealed(FORGET, "", json.dumps(listed).encode())] if listed else [])
+
     def keep(self, fingerprints: Collection[str]) -> None:
         """Deletes the records of all other tasks, and torn records. Only while no run is active."""
         paths, wanted = list(self.files.sizes), set(fingerprints)
         kept = [line for name, lines in self._lines.items() if name in wanted for line in lines]
-        self.files.write(kept)
+        attempts = {line.attempt for line in kept}
+        self.files.write([*kept, *_freed_lines({name: files for name, files in self._freed.items() if name in attempts})])
         self.files.delete(paths)
         self._lines = {name: lines for name, lines in self._lines.items() if name in wanted}
         self._records.clear()
@@ -134,10 +214,11 @@ class Ledger:
         on their way to a final name. No task may be running. Returns how many files of attempts it
         deleted. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
         """
-        paths = (path for path, _ in self.root.list_files(ATTEMPTS))
+        paths = [path for path, _ in self.root.list_files(ATTEMPTS)]
         named = self._named - self._pending_deletions
         attempts = Counter(folder for folder in map(attempt_folder, paths) if folder is not None and folder not in named)
-        left = self._unfinished()
+        freed = [path for path in paths if self.is_freed(path) or path in self._pending_deletions]
+        left = [*self._unfinished(), *(path for path in freed if attempt_folder(path) not in attempts)]
         with lock.deleting([*attempts, *left], ATTEMPTS):
             for folder in attempts:
                 self.root.delete_folder(folder)
@@ -179,16 +260,32 @@ class Line:
         """The checksums of the lines that a line `forget` takes back."""
         return json.loads(self.content)
 
+    def freed(self) -> Mapping[str, Sequence[str]]:
+        """The names of the files that a line `freed` lists, by the folder of their attempt."""
+        return json.loads(self.content)
+
     def to_bytes(self) -> bytes:
         return f"{RECORD_VERSION}\t{self.checksum}\t".encode() + _covered(self.fingerprint, self.attempt, self.content) + b"\n"
 
 
-def line_of(record: Record) -> Line:
+def attempt_of(record: Record) -> str:
+    """The folder of the outputs of a record; empty where it has none."""
     folders = (attempt_folder(output.path) for group in record.outputs.values() for output in group)
-    attempt = next((folder for folder in folders if folder), "")
+    return next((folder for folder in folders if folder), "")
+
+
+def line_of(record: Record) -> Line:
     outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
     body = {"step": record.step, "outputs": outputs, "metrics": record.metrics.to_json()}
-    return _sealed(record.fingerprint, attempt, json.dumps(body, ensure_ascii=False).encode())
+    return _sealed(record.fingerprint, attempt_of(record), json.dumps(body, ensure_ascii=False).encode())
+
+
+def _freed_lines(freed: Mapping[str, Collection[str]]) -> Iterator[Line]:
+    """Lines with the names of files by the folder of their attempt, of at most `MOST_RECORDS` folders each."""
+    folders = sorted(freed)
+    for start in range(0, len(folders), MOST_RECORDS):
+        names = {folder: sorted(freed[folder]) for folder in folders[start : start + MOST_RECORDS]}
+        yield _sealed(FREED, "", json.dumps(names, ensure_ascii=False).encode())
 
 
 def _sealed(fingerprint: str, attempt: str, content: bytes) -> Line:
@@ -268,6 +365,10 @@ class CommitFiles:
         paths = list(paths)
         for path, _ in zip(paths, self._each(self.root.delete, paths)):
             self.sizes.pop(path, None)
+
+    def delete_outputs(self, paths: Iterable[str]) -> None:
+        for _ in self._each(self.root.delete, paths):
+            pass
 
     def merge_small(self, least_files: int) -> None:
         """Writes the lines of small files into large ones, where there are so many, and then deletes the small ones."""

@@ -31,6 +31,7 @@ from datapipe.report.layout import (
 )
 from datapipe.report.report import Report
 from datapipe.report.sections import fertility_table, heading, sources, tokenizer_notes
+from datapipe.snapshots.clean import WorkBytes
 from datapipe.steps.warnings import RunWarning
 from datapipe.tokens.training import Trained
 
@@ -194,10 +195,10 @@ def _committed(report: Report, output: str) -> str:
 
 
 def snapshot_lines(
-    output: str, newest: str, before: str, changes: Sequence[str], num_work_bytes: int, *, loads_before: bool = True
+    output: str, newest: str, before: str, changes: Sequence[str], work: str, *, loads_before: bool = True
 ) -> list[str]:
     """Paragraphs about a publication. `newest` and `before` are fingerprints; `before` is empty
-    where there was no snapshot. `changes` are a line each. `loads_before`: whether the loader reads
+    where there was no snapshot. `changes` are a line each, `work` is the line about work/. `loads_before`: whether the loader reads
     the snapshot before; it reads none of documents."""
     lines = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
     if before and newest != before:
@@ -205,7 +206,17 @@ def snapshot_lines(
         lines += [f"  {masked(change)}" for change in changes]
         how = f'Loader({_literal(output)}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
         lines += [f"The one before stays: {how}"]
-    return [*lines, f"work/: {size(num_work_bytes)} to resume from; `datapipe clean` deletes what nothing needs"]
+    return [*lines, work]
+
+
+def work_line(output: str, work: WorkBytes) -> str:
+    """What work/ takes, and which command deletes how much of it."""
+    command, parts = f"`datapipe clean {quote(output)}", list[str]()
+    if work.clean:
+        parts.append(f"{command}` deletes {size(work.clean)} that no snapshot needs")
+    if work.work:
+        parts.append(f"{command} --work` deletes {size(work.work)} that only further work needs")
+    return f"work/: {size(work.total)}; {', and '.join(parts) or 'the report is made of it'}"
 
 
 def _next(report: Report, output: str, width: int) -> Iterator[str]:

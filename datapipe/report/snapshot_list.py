@@ -76,7 +76,16 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
         f"{counted(count, noun)}{text}, {size(sum(num_bytes for _, num_bytes in files))}"
         for count, noun, text, files in parts
         if count
-    ]
+    ] + _work_lines(cleaning)
+
+
+def _work_lines(cleaning: Cleaning) -> list[str]:
+    num_files = len(cleaning.unread) + len(cleaning.index)
+    num_bytes = cleaning.unread_bytes + sum(num_bytes for _, num_bytes in cleaning.index)
+    if not num_files:
+        return []
+    then = ["without them:", *(f"  {line}" for line in cleaning.no_longer)]
+    return [f"{counted(num_files, 'file')} of tasks that only further work needs, {size(num_bytes)}", *then]
 
 
 def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:

@@ -1,17 +1,19 @@
 """Deletes what no kept snapshot of an output needs: snapshots, their shards and documents, and files of tasks under work/.
 
+    --work    also what only further work needs: the files that a run with `execution.keep_work: none` does not leave
+
 The newest snapshots are kept, those with a pin, and the tasks of the last run, so that a run that
 was stopped resumes. A manifest goes before the files that it names, so that a cleaning which is
 killed leaves whole snapshots and files that the next one deletes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from datapipe.errors import SnapshotError
-from datapipe.records.ledger import Ledger, attempt_folder
+from datapipe.errors import SnapshotError, UserError
+from datapipe.records.ledger import TASK_DIGITS, Ledger, attempt_folder
 from datapipe.records.names import (
     ADDITIONS,
     ATTEMPTS,
@@ -24,6 +26,8 @@ from datapipe.records.names import (
     WORK,
     published_tasks,
 )
+from datapipe.records.outputs import DocumentsFile, OutputFile, Record, ShardFile
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshot_folder import folder_names, noted_lengths, read_note, snapshot_folder
 from datapipe.shards.snapshots import (
     DATA_PATH,
@@ -36,6 +40,10 @@ from datapipe.shards.snapshots import (
     publications,
 )
 from datapipe.snapshots.committed_steps import tasks_in, tasks_of
+from datapipe.snapshots.index.write import INDEX, ROWS
+from datapipe.steps.kind import Step
+from datapipe.steps.unread import PUBLISHED as PUBLISHED_KINDS
+from datapipe.steps.unread import files_of, stays
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 
@@ -62,20 +70,30 @@ class Cleaning:
     # path and bytes of the files of these tasks, and of those that no record names
     work_files: tuple[tuple[str, int], ...]
     keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has listed none
+    # files of tasks that stay, which only further work needs
+    unread: tuple[OutputFile, ...] = ()
+    no_longer: tuple[str, ...] = ()  # what is not possible without them, a line each
+    index: tuple[tuple[str, int], ...] = ()  # path and bytes of the files of the index that are deleted
+    published_bytes: int = 0  # of `unread`, shards that stay on the disk under their published names
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
-        return sum(size for group in (self.files, self.shards, self.work_files) for _, size in group)
+        groups = (self.files, self.shards, self.work_files, self.index)
+        return sum(size for group in groups for _, size in group) + self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        return sum(file.bytes for file in self.unread) - self.published_bytes
 
     @property
     def is_empty(self) -> bool:
-        return not any((self.files, self.shards, self.tasks, self.work_files))
+        return not any((self.files, self.shards, self.tasks, self.work_files, self.unread, self.index))
 
 
-def plan_cleaning(root: Root, keep: int) -> Cleaning:
-    """What `clean` would delete: of unpinned snapshots, the `keep` newest stay. Raises
-    SnapshotError where there is no snapshot, or a damaged one."""
+def plan_cleaning(root: Root, keep: int, *, work: bool = False) -> Cleaning:
+    """What `clean` would delete: of unpinned snapshots, the `keep` newest stay. `work`: also what only further work needs.
+    Raises SnapshotError where there is no snapshot, or a damaged one, and UserError with `work` for a run that has not ended."""
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
@@ -96,8 +114,11 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     elif not any(noted_lengths(root, name) for name in wanted):
         lengths = {folder.partition("/")[0] for folder in data_folders(root) if folder.startswith("length-")}
         files += [file for folder in lengths for file in root.list_files(folder) if _OF_LENGTH.fullmatch(file[0])]
-    tasks, work_files = _unneeded_work(root, kept)
+    tasks, work_files, records = _unneeded_work(root, kept)
+    unread, index = _unread_work(root, every[-1].snapshot, records) if work else ([], [])
+    published = sum(file.bytes for file in unread if isinstance(file, ShardFile | DocumentsFile))
     return Cleaning(
+        no_longer=tuple(_no_longer(root, bool(index))) if unread or index else (),
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
         pins=tuple(pin for pin in pinned if pin.fingerprint not in newest),
@@ -106,6 +127,9 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         tasks=tuple(tasks),
         work_files=tuple(work_files),
         keeps_tasks=root.exists(BEGUN),
+        unread=tuple(unread),
+        index=tuple(index),
+        published_bytes=0 if root.local is None else published,
     )
 
 
@@ -114,14 +138,14 @@ def _addition(path: str) -> str:
     return "" if match is None else match[0]
 
 
-def clean(root: Root, keep: int) -> Cleaning:
-    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. Raises
-    SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
+def clean(root: Root, keep: int, *, work: bool = False) -> Cleaning:
+    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. `work`: also
+    what only further work needs. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
     with exclusive(root) as lock:
-        cleaning = plan_cleaning(root, keep)
+        cleaning = plan_cleaning(root, keep, work=work)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
+        paths = [*(path for path, _ in (*cleaning.index, *cleaning.files, *cleaning.shards)), *lists]
         with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -130,7 +154,8 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in {SNAPSHOTS, ADDITIONS, *(folder.partition("/")[0] for folder in data_folders(root))}:
+        ledger.free(cleaning.unread, lock)
+        for folder in {SNAPSHOTS, ADDITIONS, ATTEMPTS, *(folder.partition("/")[0] for folder in data_folders(root))}:
             root.delete_empty_folders(folder)
     return cleaning
 
@@ -146,9 +171,9 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
             )
 
 
-def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
-    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other
-    task names. After a run that was killed every task stays: which tasks it had is written nowhere."""
+def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]], list[Record]]:
+    """The tasks that neither a kept snapshot nor the last run has, files under work/ that no other
+    task names, and the records of the others. After a run that was killed every task stays: which tasks it had is written nowhere."""
     needed = set(read_note(root, RUN, lambda run: tasks_in(run["steps"]), "Run the mixture again.") or ())
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
@@ -163,8 +188,69 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}
     files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
     lists = {published_tasks(publication.fingerprint) for publication in kept}
-    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)]
+    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)], records
 
 
-def work_bytes(root: Root) -> int:
-    return sum(size for _, size in root.list_files(WORK))
+def _unread_work(root: Root, newest: Snapshot, records: Sequence[Record]) -> tuple[list[OutputFile], list[tuple[str, int]]]:
+    """The files of tasks, and those of the index, that no snapshot needs. An output to which files were added keeps its index:
+    the next files are compared with it."""
+    if root.exists(BEGUN):
+        raise UserError(
+            f"{root.url}: the last run has not ended, or was killed, and it goes on with the files under work/. Run the same "
+            f"`datapipe run` again first. Nothing was deleted."
+        )
+    keeps_index, ledger = bool(newest.last_part), Ledger(root)
+    ledger.load()
+    files = [
+        file
+        for record in records
+        for file in files_of(record, (kind for kind in record.outputs if not stays(kind, keeps_index=keeps_index)))
+        if not ledger.is_freed(file.path)
+    ]
+    own = (f"{WORK}/{INDEX}", f"{WORK}/{ROWS}/")
+    return files, [file for file in root.list_files(WORK) if not keeps_index and file[0].startswith(own)]
+
+
+def _no_longer(root: Root, has_index: bool) -> Iterator[str]:
+    """What is not possible without the files that only further work needs."""
+    yield "`datapipe inspect --dropped`, `explore`, `browse`, `sql` and `compare` show no documents"
+    yield "`datapipe export --text` has no texts"
+    yield "a run with another tokenizer, another sequence length or other stages reads the input files again"
+    if has_index:
+        yield "`datapipe run --follow`, `datapipe index` and `against` find no rows of this output to compare with"
+    newest, run = publications(root)[-1].fingerprint, read_note(root, RUN, lambda run: set(tasks_in(run["steps"])), "")
+    with suppress(FileNotFoundError):
+        if run is not None and not run <= set(tasks_of(root, newest)):
+            yield "the last run, which published nothing, reads the input files again when it is resumed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkBytes:
+    """What work/ of an output takes, and how much of it each command deletes."""
+
+    total: int
+    clean: int  # `datapipe clean`: of tasks that no kept snapshot has
+    work: int  # `datapipe clean --work`, beside that
+
+
+def work_bytes(root: Root, steps: Iterable[Step], is_freed: Callable[[str], bool], *, keeps_index: bool) -> WorkBytes:
+    """The bytes below work/ after a run of these steps. Shards that are published take no room on a disk."""
+    steps = list(steps)
+    records = [record for step in steps for record in step.records]
+    needed = {task.fingerprint[:TASK_DIGITS] for step in steps for task in step.tasks or ()}
+    for pin in pins(root):
+        with suppress(FileNotFoundError):
+            needed.update(name[:TASK_DIGITS] for name in tasks_of(root, pin.fingerprint))
+    links = PUBLISHED_KINDS if root.local is not None else ()
+    total, unneeded = 0, 0
+    for path, size in root.list_files(WORK):
+        folder = attempt_folder(path)
+        is_unneeded = folder is not None and folder.rpartition("/")[2][:TASK_DIGITS] not in needed
+        total, unneeded = total + size, unneeded + size * is_unneeded
+    unread = 0
+    for record in records:
+        for kind, files in record.outputs.items():
+            own = sum(file.bytes for file in files if not is_freed(file.path))
+            total -= own * (kind in links)
+            unread += own * (kind not in links and not stays(kind, keeps_index=keeps_index))
+    return WorkBytes(total=total, clean=unneeded, work=unread)

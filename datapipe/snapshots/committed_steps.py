@@ -13,7 +13,7 @@ from typing import Any
 from datapipe.errors import UserError
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import ADDITIONS, RUN, published_tasks
+from datapipe.records.names import ADDITIONS, PUBLISHED, RUN, published_tasks
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.steps.kind import Plan, Step, Task
@@ -52,6 +52,12 @@ def tasks_of(root: Root, fingerprint: str) -> list[str]:
     """The tasks of a snapshot by their fingerprints, in the order of its steps. Raises
     FileNotFoundError for a copy of an output without work/."""
     return tasks_in(_entries(root, fingerprint))
+
+
+def tasks_of_snapshots(root: Root, without: str = "") -> set[str]:
+    """The tasks of all snapshots of an output but one."""
+    names = (path.rpartition("/")[2] for path, _ in root.list_files(PUBLISHED, recursive=False))
+    return {task for name in names if name != without for task in tasks_of(root, name)}
 
 
 def tasks_in(entries: Iterable[Mapping[str, Any]]) -> list[str]:

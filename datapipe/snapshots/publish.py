@@ -19,6 +19,7 @@ from operator import attrgetter
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
@@ -50,12 +51,19 @@ MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 
 
 def publish(
-    lock: OutputLock, request: Request, plan: Plan, report: MakeReport | None, show: Show | None = None
+    lock: OutputLock,
+    request: Request,
+    plan: Plan,
+    report: MakeReport | None,
+    show: Show | None = None,
+    *,
+    keeps_index: bool = True,
 ) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshot and the index of a committed plan. Returns the snapshot, and warnings. `report` makes the
-    content of report.json; `show` gets lines about shards of other outputs, where they take a while."""
+    content of report.json; `show` gets lines about shards of other outputs, where they take a while. `keeps_index`: False
+    where rows of the index were freed."""
     root, is_text, before = lock.root, request.mixture.tokenizer.is_none, request.added_to
-    index = index_of_run(root, request, plan)
+    index = index_of_run(root, request, plan) if keeps_index else None
     if index is not None:
         write_index(index if before is None else joined_index(index_of_snapshot(root, before), index))
     own = [(file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files]
@@ -75,6 +83,20 @@ def publish(
     if snapshot.num_removed:
         delete_from_index(root, read_removed(root, snapshot))
     return snapshot, warnings
+
+
+def unpublished(ledger: Ledger, request: Request, plan: Plan) -> set[str]:
+    """The tasks of a committed plan whose shards were freed when they were published, and are published no longer."""
+    if not ledger.has_freed:
+        return set()
+    if request.mixture.tokenizer.is_none:
+        data = _document_files(request, plan, () if request.added_to is None else request.added_to.shards)
+    else:
+        lengths = request.mixture.pack.sequence_length
+        folders = {length: f"length-{length}/" if number else "" for number, length in enumerate(lengths)}
+        data = [shard for length in lengths for shard in _shards(request, plan, length, folders[length])]
+    sizes = dict(data_files(ledger.root))
+    return ledger.freed_by(output for entry, output in data if sizes.get(entry.path) != entry.bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +168,8 @@ def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
     length = request.mixture.pack.sequence_length[0]
-    shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(request, plan, length)]
+    own = _shards(request, plan, length)  # a committed file is freed once it is published
+    shards = [entry.model_copy(update={"path": output.path}) if root.exists(output.path) else entry for entry, output in own]
     form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
@@ -236,8 +259,8 @@ def _other_files(root: Root, snapshot: Snapshot) -> list[RunWarning]:
 def _same_file(root: Root, published: str, committed: str) -> bool:
     """Whether the published name, whose size is right, is that of the committed file. On an object
     store the digest in the name decides. Locally a name is linked again after its task has run
-    again, so that the disk holds the content once."""
-    return root.local is None or (root.local / published).samefile(root.local / committed)
+    again, so that the disk holds the content once. A committed file may have been freed."""
+    return root.local is None or not root.exists(committed) or (root.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:

@@ -92,6 +92,12 @@ class Task:
         return sum(file.bytes for file in files if isinstance(file, OutputFile))
 
     @property
+    def read_files(self) -> Iterator[OutputFile]:
+        """The committed files that the task reads."""
+        for each in fields(self):
+            yield from _files_in(getattr(self, each.name))
+
+    @property
     def stages_run(self) -> tuple[BoundStage, ...]:
         return ()
 
@@ -131,6 +137,16 @@ class Task:
     def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
         """The stages that a step runs on the documents of a source."""
         return ()
+
+
+def _files_in(value: Any) -> Iterator[OutputFile]:
+    """The files in the value of a field: one file, a tuple of files, or tables of them."""
+    if isinstance(value, OutputFile):
+        yield value
+    elif isinstance(value, tuple):
+        yield from (file for file in value if isinstance(file, OutputFile))
+    elif isinstance(value, Mapping):
+        yield from (file for files in value.values() for file in _files_in(files))
 
 
 StepKind = type[Task]  # A kind of work: the class of its tasks

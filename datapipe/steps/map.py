@@ -23,7 +23,7 @@ from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import ExchangeFile, Outputs, Record, TableFile, Tables
+from datapipe.records.outputs import ExchangeFile, OutputFile, Outputs, Record, TableFile, Tables
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
@@ -87,6 +87,12 @@ class MapTask(Task):
     @property
     def input_bytes(self) -> float:
         return sum(split.file.text_bytes * split.share for split in self.splits) + sum(file.bytes for file in self.documents)
+
+    @property
+    def read_files(self) -> Iterator[OutputFile]:
+        yield from self.documents
+        for files in self.decisions.tables.values() if self.decisions is not None else ():
+            yield from files
 
     @property
     def stages_run(self) -> tuple[BoundStage, ...]:

@@ -33,7 +33,7 @@ README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 BENCHMARKS = (
     *("cleaning", "secrets", "classifiers", "web", "dedup", "dedup_quality", "near_copies", "decontamination"),
-    *("encoders", "loader", "service", "driver", "task_memory", "browse", "kernels"),
+    *("encoders", "loader", "service", "driver", "task_memory", "work_bytes", "browse", "kernels"),
 )
 ON_ALL_CORES = ("service", "driver")
 """Benchmarks of several processes; all others run on one core."""

@@ -265,6 +265,7 @@ SECTIONS = {
             "on_crash": choice("fail", "quarantine"),
             "stall_s": number(above=0, none=False),
             "memory": size(64 << 20, none=True),
+            "keep_work": choice("none", "resume", "inspect"),
             "check_disk": flag(),
             "cost_per_core_hour": number(),
             "cost_per_node_hour": number(),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datapipe.records.ledger import FORGET, CommitFiles, lines_of
+from datapipe.records.ledger import FORGET, FREED, CommitFiles, lines_of
 from datapipe.records.names import LEDGER
 from datapipe.storage.root import Root
 
 
 def stored_records(output: Path | str) -> dict[str, str]:
     """The checksum of the record of each committed task, by fingerprint. Also while a run writes it."""
-    return {line.fingerprint: line.checksum for line in CommitFiles(Root(str(output))).read() if line.fingerprint != FORGET}
+    lines = CommitFiles(Root(str(output))).read()
+    return {line.fingerprint: line.checksum for line in lines if line.fingerprint not in (FORGET, FREED)}
 
 
 def stored_text(root: Root) -> str:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from datapipe.config import catalogue
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.engine.events import Adding, Observer, Published, SourcesListed, UserMessage, Waiting
@@ -34,7 +35,7 @@ from datapipe.errors import UserError
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.path_lists import SIGN
 from datapipe.quantities import counted, size
-from datapipe.records.names import FOLLOWER, FOLLOWING, MIXTURE
+from datapipe.records.names import FOLLOWER, FOLLOWING, MIXTURE, WORK
 from datapipe.report.card.write import complete_about
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -42,7 +43,9 @@ from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import newest_manifest, publications
 from datapipe.snapshots.committed_steps import check_one_ledger
 from datapipe.snapshots.generations import Generation, begin_generation, begun_generation
+from datapipe.snapshots.index.write import INDEX
 from datapipe.snapshots.takedown import named_in, take_down
+from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import InputFile
 from datapipe.steps.reasons import flat, value_changes
 from datapipe.storage.lock import exclusive
@@ -99,6 +102,7 @@ class Follower:
                 self._note("")
 
     def _follow(self, root: Root, num_listings: int | None) -> None:
+        _check_keeps_index(self.mixture, root)
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
         _check_is_as_before(self.mixture, root)
@@ -270,3 +274,16 @@ def _names(files: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def _fact(file: InputFile) -> tuple[int, str]:
     return file.num_bytes, file.stamp
+
+
+def _check_keeps_index(mixture: Mixture, root: Root) -> None:
+    """Raises UserError for a mixture whose runs delete the rows that later files are compared with."""
+    if mixture.execution.keep_work != "none" or root.exists(f"{WORK}/{INDEX}"):
+        return
+    uses = (use for name in mixture.sources for use in mixture.stages_of(name))
+    compares = next((use.name for use in uses if issubclass(catalogue.stage_class(use.name), Global)), None)
+    if compares is not None:
+        raise UserError(
+            f"{mixture.where('execution', 'keep_work')}: none deletes the rows that {compares} would compare later files with. "
+            f"Expected inspect or resume in a mixture that is followed."
+        )

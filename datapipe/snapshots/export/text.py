@@ -123,4 +123,6 @@ def _cleaned(root: Root, snapshot: Snapshot) -> dict[str, list[Record]]:
             if known and known[0].step != record.step:
                 known.clear()
             known.append(record)
+    if any(ledger.is_freed(file.path) for records in last.values() for record in records for file in record.of("documents")):
+        raise UserError(lost)
     return last

@@ -192,7 +192,8 @@ def _root_of(url: str, where: str) -> Root:
             raise UserError(f"{where}{url}: {error}. Expected a readable folder.") from error
     raise UserError(
         f"{where}{url}: no index here. Expected the output of a run that has this kind of stage and still has its work/ "
-        "folder, or a folder that `datapipe index` made of such outputs."
+        "folder, or a folder that `datapipe index` made of such outputs. `execution.keep_work: none` and "
+        "`datapipe clean --work` leave no index; a run into another output with `execution.keep_work: inspect` makes one."
     )
 
 

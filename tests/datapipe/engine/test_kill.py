@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.records.ledger import Ledger
+from datapipe.records.names import ATTEMPTS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage.root import Root
 from tests.support import dedup_runs, runs
@@ -39,10 +40,13 @@ def _outcome(output: Path) -> Outcome:
 
 def _files_of_no_record(output: Path) -> list[str]:
     """Files and empty folders below work/attempts that no record names, and files on their way to a final name."""
-    named = stored_text(Root(str(output)))
+    root = Root(str(output))
+    named, ledger = stored_text(root), Ledger(root)
+    ledger.load()
+    freed = [path for path, _ in root.list_files(ATTEMPTS) if ledger.is_freed(path)]
     left = [path for path in (output / "work" / "attempts").rglob("*") if not (path.is_dir() and any(path.iterdir()))]
     unfinished = [path for path in output.rglob("*") if path.name.endswith(".tmp") or path.parent.name == "publish"]
-    return [str(path) for path in [*left, *unfinished] if str(path.relative_to(output)) not in named]
+    return [*freed, *(str(path) for path in [*left, *unfinished] if str(path.relative_to(output)) not in named)]
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +66,17 @@ def undisturbed(tmp_path_factory, corpus) -> Outcome:
     return _outcome(folder / "out")
 
 
-@pytest.mark.parametrize("killed", ["driver", pytest.param("group", marks=pytest.mark.each_kind)])
-def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, killed):
+@pytest.mark.parametrize(
+    ("killed", "level"), [("driver", "resume"), pytest.param("group", "resume", marks=pytest.mark.each_kind), ("group", "none")]
+)
+def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, killed, level):
+    command = ["run", str(mixture), "--workers", "2", "--set", f"execution.keep_work={level}"]
     output, rng = tmp_path / "out", random.Random(killed)
     most_commits = max(1, len(undisturbed[1]) // NUM_KILLS - 1)  # between two kills, so that tasks are left after the last
     kept: dict[str, str] = {}
     for _ in range(NUM_KILLS):
         wanted = len(stored_records(output)) + rng.randint(0, most_commits)
-        driver = start(["run", str(mixture), "--workers", "2"])
+        driver = start(command)
         wait_until(
             lambda p=driver, n=wanted: (len(stored_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
         )
@@ -81,7 +88,7 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
         driver.communicate()
         wait_until(lambda gone=workers: not any(is_running(one) for one in gone), "workers to go with their driver")
         kept |= {name: at for name, at in stored_records(output).items() if name not in kept}
-    last = run(["run", str(mixture), "--workers", "2"])
+    last = run(command)
     assert last.returncode == 0, last.stderr
     assert _outcome(output) == undisturbed
     records = stored_records(output)

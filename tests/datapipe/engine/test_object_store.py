@@ -18,6 +18,7 @@ from datapipe.engine import attempts, retries
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.snapshots.clean import clean
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.export.write import write_dataset
@@ -161,3 +162,20 @@ def test_run_over_a_network_that_loses_flips_and_delays_ends_with_the_bytes_of_a
         assert "read_again" in {warning.kind for warning in ran.warnings}
     output = Root(f"s3://outputs/bad{query}")
     assert verify_snapshot(output, read_snapshot(output)) == []
+
+
+def test_files_that_nothing_reads_go_from_the_store_and_a_lost_shard_is_made_again(finished, query):
+    path, remote, _ = finished
+    output = f"s3://outputs/none{query}"
+    freed = runs.run_mixture(path, output=output, overrides=["execution.keep_work=none"])
+    root = Root(output)
+    assert freed.snapshot == remote.snapshot
+    names = {path.rpartition("/")[2] for path, _ in root.list_files("work/attempts")}
+    assert not [name for name in names if name.startswith(("part-", "documents", "train.", "kept", "bands"))]
+    root.delete(freed.snapshot.shards[0].path)
+    again = runs.run_mixture(path, output=output, overrides=["execution.keep_work=none"])
+    assert verify_snapshot(root, again.snapshot) == []
+    kept = Root(remote.mixture.output)
+    clean(kept, 1, work=True)
+    assert verify_snapshot(kept, remote.snapshot) == []
+    assert runs.run_mixture(path, output=kept.url).watcher.records == []

@@ -29,9 +29,10 @@ from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.plan_view import plan_view
 from datapipe.report.records import TakenSource, Threshold
 from datapipe.report.report import Report
-from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines
+from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines, work_line
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
+from datapipe.snapshots.clean import WorkBytes
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 from datapipe.storage.root import Root
@@ -123,7 +124,15 @@ def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), out
     return stream.getvalue()
 
 
-_NEWS = tuple(snapshot_lines("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
+_WORK = work_line("runs/trial", WorkBytes(total=2_300_000, clean=0, work=2_100_000))
+_NEWS = tuple(snapshot_lines("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], _WORK))
+
+
+def test_line_about_work_names_the_commands_that_delete_of_it() -> None:
+    none, stale, both = (WorkBytes(total=40, clean=clean, work=work) for clean, work in ((0, 0), (10, 0), (10, 20)))
+    assert work_line("out", none) == "work/: 40 B; the report is made of it"
+    assert work_line("out", stale) == "work/: 40 B; `datapipe clean out` deletes 10 B that no snapshot needs"
+    assert work_line("my out", both).endswith("and `datapipe clean 'my out' --work` deletes 20 B that only further work needs")
 
 
 def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:
@@ -191,7 +200,7 @@ def test_screen_reports_the_thresholds_of_kept_shares_and_what_other_snapshots_g
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
     report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
-    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], 0)), output)
+    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], "")), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
     loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]

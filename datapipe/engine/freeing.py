@@ -1,0 +1,102 @@
+"""Deletes files under work/ as soon as no task of the run reads them any more, where `execution.keep_work` lets them go.
+
+    plan compiled ─▶ files whose readers are all committed (`steps/unread.py`) ─┐
+    tasks committed ─▶ documents whose last reader was one of them ─────────────┴─▶ ledger: freed ─▶ deleted
+
+Files of tasks that another snapshot of the output has, too, stay, unless that snapshot had lost them before. So does the index of an output that has one, or gets files
+added to it: later runs compare with its rows. Shards go when they are published, under their own names.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from datapipe.records.ledger import Ledger
+from datapipe.records.outputs import OutputFile, Record
+from datapipe.steps.kind import Plan, Task
+from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, UnreadFiles, documents_read, files_of, is_index_row
+from datapipe.storage.lock import OutputLock
+
+_DUE_FILES, _DUE_BYTES = 256, 256 << 20
+"""Documents are deleted when so many files, or so many bytes, have no reader left: one line of the ledger, and on an object store
+four requests, for all of them."""
+
+
+@dataclass
+class Freeing:
+    """Frees files of one run. `others`: the tasks of other snapshots."""
+
+    ledger: Ledger
+    lock: OutputLock
+    level: KeepWork = "resume"
+    keeps_index: bool = True
+    others: set[str] = field(default_factory=set)
+    _documents: dict[str, Record] = field(default_factory=dict)  # by path, files that go after their last reader
+    _left: Counter[str] = field(default_factory=Counter)  # the number of their readers without a record
+    _unread: list[OutputFile] = field(default_factory=list)
+
+    def plan(self, plan: Plan) -> None:
+        """Takes a new plan, in which steps have ended and others have got their tasks."""
+        if self.level == "resume":
+            return
+        unread = UnreadFiles(plan, self.level, self.keeps_index)
+        for step, kinds in unread.of_steps():
+            self._add(step.records, kinds)
+        records, self._left = unread.readers_of_documents()
+        paths = ((file.path, record) for record in records for file in record.of(DOCUMENTS))
+        self._documents = {path: record for path, record in paths if self._left[path]}
+        read = {record.fingerprint for record in self._documents.values()}
+        self._add((record for record in records if record.fingerprint not in read), (DOCUMENTS,))
+
+    def committed(self, tasks: Iterable[Task]) -> None:
+        """Takes tasks that are committed."""
+        for path in (path for task in tasks for path in documents_read(task) if path in self._documents):
+            self._left[path] -= 1
+            if not self._left[path]:
+                self._add([self._documents.pop(path)], (DOCUMENTS,))
+
+    def published(self, plan: Plan, others: set[str]) -> None:
+        """Takes the plan of a snapshot that is published, and the tasks of the others."""
+        if self.level != "resume":
+            self.others = others
+            self.plan(plan)
+            for step in plan.steps:
+                self._add(step.records, PUBLISHED)
+
+    @property
+    def is_due(self) -> bool:
+        return len(self._unread) >= _DUE_FILES or sum(file.bytes for file in self._unread) >= _DUE_BYTES
+
+    def free(self) -> None:
+        """Deletes what has no reader. Raises LeaseLostError, and deletes nothing, where another run has the output."""
+        self.ledger.free(self._unread, self.lock)
+        self._unread.clear()
+
+    def _add(self, records: Iterable[Record], kinds: Iterable[str]) -> None:
+        kinds = tuple(kinds)
+        for record in records:
+            is_shared = record.fingerprint in self.others
+            for file in files_of(record, kinds):
+                stays = is_shared and not self.ledger.was_freed(record.fingerprint, file)
+                if not stays and not self.ledger.is_freed(file.path):
+                    self._unread.append(file)
+
+
+def freed_inputs(ledger: Ledger, plan: Plan) -> set[str]:
+    """The tasks that have to run again, since tasks without a record, or others of them, read files that are freed."""
+    if not ledger.has_freed:
+        return set()
+    tasks = {task.fingerprint: task for step in plan.steps for task in step.tasks or ()}
+    again, level = set[str](), plan.pending()
+    while level:
+        writers = ledger.freed_by(file for task in level for file in task.read_files) - again
+        again |= writers
+        level = [tasks[name] for name in writers if name in tasks]
+    return again
+
+
+def has_freed_rows(ledger: Ledger, plan: Plan) -> bool:
+    """Whether rows of the index of a plan are freed."""
+    records = (record for step in plan.of_kind("map") for record in step.records) if ledger.has_freed else ()
+    rows = (file for record in records for file in files_of(record, filter(is_index_row, record.outputs)))
+    return any(ledger.is_freed(file.path) for file in rows)

@@ -14,7 +14,7 @@ from time import perf_counter
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.events import Observer, UserMessage
-from datapipe.engine.freeing import Freeing, has_freed_rows
+from datapipe.engine.freeing import Freeing, freed_inputs, has_freed_rows
 from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
@@ -255,4 +255,10 @@ def planned(
         check_not_grown(root, before)
     ledger = Ledger(root)
     ledger.load()
-    return request, compile_plan(request, ledger.look_up)
+    plan, again = compile_plan(request, ledger.look_up), set[str]()
+    while freed := freed_inputs(ledger, plan):
+        ledger.restore(freed)
+        again |= freed
+        plan = compile_plan(request, ledger.look_up)
+    plan.again = again
+    return request, plan

@@ -40,7 +40,9 @@ _PLACES = struct.Struct("<qqq")  # offset of the footer, bytes of the schema at 
 _TAIL = struct.Struct(f"<{_PLACES.size}sQ8s")  # the places, checksum of the footer and of the places, magic
 _MAGIC = b"DPXCHG04"
 _BLOCK_FIELDS = 4  # of the index, after the words of a block's first and last row: rows, offset, bytes, checksum
-_CODEC = "lz4"
+_CODEC = "zstd"
+"""At level 1, of the raw rows: passages 46 % (lz4: 70 %), token rows 76 % (94 %), windows 45 % (54 %), signatures 88 % (96 %),
+bands 44 % (51 %), written at 150 to 440 MB/s and read at 230 to 1,300 MB/s, 2026-11-30. Each is written and read about once."""
 
 Bound = tuple[int, ...]
 """A bound in the order of rows, by their first words: (5,) comes before every row of hash 5."""

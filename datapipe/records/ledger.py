@@ -54,13 +54,14 @@ _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{{TASK_DIGITS}}}-[^/]+(?=/)")
 
 class Ledger:
     """The records of one output folder. Only the driver writes it, under the run's lock.
-    `pending_deletions`: folders of attempts that a run which lost the output may still be deleting;
-    they count as gone."""
+    `pending_deletions`: folders of attempts, and files there, that a run which lost the output may
+    still be deleting; the folders count as gone, the files as freed."""
 
     def __init__(self, root: Root, pending_deletions: Collection[str] = ()) -> None:
         self.root = root
         self.files = CommitFiles(root)
         self._pending_deletions = frozenset(pending_deletions)
+        self._unnoted = _by_folder(filter(attempt_folder, pending_deletions))  # freed, without a line
         self._lines: dict[str, list[Line]] = {}
         self._records: dict[str, Record | None] = {}
         self._named: set[str] = set()
@@ -80,6 +81,7 @@ class Ledger:
             elif line.fingerprint != FORGET and line.checksum not in forgotten:
                 self._lines.setdefault(line.fingerprint, []).append(line)
                 self._named.add(line.attempt)
+        self._note_freed(self._unnoted)
         self._sizes = dict(self.root.list_files(ATTEMPTS))
 
     def fingerprints(self) -> list[str]:
@@ -103,12 +105,7 @@ class Ledger:
 
     def _lost(self, record: Record) -> Iterator[OutputFile]:
         outputs = (output for group in record.outputs.values() for output in group)
-        return (
-            output
-            for output in outputs
-            if not self.is_freed(output.path)
-            and (self._sizes.get(output.path) != output.bytes or output.path in self._pending_deletions)
-        )
+        return (file for file in outputs if self._sizes.get(file.path) != file.bytes and not self.is_freed(file.path))
 
     @property
     def has_freed(self) -> bool:
@@ -135,10 +132,7 @@ class Ledger:
         unread = {output.path: output.bytes for output in outputs if not self.is_freed(output.path)}
         if not unread:
             return 0
-        freed: dict[str, list[str]] = {}
-        for path in unread:
-            folder, _, name = path.rpartition("/")
-            freed.setdefault(folder, []).append(name)
+        freed = _by_folder(unread)
         with lock.deleting([*unread], ATTEMPTS):
             self.files.write(_freed_lines(freed))
             self.files.delete_outputs(unread)
@@ -217,9 +211,10 @@ class Ledger:
         paths = [path for path, _ in self.root.list_files(ATTEMPTS)]
         named = self._named - self._pending_deletions
         attempts = Counter(folder for folder in map(attempt_folder, paths) if folder is not None and folder not in named)
-        freed = [path for path in paths if self.is_freed(path) or path in self._pending_deletions]
-        left = [*self._unfinished(), *(path for path in freed if attempt_folder(path) not in attempts)]
+        left = [*self._unfinished(), *(path for path in paths if self.is_freed(path) and attempt_folder(path) not in attempts)]
         with lock.deleting([*attempts, *left], ATTEMPTS):
+            self.files.write(_freed_lines(self._unnoted))
+            self._unnoted = {}
             for folder in attempts:
                 self.root.delete_folder(folder)
             for path in left:
@@ -278,6 +273,15 @@ def line_of(record: Record) -> Line:
     outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
     body = {"step": record.step, "outputs": outputs, "metrics": record.metrics.to_json()}
     return _sealed(record.fingerprint, attempt_of(record), json.dumps(body, ensure_ascii=False).encode())
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    """The names of files by their folder."""
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        names.setdefault(folder, []).append(name)
+    return names
 
 
 def _freed_lines(freed: Mapping[str, Collection[str]]) -> Iterator[Line]:

@@ -213,7 +213,7 @@ def _unread_work(root: Root, newest: Snapshot, records: Sequence[Record]) -> tup
 
 def _no_longer(root: Root, has_index: bool) -> Iterator[str]:
     """What is not possible without the files that only further work needs."""
-    yield "`datapipe inspect --dropped`, `explore`, `browse`, `sql` and `compare` show no documents"
+    yield "`datapipe inspect`, `sql` and `browse` show no documents"
     yield "`datapipe export --text` has no texts"
     yield "a run with another tokenizer, another sequence length or other stages reads the input files again"
     if has_index:

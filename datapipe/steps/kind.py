@@ -258,6 +258,8 @@ class Plan:
     # by source, the source with the types that reading has found, and the fingerprints of the tasks that
     # found them
     widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
+    # committed tasks that run again, since a later one reads files of theirs that were freed
+    again: set[str] = field(default_factory=set)
 
     @property
     def is_committed(self) -> bool:

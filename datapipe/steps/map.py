@@ -53,7 +53,7 @@ _OF_READING = ("format", "text", "id", "keep")
 class MapTask(Task):
     """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
-    kind, version = "map", max(measurement.since for measurement in MEASUREMENTS)
+    kind, version = "map", max(2, *(measurement.since for measurement in MEASUREMENTS))
     options = ("execution.split_bytes",)
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))

@@ -70,7 +70,7 @@ _SEED = seed_for(0, "clusters")
 class Measurement:
     """One of the things that every map task measures and writes to files. Methods that are not overridden do nothing."""
 
-    since: ClassVar[int] = 1  # the version of `map` that first wrote these rows; the newest of all is the version of `map`
+    since: ClassVar[int] = 1  # the version of `map` that first wrote these rows; `map` has at least the newest of all
 
     root: Root
     folder: str

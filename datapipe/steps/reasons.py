@@ -20,6 +20,7 @@ from datapipe.steps.request import Request
 
 NEW = "new"
 BEFORE = "a step before it runs"
+FREED = "a later step needs files of it that `keep_work` let go"
 _OTHER_OUTPUT = "a step before it gave another output"
 
 _SHOWN_OPTIONS = 4
@@ -83,7 +84,8 @@ class _Comparison:
             return [BEFORE]
         known = set(self.last.tasks[step.id])
         if all(task.fingerprint in known for task in step.pending()):
-            return ["the last run did not commit it"]
+            is_freed = any(task.fingerprint in self.plan.again for task in step.pending())
+            return [FREED if is_freed else "the last run did not commit it"]
         texts = [*self._code(step), *self._stages(step), *self._inputs(step), *self._options(step)]
         return texts or [_OTHER_OUTPUT if self._differs_before(step) else "its inputs, or an option, changed"]
 

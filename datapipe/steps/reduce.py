@@ -95,7 +95,7 @@ class RangeTask(Task):
 class ReduceTask(RangeTask):
     """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`."""
 
-    kind, version = "reduce", 1
+    kind, version = "reduce", 2
 
     stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
     exchange: str  # its name
@@ -137,7 +137,7 @@ class ReduceTask(RangeTask):
 class MergeTask(RangeTask):
     """Writes the rows that some files of each table have in one hash range as one sorted run."""
 
-    kind, version = "merge", 1
+    kind, version = "merge", 2
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Reading clears the bit of new documents in ranks of reference rows. The merged file belongs to this run, so no reader
@@ -151,7 +151,7 @@ class GatherTask(RangeTask):
     """Sorts the final tables by document key, in one range of the first halves of keys: one drop a
     document, its cuts, and the sum of its sizes."""
 
-    kind, version = "gather", 1
+    kind, version = "gather", 2
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         tables = {name: map(partial(_of_each_document, name), self.slices(root, name, _KEY_WORDS)) for name in self.tables}

@@ -82,7 +82,7 @@ class TokenizeMetrics:
 class TokenizeTask(Task):
     """Encodes documents and writes their token rows sorted by keyed hash."""
 
-    kind, version, of_tokens, libraries = "tokenize", 1, True, ENCODERS
+    kind, version, of_tokens, libraries = "tokenize", 2, True, ENCODERS
     mb_per_s = 50.0
     options = (
         *("seed", "validation", "execution.bucket_bytes"),

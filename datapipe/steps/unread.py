@@ -96,8 +96,9 @@ class UnreadFiles:
             return self._is_exchanged(group, kind)
         if step.kind == "map":
             after = self.plan.pipeline.after[step.source][self._segment(step)]
-            emits = isinstance(after, GlobalStep) and kind.startswith(_EMITTED)
-            return self._is_exchanged(after, kind.removeprefix(_EMITTED)) if emits else self._after(step).tasks is not None
+            if isinstance(after, GlobalStep) and kind.startswith(_EMITTED):
+                return self._is_exchanged(after, kind.removeprefix(_EMITTED))
+            return self._after(step).tasks is not None
         if step.kind == "rank":
             return all(self._steps[after].tasks is not None for after in self._after_ranking(step))
         readers = {"sample": ("train",), "tokenize": ("pack",), "merge": ("pack",)}.get(step.kind)

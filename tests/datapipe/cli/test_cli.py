@@ -86,8 +86,8 @@ def test_pinned_snapshots_stay_whole_until_they_are_unpinned(snapshots_root: Roo
 def test_pin_that_is_set_while_a_cleaning_is_planned_stops_it(snapshots_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     first, plan, before = _names(snapshots_root)[0], cleaning.plan_cleaning, sorted(snapshots_root.list_files("snapshots"))
 
-    def plan_and_pin(*given):
-        planned = plan(*given)
+    def plan_and_pin(*given, **options):
+        planned = plan(*given, **options)
         pin_snapshot(snapshots_root, first, "", 1.6e9)
         return planned
 

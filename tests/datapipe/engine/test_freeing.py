@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.engine.following.follow import Follower
-from datapipe.engine.run import Run
+from datapipe.engine.history import why
+from datapipe.engine.run import Run, planned
 from datapipe.errors import UserError
 from datapipe.explore.documents import Inspector
 from datapipe.records.ledger import Ledger
@@ -22,6 +24,7 @@ from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.index.write import open_index
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
+from datapipe.steps.reasons import FREED
 from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, runs
 from tests.support.ledger_files import stored_records
@@ -166,6 +169,8 @@ def test_files_whose_deletion_was_killed_go_when_the_next_run_starts(mixture, ke
 
 def test_a_further_sequence_length_runs_what_was_freed_again(again, mixture, corpus, tmp_path):
     lengths = [*NONE, "pack.sequence_length=[64, 32]"]
+    request, plan = planned(load_mixture(mixture, lengths))
+    assert why(again, request, plan)["web/read"] == [FREED]
     grown = _run(mixture, lengths)
     fresh = _run(dedup_runs.write_mixture(tmp_path / "fresh", corpus), lengths)
     assert grown.snapshot == fresh.snapshot
@@ -264,7 +269,7 @@ def test_a_mixture_that_is_followed_keeps_its_rows(tmp_path):
         def run_one(mixture, generation) -> None:
             Run(mixture, runs.Watcher(), make_engine=runs.InProcess, generation=generation).execute()
 
-        return Follower(runs.load_mixture(path), 1.0, run_one, lambda event: None, wait=lambda seconds: None)
+        return Follower(load_mixture(path), 1.0, run_one, lambda event: None, wait=lambda seconds: None)
 
     with pytest.raises(UserError, match=r"keep_work: none deletes the rows that dedup\.exact .* inspect or resume"):
         follower("none").follow(1)
@@ -277,3 +282,32 @@ def test_a_mixture_that_is_followed_keeps_its_rows(tmp_path):
     assert {shard.part or 0 for shard in snapshot.shards} == {0, 1, 2}
     assert all(index.root.size(rows.output.path) == rows.output.bytes for rows in index.rows)
     assert verify_snapshot(root, snapshot) == []
+
+
+_RANKED = "stages: [dedup.exact, tests.support.ranked_stages:ByScore: {keep_share: 1/2}, dedup.minhash]"
+_STRATA = "{by: score, bounds: [0.3, 0.6]}"
+
+
+@pytest.mark.parametrize(
+    ("stages", "overrides"),
+    [
+        pytest.param(_RANKED, ["validation=10%", f"sources.web.strata={_STRATA}"], id="shares-and-strata"),
+        pytest.param("stages: [dedup.exact]", ["tokenizer=none", "documents.target_bytes=4KiB"], id="documents"),
+        pytest.param("stages: []", ["pack.sequence_length=[64, 32]", "pack.method=concat"], id="lengths"),
+    ],
+)
+def test_every_kind_of_run_is_the_same_and_leaves_as_little(tmp_path, stages, overrides):
+    for number in range(3):
+        rows = [{**row, "score": (7 * index % 10) / 10} for index, row in enumerate(corpora.documents(number, 30))]
+        corpora.write_jsonl(tmp_path / f"in/{number}.jsonl", rows)
+    sources = f"  web: {{path: {tmp_path}/in/*.jsonl, keep: [score]}}\n"
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "none").mkdir()
+    kept = _run(runs.write_mixture(tmp_path / "kept", sources, stages, dedup_runs.TAIL), overrides)
+    mixture = runs.write_mixture(tmp_path / "none", sources, stages, dedup_runs.TAIL)
+    freed = _run(mixture, [*overrides, *NONE])
+    assert freed.snapshot == kept.snapshot
+    texts = {"training_texts.exchange", "held_out_texts.exchange"}
+    assert _names(Root(freed.mixture.output)) <= {*LEFT, *texts}
+    again = _run(mixture, [*overrides, *NONE])
+    assert (again.watcher.records, again.told) == ([], kept.told)

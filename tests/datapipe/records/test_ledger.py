@@ -195,3 +195,74 @@ def test_other_files_in_the_folder_are_no_commit_files(tmp_path: Path, name: str
     root = Root(str(tmp_path))
     root.write_atomic(f"{LEDGER}/{name}", line_of(_numbered(1)).to_bytes())
     assert list(CommitFiles(root).read()) == []
+
+
+def _attempt(number: int) -> str:
+    return f"{FINGERPRINT[:16]}-{number:012x}"
+
+
+def test_ledger_record_counts_without_the_files_that_were_freed(root):
+    ledger, record = _opened(root), _record(root, _attempt(1))
+    [file] = record.of("documents")
+    ledger.commit([record])
+    assert ledger.free([file], OutputLock(root)) == file.bytes
+    assert not root.exists(file.path)
+    for opened in (ledger, _opened(root)):
+        assert opened.look_up(FINGERPRINT) == record
+        assert opened.is_freed(file.path) and opened.lost_output(FINGERPRINT) is None
+        assert opened.free([file], OutputLock(root)) == 0
+        assert opened.freed_by([file]) == {FINGERPRINT}
+    kept = _opened(root)
+    kept.keep([FINGERPRINT])
+    assert _opened(root).look_up(FINGERPRINT) == record
+
+
+def test_ledger_freed_file_never_counts_as_present_again(root):
+    ledger, record = _opened(root), _record(root, _attempt(1))
+    [file] = record.of("documents")
+    ledger.commit([record])
+    ledger.free([file], OutputLock(root))
+    root.write_atomic(file.path, b"as it was")  # as where the run is killed before it deletes
+    later = _opened(root)
+    assert later.is_freed(file.path)
+    later.delete_orphans(OutputLock(root))
+    assert not root.exists(file.path) and _opened(root).look_up(FINGERPRINT) == record
+
+
+def test_ledger_task_that_is_restored_has_its_next_record(root):
+    ledger, first = _opened(root), _record(root, _attempt(1))
+    ledger.commit([first])
+    ledger.free(first.of("documents"), OutputLock(root))
+    killed, ledger = _opened(root), _opened(root)
+    killed.restore({FINGERPRINT})
+    assert killed.look_up(FINGERPRINT) is None and ledger.look_up(FINGERPRINT) == first
+    ledger.restore({FINGERPRINT})
+    second = _record(root, _attempt(2))
+    assert ledger.commit([second]) == [second] and ledger.look_up(FINGERPRINT) == second
+    assert _opened(root).look_up(FINGERPRINT) == second
+    ledger.forget_replaced()
+    root.write_atomic(f"{ATTEMPTS}/step/{_attempt(1)}/rest.bin", b"rest")
+    ledger.delete_orphans(OutputLock(root))
+    assert [path for path, _ in root.list_files(ATTEMPTS)] == [second.of("documents")[0].path]
+    assert _opened(root).look_up(FINGERPRINT) == second
+
+
+def test_ledger_damaged_line_about_freed_files_costs_their_task_alone(root, tmp_path):
+    ledger, record, other = _opened(root), _record(root, _attempt(1)), _record(root, "other", OTHER)
+    ledger.commit([record, other])
+    ledger.free(record.of("documents"), OutputLock(root))
+    newest = sorted((tmp_path / LEDGER).iterdir())[-1]
+    newest.write_bytes(newest.read_bytes().replace(b"out.bin", b"out.bim"))
+    assert _opened(root).look_up(FINGERPRINT) is None
+    assert _opened(root).look_up(OTHER) == other
+
+
+def test_ledger_files_that_a_run_which_lost_the_output_may_still_delete_count_as_freed(root):
+    ledger, record = _opened(root), _record(root, _attempt(1))
+    [file] = record.of("documents")
+    ledger.commit([record])
+    later = _opened(root, file.path)
+    assert later.look_up(FINGERPRINT) == record and later.is_freed(file.path)
+    later.delete_orphans(OutputLock(root))
+    assert not root.exists(file.path)
+    assert _opened(root).look_up(FINGERPRINT) == record

@@ -98,7 +98,7 @@ def test_clean_work_lists_what_is_no_longer_possible_and_asks(root):
     runner, before = CliRunner(), _left(root)
     listed = runner.invoke(app, ["clean", root.url, "--work", "--dry-run"])
     assert listed.exit_code == 0
-    for what in ("inspect --dropped", "export --text", "another tokenizer", "run --follow"):
+    for what in ("inspect`, `sql", "export --text", "another tokenizer", "run --follow"):
         assert what in listed.output
     asked = runner.invoke(app, ["clean", root.url, "--work"])
     assert isinstance(asked.exception, UserError) and "nothing was deleted" in str(asked.exception)

@@ -3,6 +3,8 @@
     inputs ─▶ read ─▶ (merge ─▶) match ─▶ compare ─▶ … ─▶ decisions ─▶ apply ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
                                                                                 └▶ write, without a tokenizer
 
+Rows in too many sorted runs are merged before they are reduced, and token rows before they are packed.
+
     map        splits of input, or documents of the step before   ─▶  documents, drops, quarantine, rows to exchange
     reduce     a hash range of the tables of an exchange          ─▶  tables of rows
     merge      a hash range of some files of a table              ─▶  the same rows in one sorted run
@@ -24,10 +26,11 @@ from collections.abc import Sequence
 from datapipe.config.mixture import Mixture
 from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
 from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import lay_out
 from datapipe.steps.rank import NarrowTask, RankTask
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.request import Request
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask

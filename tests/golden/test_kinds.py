@@ -24,7 +24,7 @@ pytestmark = pytest.mark.medium
 GOLDEN: dict[str, tuple[int, str]] = {
     "map": (1, "c4d3f49c52c423c8"),
     "reduce": (1, "7206e77d26bbd24b"),
-    "merge": (1, "9251acb8d04d2409"),
+    "merge": (1, "24d79973f3028ca3"),
     "gather": (1, "468529c166fd3a73"),
     "rank": (1, "e56b28960438332d"),
     "narrow": (1, "3f95a0c9fd654174"),

@@ -21,6 +21,7 @@ from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import StatusFile
 from datapipe.errors import DatapipeError
 from datapipe.records.names import TOKENIZER
+from datapipe.records.outputs import TableFile
 from datapipe.report.card.provenance import provenance
 from datapipe.report.card.write import write_card
 from datapipe.report.html.page import write_page
@@ -30,6 +31,7 @@ from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
+from datapipe.steps.fold import fewest
 from datapipe.steps.kind import Plan
 from datapipe.steps.measuring import Measured
 from datapipe.steps.splits import names_of_keys
@@ -111,7 +113,12 @@ def _report(
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    measured = Measured(root=run.root, steps=plan.of_kind("map"), name_of=names_of_keys(_paths(run)))
+    measured = Measured(
+        root=run.root,
+        steps=plan.of_kind("map"),
+        name_of=names_of_keys(_paths(run)),
+        files_of=lambda step, name: fewest(plan, step, name, TableFile),
+    )
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),

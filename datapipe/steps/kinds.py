@@ -16,6 +16,7 @@ Rows in too many sorted runs are merged before they are reduced, and token rows 
     tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
+    fold       small files of many tasks of a step                ─▶  the same, added up
 
 A step gets its tasks once the step before is committed; until then only its name is known. So the driver compiles the plan
 again whenever a step ends, and a resumed run passes the committed steps at once.
@@ -24,6 +25,7 @@ again whenever a step ends, and a resumed run passes the committed steps at once
 from collections.abc import Sequence
 
 from datapipe.config.mixture import Mixture
+from datapipe.steps.fold import FoldTask
 from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
 from datapipe.steps.map import MapTask
 from datapipe.steps.merge import MergeTask
@@ -38,7 +40,7 @@ from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
     *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask),
-    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask),
+    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask, FoldTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 

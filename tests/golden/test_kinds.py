@@ -33,6 +33,7 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "tokenize": (1, "37c0bd622a5a47ff"),
     "pack": (1, "97330a0fb093318e"),
     "write": (1, "95e66652279e5a53"),
+    "fold": (1, "b3892f6460239b96"),
 }
 """By kind: its version, and a digest of the rows of its outputs."""
 
@@ -62,6 +63,7 @@ def _rows(root: Root, file: OutputFile) -> Any:
 
 def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)
+    monkeypatch.setattr("datapipe.steps.fold.MOST_FILES", 2)
     for number in range(4):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
     model = Recipe(labels=("0", "hq")).write(tmp_path / "quality.bin")

@@ -18,6 +18,7 @@ from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
 from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.decisions import Decisions
+from datapipe.steps.fold import FoldTask
 from datapipe.steps.kind import Task, fingerprinted
 from datapipe.steps.map import MapTask
 from datapipe.steps.merge import MergeTask
@@ -242,6 +243,10 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     (
         TrainTask(**COMMON, samples=(_table(),), vocab_size=300, pattern="gpt2", eos="<e>"),
         {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
+    ),
+    (
+        FoldTask(**COMMON, number=0, files={"used_ids": (_table(),)}, folded=1, stop=10),
+        {"number": 1, "files": {"used_ids": (_table("y"),)}, "folded": 2, "stop": 11},
     ),
     (
         TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), validation=0.1),

@@ -9,6 +9,7 @@ A report is made twice: before the snapshot is published, to be kept with it, an
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from time import perf_counter
 
@@ -32,11 +33,13 @@ from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
 from datapipe.steps.fold import fewest
-from datapipe.steps.kind import Plan
+from datapipe.steps.kind import Plan, Step
 from datapipe.steps.measuring import Measured
 from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
+
+_MOST_UNFOLDED = 1024  # files of a kind that the report of a run that failed reads; others are left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +120,7 @@ def _report(
         root=run.root,
         steps=plan.of_kind("map"),
         name_of=names_of_keys(_paths(run)),
-        files_of=lambda step, name: fewest(plan, step, name, TableFile),
+        files_of=partial(_files_of, plan, problem),
     )
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
@@ -128,6 +131,12 @@ def _report(
     )
     hours = node_hours(run.root) if run.options.engine == "ray" else None
     return report.with_(provenance=provenance(run.mixture, plan, report, hours))
+
+
+def _files_of(plan: Plan, problem: BaseException | None, step: Step, name: str) -> Sequence[TableFile]:
+    """The files with what the tasks of a step measured; none of a run that ended before it added up those of many tasks."""
+    files = fewest(plan, step, name, TableFile)
+    return files if problem is None or len(files) <= _MOST_UNFOLDED else ()
 
 
 def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:

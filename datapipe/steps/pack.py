@@ -23,14 +23,15 @@ import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
-from datapipe.exchange.tables import FactWriter, packed_facts, shard_of_task
+from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics
+from datapipe.records.names import PUBLISH
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.shard_table import ShardGroup
+from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
-from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
+from datapipe.steps.kind import LEFT_OUT, Fields, Planning, Task, checksums, entering
 from datapipe.steps.merge import hash_ranges, merged, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
@@ -78,14 +79,13 @@ class PackTask(Task):
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
+    # where the shards are published: below this folder, as this part of the source
+    folder: str = field(default="", metadata=LEFT_OUT)
+    part: int | None = field(default=None, metadata=LEFT_OUT)
 
     @property
     def input_bytes(self) -> float:
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
-
-    @property
-    def part(self) -> _Part:
-        return self.split, self.stratum
 
     @property
     def of_shards(self) -> dict[str, Any]:
@@ -105,10 +105,24 @@ class PackTask(Task):
                 shards = writers.finish()
             with metrics.timed("write facts"):
                 packed = writers.facts.finish()
+            with metrics.timed("publish shards", sum(shard.bytes for shard in shards)):
+                self._publish(root, folder, shards)
         except BaseException:
             writers.abort()
             raise
         return {"shards": shards, "packed": packed}, metrics
+
+    def _publish(self, root: Root, folder: str, shards: Iterable[ShardFile]) -> None:
+        """Reads the shards back and gives them the names that they have in a snapshot, which have the digest of the content:
+        so it does no harm where the attempt is not committed, and another one does the same."""
+        for number, shard in enumerate(shards):
+            check_committed(root, shard)
+            staging = f"{PUBLISH}/{folder.rpartition('/')[2]}-{number:06d}"
+            root.take(root, shard.path, self.published(shard), staging)
+
+    def published(self, shard: ShardFile) -> str:
+        """The path of a shard in snapshots."""
+        return with_digest(shard_path(self.folder, self.source, self.part, shard.path), shard.checksum)
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
@@ -151,6 +165,8 @@ class PackTask(Task):
             vocab_size=tokenizer.vocab_size,
             eos_id=tokenizer.eos_id,
             sequence_length=sequence_length,
+            folder="" if is_first else f"length-{sequence_length}/",
+            part=planning.request.part,
             **pack.model_dump(exclude={"sequence_length"}),
             **planning.mixture.shards.model_dump(),
         )

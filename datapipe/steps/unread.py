@@ -36,7 +36,7 @@ PUBLISHED = frozenset({"shards", "files"})
 _ALWAYS = frozenset({"tokenizer", "quarantine", "measured", "borderline", "survivors", "findings", "used_ids"})
 _ALWAYS |= {TRAINING_TEXTS, HELD_OUT_TEXTS}
 _FACTS = frozenset({("map", "kept"), ("map", "drops"), ("pack", "packed")})  # kinds of tasks, and of their files
-_EMITTED = "emitted."
+_EMITTED, _FOLDED = "emitted.", "folded."
 
 
 def is_index_row(kind: str) -> bool:
@@ -46,7 +46,7 @@ def is_index_row(kind: str) -> bool:
 
 def stays(kind: str, *, keeps_index: bool) -> bool:
     """Whether files of a kind stay, where nothing does that a snapshot does not need."""
-    return kind in _ALWAYS or (keeps_index and is_index_row(kind))
+    return kind.removeprefix(_FOLDED) in _ALWAYS or (keeps_index and is_index_row(kind))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class UnreadFiles:
             return self._after(step).tasks is not None
         if step.kind == "rank":
             return all(self._steps[after].tasks is not None for after in self._after_ranking(step))
-        readers = {"sample": ("train",), "tokenize": ("pack",), "merge": ("pack",)}.get(step.kind)
+        readers = {"sample": ("train",), "fold": ("train",), "tokenize": ("pack",), "merge": ("pack",)}.get(step.kind)
         return readers is not None and all(each.is_committed for each in self._of_source(step, readers))
 
     def _is_exchanged(self, group: GlobalStep, table: str) -> bool:

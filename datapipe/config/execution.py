@@ -52,8 +52,8 @@ class ExecutionSpec(Record):
     keep_work: Literal["none", "resume", "inspect"] = Field(
         default="resume",
         description="Which files under work/ stay once no task of the run reads them. resume: all. inspect: those from which "
-        "documents are inspected, and later files compared. none: those of which the report is made. Others are deleted as soon "
-        "as their last reader is committed, also while the run goes on.",
+        "documents are inspected, and later files compared. none: those of which the report is made. Others are deleted as "
+        "soon as their last reader is committed, also while the run goes on.",
     )
     check_disk: bool = Field(
         default=True,

@@ -3,8 +3,9 @@
     plan compiled ─▶ files whose readers are all committed (`steps/unread.py`) ─┐
     tasks committed ─▶ documents whose last reader was one of them ─────────────┴─▶ ledger: freed ─▶ deleted
 
-Files of tasks that another snapshot of the output has, too, stay, unless that snapshot had lost them before. So does the index of an output that has one, or gets files
-added to it: later runs compare with its rows. Shards go when they are published, under their own names.
+Files of tasks that another snapshot of the output has, too, stay, unless that snapshot had lost them
+before. So does the index of an output that has one, or gets files added to it: later runs compare with
+its rows. Shards go when they are published, under their own names.
 """
 
 from collections import Counter
@@ -18,8 +19,8 @@ from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, UnreadFiles, d
 from datapipe.storage.lock import OutputLock
 
 _DUE_FILES, _DUE_BYTES = 256, 256 << 20
-"""Documents are deleted when so many files, or so many bytes, have no reader left: one line of the ledger, and on an object store
-four requests, for all of them."""
+"""Documents are deleted when so many files, or so many bytes, have no reader left: one line of the ledger, and on an object
+store four requests, for all of them."""
 
 
 @dataclass

@@ -198,8 +198,8 @@ def snapshot_lines(
     output: str, newest: str, before: str, changes: Sequence[str], work: str, *, loads_before: bool = True
 ) -> list[str]:
     """Paragraphs about a publication. `newest` and `before` are fingerprints; `before` is empty
-    where there was no snapshot. `changes` are a line each, `work` is the line about work/. `loads_before`: whether the loader reads
-    the snapshot before; it reads none of documents."""
+    where there was no snapshot. `changes` are a line each, `work` is the line about work/. `loads_before`: whether the
+    loader reads the snapshot before; it reads none of documents."""
     lines = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
     if before and newest != before:
         lines = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]

@@ -93,7 +93,7 @@ class Cleaning:
 
 def plan_cleaning(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     """What `clean` would delete: of unpinned snapshots, the `keep` newest stay. `work`: also what only further work needs.
-    Raises SnapshotError where there is no snapshot, or a damaged one, and UserError with `work` for a run that has not ended."""
+    Raises SnapshotError where there is no snapshot, or a damaged one; with `work` UserError for a run that has not ended."""
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
@@ -173,7 +173,8 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]], list[Record]]:
     """The tasks that neither a kept snapshot nor the last run has, files under work/ that no other
-    task names, and the records of the others. After a run that was killed every task stays: which tasks it had is written nowhere."""
+    task names, and the records of the others. After a run that was killed every task stays: which tasks it had is
+    written nowhere."""
     needed = set(read_note(root, RUN, lambda run: tasks_in(run["steps"]), "Run the mixture again.") or ())
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/

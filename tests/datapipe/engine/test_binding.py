@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from datapipe.config import StageUse, load_mixture
 from datapipe.engine.binding import bind, with_cut
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
+from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
+from tests.support.cli_processes import run as run_process
+from tests.support.fake_hub import fake_hub
 from tests.support.fasttext_files import Recipe
 from tests.support.web_server import WebServer, web_server
 
@@ -130,3 +134,29 @@ def test_thresholds_of_an_output_on_a_store_hold(tmp_path: Path, query: str) -> 
     assert bound.cut is not None
     report.write_atomic("report.json", json.dumps({"thresholds": {"web": {"q": THRESHOLD | {"threshold": 0.25}}}}).encode())
     assert bind(use).digest != bound.digest
+
+
+@pytest.mark.slow
+@pytest.mark.needs("huggingface_hub")
+def test_file_of_the_hub_is_read_and_read_again_when_its_branch_moves(tmp_path: Path) -> None:
+    """In processes of their own: the client reads its environment when it is imported."""
+    _mixture(tmp_path, "hf://datasets/me/data/models/lid.bin")
+    with fake_hub() as hub:
+        environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+
+        def shards() -> dict[str, str]:
+            done = run_process(["run", str(tmp_path / "mixture.yaml")], cwd=tmp_path, env={**os.environ, **environment})
+            assert done.returncode == 0, done.stderr
+            return {shard.path: shard.checksum for shard in read_snapshot(Root(str(tmp_path / "out"))).shards}
+
+        hub.commit({"models/lid.bin": EN})
+        first = shards()
+        assert first == shards()
+        hub.commit({"models/lid.bin": DE})
+        assert shards() != first
+        hub.commit({})
+        done = run_process(["plan", str(tmp_path / "mixture.yaml")], cwd=tmp_path, env={**os.environ, **environment})
+        assert done.returncode == 2
+        assert (
+            "mixture.yaml:8: stages[0].filter.language.model: cannot read hf://datasets/me/data/models/lid.bin" in done.stderr
+        )

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from datapipe.credentials import masked, masked_urls
-from datapipe.errors import UserError
+from datapipe.errors import CorruptionError, UserError
 from datapipe.machine.files import replacing
 from datapipe.quantities import size
 from datapipe.records.names import OPTION_FILES
@@ -28,6 +28,7 @@ from datapipe.storage.root import Root, current_state
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionFile:
     path: Path  # on the machine that planned, as the stage holds it
+    location: Path  # the same, absolute: workers may have another working directory
     digest: str  # SHA-256 of the content, in 64 hex digits
     state: FileState  # when it was planned
     origin: str  # the path or URL that the mixture names, without credentials
@@ -48,19 +49,19 @@ def planned_file(path: Path, origin: str, stage: str) -> OptionFile:
     digest = digest_of(path)
     if current_state(str(path)) != state:
         raise UserError(f"{stage}: {origin} changes while it is read. Run the same command again when it is complete.")
-    return OptionFile(path=path, digest=digest, state=state, origin=masked_urls(origin), stage=stage)
+    return OptionFile(path=path, location=path.absolute(), digest=digest, state=state, origin=masked_urls(origin), stage=stage)
 
 
 def path_here(file: OptionFile, root: Root) -> Path:
     """The path of the planned content on this machine. Raises OSError, and UserError where it is neither here nor in OUTPUT."""
-    state = _state_of(file.path)
+    state = _state_of(file.location)
     if state is not None and _is_same(state, file.state):
-        return file.path
+        return file.location
     cached = cached_file(file.digest, file.path.name, file.num_bytes)
     if cached is not None:
         return cached
-    if state is not None and state.num_bytes == file.num_bytes and digest_of(file.path) == file.digest:
-        return file.path
+    if state is not None and state.num_bytes == file.num_bytes and digest_of(file.location) == file.digest:
+        return file.location
     try:
         return cache(file.digest, file.path.name, file.num_bytes, lambda: root.open_unmapped(file.path_in_output))
     except FileNotFoundError:
@@ -69,12 +70,15 @@ def path_here(file: OptionFile, root: Root) -> Path:
             f"{file.stage}: {file.origin} {found}. Expected the file of the plan, with the SHA-256 {file.digest[:12]}…, until "
             f"the run ends. Run the same command again: it reads the file as it is then."
         ) from None
+    except CorruptionError as error:
+        damaged = root.child_url(file.path_in_output)
+        raise CorruptionError(f"{damaged} is damaged: {error}. Delete it, and run the same command again.") from error
 
 
 def _state_of(path: Path) -> FileState | None:
     try:
         return current_state(str(path))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):  # a disk without an answer is an outage
         return None
 
 
@@ -146,12 +150,13 @@ def with_paths(value: Any, paths: Mapping[Path, Path]) -> Any:
 
 def unavailable(file: OptionFile, root: Root) -> str:
     """Why this machine cannot have a file, in words; empty if it has. Never raises an exception."""
+    lack = f"it cannot get {file.origin} ({size(file.num_bytes)}), which {file.stage} reads"
     try:
         path_here(file, root)
-    except Exception as error:
+    except OSError as error:
         where = f"from {root.child_url(file.path_in_output)} to {folder()}"
-        return masked(
-            f"it cannot get {file.origin} ({size(file.num_bytes)}), which {file.stage} reads, {where}: {error_line(error)}. "
-            f"Give it access and room there, or set XDG_CACHE_HOME to a folder with room"
-        )
+        advice = "Give it access and room there, or set XDG_CACHE_HOME to a folder with room"
+        return masked(f"{lack}, {where}: {error_line(error)}. {advice}")
+    except Exception as error:
+        return masked(f"{lack}: {error_line(error)}")
     return ""

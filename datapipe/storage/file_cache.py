@@ -101,7 +101,7 @@ def cache(digest: str, name: str, num_bytes: int, open_source: Callable[[], Any]
                 with temporary.open("wb") as target:
                     found = copied(source, target.write)
                 if found != digest:
-                    raise CorruptionError(f"{name}: found content with the SHA-256 {found}, expected {digest}")
+                    raise CorruptionError(f"found content with the SHA-256 {found[:12]}…, expected {digest[:12]}…")
                 temporary.chmod(0o444)
     _remove_unused(folder())
     return path

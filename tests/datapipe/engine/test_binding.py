@@ -81,6 +81,17 @@ def test_credentials_of_a_url_run_nothing_again_and_are_in_no_file(tmp_path: Pat
     assert _run(_mixture(tmp_path, urls[1])).watcher.records == []
 
 
+def test_relative_path_is_that_of_the_working_directory_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lid.bin").write_bytes(EN)
+    monkeypatch.chdir(tmp_path)
+
+    def engine(root, request):
+        monkeypatch.chdir("/")
+        return runs.InProcess(root, request)
+
+    assert runs.run_mixture(_mixture(tmp_path, "lid.bin"), make_engine=engine).snapshot.shards
+
+
 @pytest.mark.parametrize("change", ["changed", "gone"])
 def test_local_file_that_changes_between_plan_and_run_is_the_users_error(tmp_path: Path, change: str) -> None:
     model = tmp_path / "lid.bin"

@@ -98,7 +98,7 @@ def test_copy_in_the_output_that_is_damaged_is_never_used(model: OptionFile, roo
     put_into_output([model], root)
     root.write_atomic(model.path_in_output, CONTENT[::-1])
     model.path.unlink()
-    assert "SHA-256" in unavailable(model, root)
+    assert "is damaged" in unavailable(model, root) and "Delete it" in unavailable(model, root)
 
 
 def test_output_keeps_the_files_of_the_last_run_alone(model: OptionFile, root: Root, tmp_path: Path) -> None:

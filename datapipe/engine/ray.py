@@ -22,14 +22,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from datapipe.engine.cluster.demand import Demand
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.history import add_node_hours
@@ -74,6 +77,7 @@ class RayEngine(Engine):
         self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
         is_this_machine = self._started_here and address is None  # and has all files
         self._nodes = RayNodes(root, request, self._wait_s, [] if is_this_machine else _files_of(request))
+        self._demand = Demand(lambda wanted: request_resources(bundles=wanted))
         try:
             self._nodes.admit_first()
         except BaseException:
@@ -170,6 +174,12 @@ class RayEngine(Engine):
             activity=None if running.message is None else running.message.activity,
         )
 
+    def demand(self, waiting: Iterable[Task]) -> None:
+        """A cluster that was started for this run never grows."""
+        if self._wait_s:
+            tasks = chain((running.task for running in self._running.values()), waiting)
+            self._demand.update(_reserved(task, self._limits.memory) for task in tasks)
+
     def take_lines(self) -> list[str]:
         return self._nodes.known.take_lines()
 
@@ -232,6 +242,7 @@ class RayEngine(Engine):
             ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
         self._kill_withdrawn(float("inf"))
         self._running.clear()
+        self._demand.withdraw()
         self._nodes.close()
         ray.kill(self._reports)  # all others end: without the actor, they are not wanted
         if self._started_here:

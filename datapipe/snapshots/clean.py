@@ -19,6 +19,7 @@ from datapipe.records.names import (
     ATTEMPTS,
     BEGUN,
     INPUTS,
+    OPTION_FILES,
     PUBLISHED,
     RUN,
     SNAPSHOT,
@@ -67,7 +68,7 @@ class Cleaning:
     # path and bytes of the shards and files of documents that are deleted
     shards: tuple[tuple[str, int], ...]
     tasks: tuple[str, ...]  # fingerprints of the tasks whose records are deleted
-    # path and bytes of the files of these tasks, and of those that no record names
+    # path and bytes of the files of these tasks, of those that no record names, and of copies for nodes of a cluster
     work_files: tuple[tuple[str, int], ...]
     keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has listed none
     # files of tasks that stay, which only further work needs
@@ -144,8 +145,8 @@ def clean(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     with exclusive(root) as lock:
         cleaning = plan_cleaning(root, keep, work=work)
         _refuse_new_pins(root, cleaning)
-        lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*(path for path, _ in (*cleaning.index, *cleaning.files, *cleaning.shards)), *lists]
+        beside_tasks = [path for path, _ in cleaning.work_files if path.startswith((f"{PUBLISHED}/", f"{OPTION_FILES}/"))]
+        paths = [*(path for path, _ in (*cleaning.index, *cleaning.files, *cleaning.shards)), *beside_tasks]
         with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -155,7 +156,8 @@ def clean(root: Root, keep: int, *, work: bool = False) -> Cleaning:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
         ledger.free(cleaning.unread, lock)
-        for folder in {SNAPSHOTS, ADDITIONS, ATTEMPTS, *(folder.partition("/")[0] for folder in data_folders(root))}:
+        own = {SNAPSHOTS, ADDITIONS, ATTEMPTS, OPTION_FILES}
+        for folder in own | {folder.partition("/")[0] for folder in data_folders(root)}:
             root.delete_empty_folders(folder)
     return cleaning
 
@@ -173,8 +175,8 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]], list[Record]]:
     """The tasks that neither a kept snapshot nor the last run has, files under work/ that no other
-    task names, and the records of the others. After a run that was killed every task stays: which tasks it had is
-    written nowhere."""
+    task names, or a run makes again, and the records of the others. After a run that was killed every task stays: which
+    tasks it had is written nowhere."""
     needed = set(read_note(root, RUN, lambda run: tasks_in(run["steps"]), "Run the mixture again.") or ())
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
@@ -189,7 +191,8 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}
     files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
     lists = {published_tasks(publication.fingerprint) for publication in kept}
-    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)], records
+    files += [(path, size) for path, size in root.list_files(PUBLISHED) if path not in lists]
+    return gone, [*files, *root.list_files(OPTION_FILES)], records
 
 
 def _unread_work(root: Root, newest: Snapshot, records: Sequence[Record]) -> tuple[list[OutputFile], list[tuple[str, int]]]:
@@ -246,7 +249,9 @@ def work_bytes(root: Root, steps: Iterable[Step], is_freed: Callable[[str], bool
     total, unneeded = 0, 0
     for path, size in root.list_files(WORK):
         folder = attempt_folder(path)
-        is_unneeded = folder is not None and folder.rpartition("/")[2][:TASK_DIGITS] not in needed
+        is_unneeded = path.startswith(f"{OPTION_FILES}/")
+        if folder is not None:
+            is_unneeded = folder.rpartition("/")[2][:TASK_DIGITS] not in needed
         total, unneeded = total + size, unneeded + size * is_unneeded
     unread = 0
     for record in records:

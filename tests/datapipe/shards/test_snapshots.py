@@ -298,9 +298,11 @@ def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that
     watcher = runs.Watcher(on_commit=stop)
     with pytest.raises(KeyboardInterrupt):
         run(mixture, LATER, watcher=watcher)
+    root.write_atomic("work/files/0123/model.bin", b"for nodes of a cluster")
     before = sum(size for _, size in root.list_files(WORK))
     assert clean(root, 1).tasks
     assert sum(size for _, size in root.list_files(WORK)) < before
+    assert not root.exists("work/files/0123/model.bin")
     assert run(mixture, NORMALIZED).watcher.records == []
     rest = run(mixture, LATER).watcher.records
     assert {record.fingerprint for record in watcher.records}.isdisjoint({record.fingerprint for record in rest})

@@ -60,6 +60,7 @@ class Driver:
     ) -> None:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before, self._earlier = kept_before or {}, earlier
+        self._look_up = ledger.look_up_any_version if request.trusts_records else ledger.look_up
         self._pending = Pending()
         self._next_update = 0.0
         self._reported_s: dict[str, float] = {}  # of silent attempts: the silence that the user knows of
@@ -70,7 +71,7 @@ class Driver:
     @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, emits it, and checks the limits of the mixture."""
-        compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
+        compiled = partial(compile_plan, self.request, self._look_up, self.plan, self._earlier)
         self.plan = plan = retry_io(compiled, self._pause_after, time.sleep)
         self.emit(Planned(plan=plan.with_earlier(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]

@@ -197,7 +197,8 @@ def bind(use: StageUse) -> BoundStage:
     stage = catalogue.build_stage(use)
     digest = stage_digest(stage, use.alias, stage.checks)
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
-    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
+    libraries = catalogue.libraries_of(stage)
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, libraries=libraries)  # type: ignore[arg-type]
 
 
 def _with_cut(source: str, bound: BoundStage) -> BoundStage:
@@ -377,6 +378,8 @@ def _planned(
     readers = {file.path: reader for file, reader in listed}
     keys = {path: (type(reader), repr(reader)) for path, reader in readers.items()}
     different = {keys[path]: reader for path, reader in readers.items()}
+    for reader in different.values():
+        catalogue.libraries_of(reader)
     digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
     keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
     return PlannedSource(

@@ -18,7 +18,6 @@ tasks begin.
 import os
 import pickle
 import signal
-import socket
 import threading
 import time
 from collections import deque
@@ -30,8 +29,10 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from datapipe.config.execution import NODE_ID
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
+from datapipe.engine.cluster.settings import check_address, check_sockets, check_token
 from datapipe.engine.history import add_node_hours
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S
@@ -92,8 +93,9 @@ class RayEngine(Engine):
             options["num_gpus"] = reserved["GPU"]
         if "memory" in reserved:
             options["memory"] = int(reserved["memory"])
-        if excluded := self._excluded(task):
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(excluded)})"}
+        excluded = self._excluded(task)
+        if selector := label_selector(self._limits.placement, excluded):
+            options["label_selector"] = selector
         order = Order(
             expectation=self._nodes.expectation,
             task=pickle.dumps(task),
@@ -252,12 +254,12 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
-            host, colon, port = address.rpartition(":")
-            if colon and port.isdigit() and "/" not in host:  # raises at once where nothing listens; Ray would try for minutes
-                socket.create_connection((host, int(port)), timeout=10).close()
+            check_token()
+            check_address(address)
             common.pop("include_dashboard")
             ray.init(address=address, **common)
         else:
+            check_sockets()
             ray.init(address="local", num_cpus=num_workers or os.cpu_count() or 1, **common)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
@@ -272,6 +274,12 @@ def _ready(references: list[Any], timeout_s: float) -> list[Any]:
     if not ray.wait(references, num_returns=1, timeout=timeout_s)[0]:
         return []
     return ray.wait(references, num_returns=len(references), timeout=0)[0]
+
+
+def label_selector(placement: Mapping[str, str], excluded: Sequence[str]) -> dict[str, str]:
+    """The nodes of a task, as Ray selects them: with all labels of `execution.placement`, and none of those excluded."""
+    others = {NODE_ID: f"!in({','.join(excluded)})"} if excluded else {}
+    return {**placement, **others}
 
 
 def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:

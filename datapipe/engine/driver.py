@@ -111,7 +111,7 @@ class Driver:
                 attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
-            self._update(engine, attempts, len(ready))
+            self._update(engine, attempts, ready)
             attempt = None if attempt is None else attempts.ended(attempt)
             if attempt is not None:
                 if attempt.failure is not None:  # which may end the run
@@ -129,7 +129,7 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _update(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
+    def _update(self, engine: Engine, attempts: Attempts, ready: Sequence[Task]) -> None:
         """Emits the state of the engine, and starts second attempts where slots are free, a few times a second."""
         if (now := time.monotonic()) < self._next_update:
             return
@@ -137,10 +137,11 @@ class Driver:
         messages = engine.messages()
         for line in engine.take_lines():
             self.emit(UserMessage(line))
-        queued = max(0, num_ready + len(attempts) - len(messages))
+        queued = max(0, len(ready) + len(attempts) - len(messages))
         self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
         self._reported_s = {each.attempt: self._report_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.update(messages)
+        engine.demand(ready)
         if len(attempts) < engine.slots and not self._outage_wait.is_waiting and (line := attempts.start_second()):
             self.emit(UserMessage(line))
 

@@ -4,7 +4,7 @@ They decide one thing: an attempt that is silent longer than allowed is ended, a
 """
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,6 +83,9 @@ class Engine(Protocol):
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the next attempt to end; None if none ends in time."""
         ...
+
+    def demand(self, waiting: Iterable[Task]) -> None:
+        """Learns which tasks wait beside the submitted ones, where its machines may become more."""
 
     def messages(self) -> Sequence[Message]:
         """The activity of each running attempt, as far as known."""

@@ -21,15 +21,19 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.config.execution import NODE_ID
+from datapipe.engine.cluster.demand import Demand
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.cluster.settings import check_address, check_sockets, check_token
@@ -73,6 +77,7 @@ class RayEngine(Engine):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
         self._nodes = RayNodes(root, request, self._wait_s)
+        self._demand = Demand(partial(_request, execution.placement))
         try:
             self._nodes.admit_first()
         except BaseException:
@@ -170,6 +175,12 @@ class RayEngine(Engine):
             activity=None if running.message is None else running.message.activity,
         )
 
+    def demand(self, waiting: Iterable[Task]) -> None:
+        """A cluster that was started for this run never grows."""
+        if self._wait_s:
+            tasks = chain((running.task for running in self._running.values()), waiting)
+            self._demand.update(_reserved(task, self._limits.memory) for task in tasks)
+
     def take_lines(self) -> list[str]:
         return self._nodes.known.take_lines()
 
@@ -232,6 +243,7 @@ class RayEngine(Engine):
             ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
         self._kill_withdrawn(float("inf"))
         self._running.clear()
+        self._demand.withdraw()
         self._nodes.close()
         ray.kill(self._reports)  # all others end: without the actor, they are not wanted
         if self._started_here:
@@ -280,6 +292,12 @@ def label_selector(placement: Mapping[str, str], excluded: Sequence[str]) -> dic
     """The nodes of a task, as Ray selects them: with all labels of `execution.placement`, and none of those excluded."""
     others = {NODE_ID: f"!in({','.join(excluded)})"} if excluded else {}
     return {**placement, **others}
+
+
+def _request(placement: Mapping[str, str], wanted: list[dict[str, float]]) -> None:
+    """Asks the autoscaler for room, on nodes with the labels of `execution.placement`."""
+    labels = {"bundle_label_selectors": [dict(placement)] * len(wanted)} if placement else {}
+    request_resources(bundles=wanted, **labels)
 
 
 def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:

@@ -31,7 +31,7 @@ from datapipe.machine.retries import RetryPolicy
 from datapipe.quantities import counted, size
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
-from datapipe.steps.reduce import RangeTask
+from datapipe.steps.merge import RangeTask
 from datapipe.storage.outages import Outage, outage_of, refusal_of
 
 POLICY = RetryPolicy(first_s=0.2, longest_s=30.0, most_s=60.0)

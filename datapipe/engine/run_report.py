@@ -9,6 +9,7 @@ A report is made twice: before the snapshot is published, to be kept with it, an
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from time import perf_counter
 
@@ -21,6 +22,7 @@ from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import StatusFile
 from datapipe.errors import DatapipeError
 from datapipe.records.names import TOKENIZER
+from datapipe.records.outputs import TableFile
 from datapipe.report.card.provenance import provenance
 from datapipe.report.card.write import write_card
 from datapipe.report.html.page import write_page
@@ -30,11 +32,14 @@ from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshots import publications
-from datapipe.steps.kind import Plan
+from datapipe.steps.fold import fewest
+from datapipe.steps.kind import Plan, Step
 from datapipe.steps.measuring import Measured
 from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
+
+_MOST_UNFOLDED = 1024  # files of a kind that the report of a run that failed reads; others are left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +116,12 @@ def _report(
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)
-    measured = Measured(root=run.root, steps=plan.of_kind("map"), name_of=names_of_keys(_paths(run)))
+    measured = Measured(
+        root=run.root,
+        steps=plan.of_kind("map"),
+        name_of=names_of_keys(_paths(run)),
+        files_of=partial(_files_of, plan, problem),
+    )
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
@@ -121,6 +131,12 @@ def _report(
     )
     hours = node_hours(run.root) if run.options.engine == "ray" else None
     return report.with_(provenance=provenance(run.mixture, plan, report, hours))
+
+
+def _files_of(plan: Plan, problem: BaseException | None, step: Step, name: str) -> Sequence[TableFile]:
+    """The files with what the tasks of a step measured; none of a run that ended before it added up those of many tasks."""
+    files = fewest(plan, step, name, TableFile)
+    return files if problem is None or len(files) <= _MOST_UNFOLDED else ()
 
 
 def _new_tokenizer(run: Run, after: Snapshot | None) -> list[RunWarning]:

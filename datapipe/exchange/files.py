@@ -16,7 +16,7 @@ process over a damaged schema. Files are not mapped: the pages of a map count as
 and a mapped file that is cut short ends the process."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,14 +28,19 @@ import xxhash
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, UserError
 from datapipe.machine.activity import progress
-from datapipe.records.checksum import rereading
+from datapipe.records.checksum import Rereads, rereading
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage.root import Root, open_input
 from datapipe.storage.written import OutputStream
 
 RUN_BYTES = 64 << 20  # rows held by a writer before they are sorted and written
-BLOCK_BYTES = 1 << 20  # About the size of a block, the least that a reader fetches
+BLOCK_BYTES = 256 << 10
+"""About the size of a block, the least that a reader fetches. A task reads about one block too much of every sorted run: with
+256 runs in a bucket of 256 MiB a quarter."""
+
+FETCH_BYTES = 4 << 20  # Of neighbouring blocks that are fetched together
+_ENDS_BYTES = 64 << 10  # the last bytes of a file, fetched first: of files up to 200 MB they hold the index
 _PLACES = struct.Struct("<qqq")  # offset of the footer, bytes of the schema at its start, number of blocks
 _TAIL = struct.Struct(f"<{_PLACES.size}sQ8s")  # the places, checksum of the footer and of the places, magic
 _MAGIC = b"DPXCHG04"
@@ -149,9 +154,10 @@ class ExchangeWriter:
 
 class TableWriters:
     """A writer for each table of a task; a table without a row has no file. All hold `run_bytes`
-    together, at most `RUN_BYTES`; then the rows of the largest are written."""
+    together, at most `RUN_BYTES`; then the rows of the largest are written. `schemas`: of the
+    tables; None: as the rows have them."""
 
-    def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
+    def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema] | None, run_bytes: int | None = None) -> None:
         self.root, self.folder, self.schemas = root, folder, schemas
         self.run_bytes = RUN_BYTES if run_bytes is None else min(RUN_BYTES, run_bytes)
         self._writers: dict[str, ExchangeWriter] = {}
@@ -161,7 +167,8 @@ class TableWriters:
         for name, rows in tables.items():
             if rows.num_rows and name not in self._writers:
                 path = f"{self.folder}/{name}.exchange"
-                self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
+                schema = rows.schema if self.schemas is None else self.schemas[name]
+                self._writers[name] = ExchangeWriter(self.root, path, schema, self.run_bytes)
             if rows.num_rows:
                 self._writers[name].add(rows)
         if sum(writer.held_bytes for writer in self._writers.values()) >= self.run_bytes:
@@ -232,11 +239,43 @@ def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
         ) from error
 
 
+def read_neighbours(
+    stream: pa.NativeFile, output: ExchangeFile, blocks: Iterable[Block], schema: pa.Schema
+) -> Iterator[tuple[Block, pa.RecordBatch]]:
+    """The rows of some blocks of a file. Blocks that follow each other in it are fetched together."""
+    for group in _neighbours(blocks):
+        progress()
+        stream.seek(group[0].offset)
+        fetched = stream.read_buffer(group[-1].offset + group[-1].length - group[0].offset)
+        for block in group:
+            try:
+                rows = _decoded(fetched[block.offset - group[0].offset :][: block.length], output, block, schema)
+            except CorruptionError:
+                Rereads.count += 1
+                rows = read_block(stream, output, block, schema)
+            yield block, rows
+
+
+def _neighbours(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    group: list[Block] = []
+    for block in blocks:
+        follows = group and group[-1].offset + group[-1].length == block.offset
+        if group and not (follows and block.offset + block.length - group[0].offset <= FETCH_BYTES):
+            yield group
+            group = []
+        group.append(block)
+    if group:
+        yield group
+
+
 @rereading
 def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     progress()
     stream.seek(block.offset)
-    content = stream.read_buffer(block.length)
+    return _decoded(stream.read_buffer(block.length), output, block, schema)
+
+
+def _decoded(content: pa.Buffer, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     if xxhash.xxh3_64_intdigest(content) != block.checksum:
         raise damaged(output, f"the checksum of the block at byte {block.offset} is wrong")
     rows = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
@@ -245,9 +284,10 @@ def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema
 
 @rereading
 def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
-    stream.seek(max(0, output.bytes - _TAIL.size))
-    tail = stream.read(_TAIL.size)
-    size = stream.size()  # a store gives it with its first answer
+    begins = max(0, output.bytes - _ENDS_BYTES)
+    stream.seek(begins)
+    ends = stream.read(_ENDS_BYTES)
+    tail, size = ends[-_TAIL.size :], stream.size()  # a store gives its size with its first answer
     if size != output.bytes or len(tail) < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
     places, checksum, magic = _TAIL.unpack(tail)
@@ -256,8 +296,10 @@ def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block]
     offset, schema_bytes, num_blocks = _PLACES.unpack(places)
     if not 0 <= offset <= size - _TAIL.size:
         raise damaged(output, "its last bytes are damaged")
-    stream.seek(offset)
-    footer = stream.read(size - _TAIL.size - offset)
+    if offset < begins:
+        stream.seek(offset)
+        ends = stream.read(begins - offset) + ends
+    footer = ends[max(0, offset - begins) : -_TAIL.size]
     if xxhash.xxh3_64_intdigest(footer + places) != checksum:
         raise damaged(output, "the checksum of its footer is wrong")
     schema = pa.ipc.read_schema(pa.ipc.read_message(footer[:schema_bytes]))

@@ -19,8 +19,8 @@ from datapipe.exchange.files import (
     Bound,
     joined,
     open_rows,
-    read_block,
     read_index,
+    read_neighbours,
     sort_words,
     sorted_columns,
     sorted_rows,
@@ -64,37 +64,32 @@ def read_blocks(root: Root, output: ExchangeFile, start: Bound, stop: Bound) -> 
     """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and no batch is empty."""
     with open_rows(root, output) as stream:
         blocks, schema = read_index(stream, output)
-        for block in blocks:
-            part = _between(stream, output, block, schema, start, stop)
-            if part is not None:
+        overlapping = (block for block in blocks if _overlaps(block, start, stop))
+        for block, rows in read_neighbours(stream, output, overlapping, schema):
+            part = _between(rows, block, start, stop)
+            if part.num_rows:
                 yield part
 
 
-def _between(
-    stream: pa.NativeFile,
-    output: ExchangeFile,
-    block: Block,
-    schema: pa.Schema,
-    start: Bound,
-    stop: Bound,
-    wanted: np.ndarray | None = None,
-) -> pa.RecordBatch | None:
-    """The rows of a block in [start, stop), or None where it has none; a block that does not overlap is not fetched."""
+def _overlaps(block: Block, start: Bound, stop: Bound, wanted: np.ndarray | None = None) -> bool:
+    """Whether a block may have rows in [start, stop), with hashes that are wanted."""
     if block.last < start or block.first >= stop:
-        return None
-    if wanted is not None:
-        low = np.searchsorted(wanted, np.uint64(block.first[0]))
-        wanted = wanted[low : np.searchsorted(wanted, np.uint64(block.last[0]), "right")]
-        if not len(wanted):
-            return None
-    rows = read_block(stream, output, block, schema)
+        return False
+    if wanted is None:
+        return True
+    first = np.searchsorted(wanted, np.uint64(block.first[0]))
+    return first < len(wanted) and int(wanted[first]) <= block.last[0]
+
+
+def _between(rows: pa.RecordBatch, block: Block, start: Bound, stop: Bound, wanted: np.ndarray | None = None) -> pa.RecordBatch:
+    """The rows of a block in [start, stop), with hashes that are wanted."""
     if wanted is not None:
         (hashes,) = sort_words(rows, 1)
         places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
         rows = take_rows(rows, np.flatnonzero(wanted[places] == hashes))
     if not (start <= block.first and block.last < stop):
         rows = take_rows(rows, np.arange(position(rows, start), position(rows, stop)))  # a slice would hold on to the block
-    return rows if rows.num_rows else None
+    return rows
 
 
 def read_portion(
@@ -118,9 +113,10 @@ def read_portion(
     for output in files:
         with open_rows(root, output) as stream:
             blocks, schema = read_index(stream, output)
-            for block in blocks:
-                part = _between(stream, output, block, schema, start, stop, wanted)  # a cut lowers `stop` within a file, too
-                if part is None:
+            overlapping = (block for block in blocks if _overlaps(block, start, stop, wanted))
+            for block, rows in read_neighbours(stream, output, overlapping, schema):
+                part = _between(rows, block, start, stop, wanted)  # a cut lowers `stop` within a file, too
+                if not part.num_rows:
                     continue
                 held.append(part)
                 held_bytes += part.nbytes

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.metrics import total_by_name, total_counts
-from datapipe.records.outputs import TokenizerFile
+from datapipe.records.outputs import OutputFile, TokenizerFile
 from datapipe.report.records import (
     Entry,
     Interval,
@@ -23,6 +23,7 @@ from datapipe.report.records import (
 from datapipe.report.report import Report
 from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.steps.counts import SourceCounts, shared_work, source_counts
+from datapipe.steps.fold import fewest
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.rank import filters_with_cuts
@@ -153,7 +154,7 @@ def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
         for own in step.numbers(TokenizeMetrics):
             fertility.add(own.fertility)
     if all(step.is_committed for step in steps):
-        parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
+        parts = (committed_bytes(root, output) for step in steps for output in fewest(plan, step, "used_ids", OutputFile))
         unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(tokenizer.vocab_size, parts))
     about = {name: getattr(tokenizer, name) for name in ("vocab_size", "eos_token", "bos_token")}
     return TokenizerFigures.of(sources, unused=unused, **about)

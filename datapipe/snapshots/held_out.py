@@ -18,11 +18,11 @@ from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.quantities import counted
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.steps.fold import MOST_TEXTS, fewest
 from datapipe.steps.kind import Plan
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
 
-MOST_TEXTS = 1 << 23  # About 67 MB of hashes, which the driver reads once for each snapshot
 _WANTED = 10
 
 Files = Mapping[str, Sequence[ExchangeFile]]  # By source, the files with the hashes of its texts
@@ -49,19 +49,24 @@ def held_out_warnings(
         )
         yield RunWarning.of_sources("nothing_held_out", sorted(without), text)
     paths = {number: path for number, _, path in files}
-    yield from _copies_in_training(root, paths, _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS))
+    written = (step.outputs(name) for step in plan.of_kind("tokenize") for name in (TRAINING_TEXTS, HELD_OUT_TEXTS))
+    num_texts = sum(file.rows for files in written for file in files)
+    training, held_out_files = _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS)
+    yield from _copies_in_training(root, paths, training, held_out_files, num_texts)
 
 
 def _text_files(plan: Plan, name: str) -> Files:
+    """The files with the lowest hashes, at least as many as are compared."""
     files: dict[str, list[ExchangeFile]] = {}
     for step in plan.of_kind("tokenize"):
-        files.setdefault(step.source, []).extend(step.outputs(name, ExchangeFile))
+        files.setdefault(step.source, []).extend(fewest(plan, step, name, ExchangeFile))
     return files
 
 
-def _copies_in_training(root: Root, paths: Mapping[int, str], training: Files, held_out: Files) -> Iterator[RunWarning]:
+def _copies_in_training(
+    root: Root, paths: Mapping[int, str], training: Files, held_out: Files, num_texts: int
+) -> Iterator[RunWarning]:
     """A warning for each source with held-out documents whose text is in training, too."""
-    num_texts = sum(file.rows for files in (training, held_out) for listed in files.values() for file in listed)
     stop = HASH_SPACE if num_texts <= MOST_TEXTS else HASH_SPACE * MOST_TEXTS // num_texts
     rows = {source: _rows(root, files, stop) for source, files in held_out.items()}
     wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in rows.values())]))

@@ -1,6 +1,6 @@
 """From committed files to snapshots: every shard, or file of documents, under its own name, snapshot.json last.
 
-    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
+    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow, which the pack task has done
     snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
     OUTPUT/                      the newest tokenizer, file table and report, and then snapshot.json
     removed.parquet              in both, where documents were taken down: those of the snapshot before, and new ones
@@ -12,8 +12,10 @@ further sequence length have names below length-N/.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from operator import attrgetter
 
 from datapipe.errors import DatapipeError, SnapshotError
@@ -46,6 +48,7 @@ from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
 _REASONS = 5
+_COPIES_AT_ONCE = 16  # on an object store
 Show = Callable[[str], None]
 MakeReport = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
@@ -213,17 +216,24 @@ def _publish_snapshot(lock: OutputLock, unpublished: _Unpublished, about: Mappin
     if _is_published(root, snapshot, needed):
         return
     lock.check_pending_deletions(files_needed([snapshot]))
-    missing = [
-        (number, entry, output)
-        for number, (entry, output) in enumerate(unpublished.data)
-        if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path)
+    sizes = dict(data_files(root))
+    missing = [  # those that no task of this output has published, or that were deleted since
+        (entry, output)
+        for entry, output in unpublished.data
+        if sizes.get(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path)
     ]
-    for _, _, output in missing:
-        check_committed(root, output)
-    for number, entry, output in missing:
-        root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
+    with ThreadPoolExecutor(_COPIES_AT_ONCE if root.local is None else 1) as pool:
+        for _ in pool.map(lambda each: check_committed(root, each[1]), missing):
+            pass
+        for _ in pool.map(partial(_take, root), count(), missing):
+            pass
     copy_shards(root, unpublished.taken, PUBLISH, show)
     publish_files(lock, snapshot, needed, {} if has_snapshot(root, snapshot.fingerprint) else about)
+
+
+def _take(root: Root, number: int, missing: tuple[ShardEntry, OutputFile]) -> None:
+    entry, output = missing
+    root.take(root, output.path, entry.path, f"{PUBLISH}/{number:06d}")
 
 
 def _other_files(root: Root, snapshot: Snapshot) -> list[RunWarning]:

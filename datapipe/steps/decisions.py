@@ -40,7 +40,7 @@ TOO_MUCH_REMOVED = "too_much_removed"
 
 _CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx continue a character
 
-HELD_BLOCKS = 8  # of about a MiB, for the next batch
+HELD_BLOCKS = 32  # of about 256 KiB, for the next batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

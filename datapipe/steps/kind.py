@@ -20,7 +20,8 @@ Versions of libraries enter where they decide what a later step reads, or bytes 
 | merge, gather | none | integers and keys are sorted, and their order is unique |
 | rank, narrow | none | scores are compared, and integers added |
 | sample | Unicode, pyarrow | letters end words; pyarrow groups the words, and their order decides between equal pairs |
-| train | the same, and the encoders | tokenizers writes tokenizer.json, and both libraries are compared |
+| fold | pyarrow | it groups the words of several samples |
+| train | those of sample, and the encoders | tokenizers writes tokenizer.json, and both libraries are compared |
 | tokenize | encoders, pyarrow | they decide ids; pyarrow reads the numbers of strata from text |
 | pack, write | pyarrow | it encodes the files of the snapshot; Parquet also has its exact version |
 

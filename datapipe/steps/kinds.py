@@ -3,6 +3,8 @@
     inputs ─▶ read ─▶ (merge ─▶) match ─▶ compare ─▶ … ─▶ decisions ─▶ apply ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
                                                                                 └▶ write, without a tokenizer
 
+Rows in too many sorted runs are merged before they are reduced, and token rows before they are packed.
+
     map        splits of input, or documents of the step before   ─▶  documents, drops, quarantine, rows to exchange
     reduce     a hash range of the tables of an exchange          ─▶  tables of rows
     merge      a hash range of some files of a table              ─▶  the same rows in one sorted run
@@ -14,6 +16,7 @@
     tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
+    fold       small files of many tasks of a step                ─▶  the same, added up
 
 A step gets its tasks once the step before is committed; until then only its name is known. So the driver compiles the plan
 again whenever a step ends, and a resumed run passes the committed steps at once.
@@ -22,12 +25,14 @@ again whenever a step ends, and a resumed run passes the committed steps at once
 from collections.abc import Sequence
 
 from datapipe.config.mixture import Mixture
+from datapipe.steps.fold import FoldTask
 from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
 from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import lay_out
 from datapipe.steps.rank import NarrowTask, RankTask
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.request import Request
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
@@ -35,7 +40,7 @@ from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
     *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask),
-    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask),
+    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask, FoldTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 

@@ -250,6 +250,12 @@ class ClusterSample:
         rows = self._shrink()
         return make_keys(rows[:, 0], rows[:, 1]), rows[:, 2].astype(np.int64)
 
+    def rows(self, stage: str) -> pa.RecordBatch:
+        """The clusters in the columns of `SURVIVORS`."""
+        keys, dropped = self.clusters()
+        halvings = pa.repeat(pa.scalar(self.halvings, pa.int64()), len(keys))
+        return pa.record_batch([pa.repeat(stage, len(keys)), keys, pa.array(dropped), halvings], schema=SURVIVORS)
+
     def _sampled(self, rows: np.ndarray) -> np.ndarray:
         if not self.halvings:
             return rows
@@ -286,10 +292,7 @@ class Survivors(Measurement):
     def finish(self) -> Outputs:
         writer = TableWriter(self.root, f"{self.folder}/survivors.arrow")
         for stage, sample in self._stages.items():
-            keys, dropped = sample.clusters()
-            halvings = pa.repeat(pa.scalar(sample.halvings, pa.int64()), len(keys))
-            arrays = [pa.repeat(stage, len(keys)), keys, pa.array(dropped), halvings]
-            writer.add(pa.record_batch(arrays, schema=SURVIVORS))
+            writer.add(sample.rows(stage))
         return {"survivors": writer.finish()}
 
 
@@ -300,10 +303,12 @@ class Measured:
     root: Root
     steps: Sequence[Step]  # of the kind `map`; those of a source in the order in which its documents pass them
     name_of: Callable[[bytes], str]  # the name of a document by its key
+    # the files that hold what the tasks of a step wrote of a kind, fewer than there are tasks
+    files_of: Callable[[Step, str], Sequence[TableFile]] = lambda step, name: step.outputs(name, TableFile)
 
     def rows(self, name: str, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
-        """The rows of a file of each task of these steps."""
-        files = (file for step in steps for file in step.outputs(name, TableFile))
+        """The rows that the tasks of these steps wrote of a kind."""
+        files = (file for step in steps for file in self.files_of(step, name))
         return (rows for file in files for rows in read_table(self.root, file))
 
 
@@ -311,13 +316,18 @@ def samples_of(measured: Measured, most: int) -> dict[str, ClusterSample]:
     """By stage the sample of all tasks, with at most `most` clusters."""
     samples: dict[str, ClusterSample] = {}
     for batch in measured.rows("survivors", measured.steps):
-        stages = batch.column("stage").dictionary_encode()
-        codes, dropped, halvings = numbers(stages.indices), numbers(batch.column("dropped")), numbers(batch.column("halvings"))
-        for code, stage in enumerate(stages.dictionary.to_pylist()):
-            rows = np.flatnonzero(codes == code)
-            keys = batch.column("survivor").take(pa.array(rows))
-            samples.setdefault(stage, ClusterSample(most)).add(keys, dropped[rows], int(halvings[rows[0]]))
+        add_clusters(samples, batch, most)
     return samples
+
+
+def add_clusters(samples: dict[str, ClusterSample], batch: pa.RecordBatch, most: int) -> None:
+    """Adds rows of `SURVIVORS` to the samples of their stages, with at most `most` clusters each."""
+    stages = batch.column("stage").dictionary_encode()
+    codes, dropped, halvings = numbers(stages.indices), numbers(batch.column("dropped")), numbers(batch.column("halvings"))
+    for code, stage in enumerate(stages.dictionary.to_pylist()):
+        rows = np.flatnonzero(codes == code)
+        keys = batch.column("survivor").take(pa.array(rows))
+        samples.setdefault(stage, ClusterSample(most)).add(keys, dropped[rows], int(halvings[rows[0]]))
 
 
 MEASUREMENTS: tuple[type[Measurement], ...] = (Findings, Distributions, Survivors)

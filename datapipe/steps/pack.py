@@ -14,7 +14,7 @@ is the range; the rows of the range are released as they are copied to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,16 +23,17 @@ import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
-from datapipe.exchange.tables import FactWriter, packed_facts, shard_of_task
+from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics
-from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile
+from datapipe.records.names import PUBLISH
+from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
 from datapipe.records.versions import PARQUET
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.shard_table import ShardGroup
+from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
-from datapipe.steps.kind import Fields, Planning, Task, checksums, entering
-from datapipe.steps.reduce import hash_ranges
+from datapipe.steps.kind import LEFT_OUT, Fields, Planning, Task, checksums, entering
+from datapipe.steps.merge import hash_ranges, merged, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
@@ -79,14 +80,13 @@ class PackTask(Task):
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
+    # where the shards are published: below this folder, as this part of the source
+    folder: str = field(default="", metadata=LEFT_OUT)
+    part: int | None = field(default=None, metadata=LEFT_OUT)
 
     @property
     def input_bytes(self) -> float:
         return sum(file.bytes for file in self.files) * (self.stop - self.start) / HASH_SPACE
-
-    @property
-    def part(self) -> _Part:
-        return self.split, self.stratum
 
     @property
     def of_shards(self) -> dict[str, Any]:
@@ -110,54 +110,80 @@ class PackTask(Task):
                 shards = writers.finish()
             with metrics.timed("write facts"):
                 packed = writers.facts.finish()
+            with metrics.timed("publish shards", sum(shard.bytes for shard in shards)):
+                self._publish(root, folder, shards)
         except BaseException:
             writers.abort()
             raise
         return {"shards": shards, "packed": packed}, metrics
 
-    @classmethod
-    def plan_source(cls, planning: Planning, source: str) -> None:
-        for length in planning.mixture.pack.sequence_length:
-            cls._plan_length(planning, source, length)
+    def _publish(self, root: Root, folder: str, shards: Iterable[ShardFile]) -> None:
+        """Reads the shards back and gives them the names that they have in a snapshot, which have the digest of the content:
+        so it does no harm where the attempt is not committed, and another one does the same."""
+        for number, shard in enumerate(shards):
+            check_committed(root, shard)
+            staging = f"{PUBLISH}/{folder.rpartition('/')[2]}-{number:06d}"
+            root.take(root, shard.path, self.published(shard), staging)
+
+    def published(self, shard: ShardFile) -> str:
+        """The path of a shard in snapshots."""
+        return with_digest(shard_path(self.folder, self.source, self.part, shard.path), shard.checksum)
 
     @classmethod
-    def _plan_length(cls, planning: Planning, source: str, sequence_length: int) -> None:
+    def plan_source(cls, planning: Planning, source: str) -> None:
+        tokenized, strata = planning.known[f"{source}/tokenize"], planning.mixture.sources[source].strata
+        parts: dict[str, _Part] = {
+            **{table: ("train", stratum) for stratum, table in training_parts(strata and strata.bounds).items()},
+            "validation": ("validation", None),
+        }
+        ranges = rows = None
+        if planning.plan.tokenizer is not None and tokenized.is_committed:
+            tables = {table: tokenized.outputs(table, ExchangeFile) for table in parts}
+            target_bytes = planning.mixture.shards.target_bytes
+            ranges = {table: hash_ranges(row_bytes({table: files}), target_bytes) for table, files in tables.items()}
+            num_buckets = {table: len(of_table) for table, of_table in ranges.items()}
+            bucket_bytes = max(1, planning.bucket_bytes * 2 // 3)  # rows take half as much again as their ids, at most
+            common = {"uses": cls.kind, "source": source}
+            rows = merged(planning, f"{source}/pack", "merge token rows", tables, num_buckets, bucket_bytes, **common)
+        for length in planning.mixture.pack.sequence_length:
+            tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges)
+            cls._plan_length(planning, source, length, tasks)
+
+    @classmethod
+    def _plan_length(cls, planning: Planning, source: str, sequence_length: int, tasks: Iterable[Fields] | None) -> None:
         """Packs rows of one length: `web/pack` for the first, which the output itself holds, `web/pack-8192` for another."""
-        tokenized, tokenizer = planning.known[f"{source}/tokenize"], planning.plan.tokenizer
-        pack, shards, strata = planning.mixture.pack, planning.mixture.shards, planning.mixture.sources[source].strata
+        pack, tokenizer = planning.mixture.pack, planning.plan.tokenizer
         is_first = sequence_length == pack.sequence_length[0]
         step_id = f"{source}/pack" + ("" if is_first else f"-{sequence_length}")
         label = f"pack into rows of {sequence_length}"
-        if tokenizer is None or not tokenized.is_committed:
+        if tokenizer is None or tasks is None:
             planning.add(cls, step_id, label, None, source=source)
             return
-        rows: dict[_Part, Sequence[ExchangeFile]] = {
-            ("train", stratum): tokenized.outputs(kind, ExchangeFile)
-            for stratum, kind in training_parts(strata and strata.bounds).items()
-        }
-        rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
         planning.add(
             cls,
             step_id,
             label,
-            _ranges(rows, shards.target_bytes),
+            tasks,
             ["pack"],
             source=source,
             tokenizer_fingerprint=tokenizer.fingerprint,
             vocab_size=tokenizer.vocab_size,
             eos_id=tokenizer.eos_id,
             sequence_length=sequence_length,
+            folder="" if is_first else f"length-{sequence_length}/",
+            part=planning.request.part,
             **pack.model_dump(exclude={"sequence_length"}),
-            **shards.model_dump(),
+            **planning.mixture.shards.model_dump(),
         )
 
 
-def _ranges(rows: Mapping[_Part, Sequence[ExchangeFile]], target_bytes: int) -> Iterator[Fields]:
-    """One task per hash range of each part; a range is about one shard of `target_bytes`."""
-    for (split, stratum), files in rows.items():
-        of_part = {"files": tuple(files), "split": split, "stratum": stratum}
-        for bucket, (start, stop) in enumerate(hash_ranges(sum(file.row_bytes for file in files), target_bytes)):
-            yield {**of_part, "start": start, "stop": stop, "bucket": bucket}
+def _tasks(parts: Mapping[str, _Part], rows: Tables, ranges: Mapping[str, list[tuple[int, int]]]) -> Iterator[Fields]:
+    """One task per hash range of each part, which is about one shard."""
+    for table, (split, stratum) in parts.items():
+        of_part = {"split": split, "stratum": stratum}
+        files = overlapping({table: rows[table]}, ranges[table])
+        for bucket, ((start, stop), of_range) in enumerate(zip(ranges[table], files)):
+            yield {**of_part, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,20 +3,14 @@
     tables ─▶ (merge) ─▶ reduce, one task a hash range ─▶ tables ─▶ (merge) ─▶ reduce ─▶ … ─▶ drops, cuts, sizes
     drops, cuts, sizes ─▶ (merge) ─▶ gather, one task a range of document keys ─▶ decisions
 
-Tables in more sorted runs than a bucket should read are merged first (`runs.py`). An exchange is
+Tables in more sorted runs than a bucket should read are merged first (`merge.py`). An exchange is
 repeated as long as its last round asks for another one. All tasks stream: they hold `limit_bytes`
 of rows, and a run of each table that they write.
-
-The number of ranges follows from committed sizes, never from the number of workers, and enters no
-fingerprint of the tasks that wrote the rows. Exchange files enter fingerprints by their checksums,
-so equal content needs no second run.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, Self, cast
 
 import numpy as np
@@ -26,17 +20,15 @@ from datapipe.columns import is_first, numbers
 from datapipe.errors import DatapipeError
 from datapipe.exchange.chunks import read_bucket, read_chunks
 from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
-from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.records.versions import UNICODE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket, Exchange
-from datapipe.steps import runs
-from datapipe.steps.costs import EXCHANGED, StepCost, Texts, stage_cost
 from datapipe.steps.decisions import Decisions
 from datapipe.steps.guard import breaches_raised
-from datapipe.steps.kind import LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, entering, table_checksums
+from datapipe.steps.kind import LEFT_OUT, OpenStage, Planning, Step, entering
+from datapipe.steps.merge import RangeTask, by_range, hash_ranges, merged, row_bytes
 from datapipe.steps.pipeline import BoundStage, GlobalStep
 from datapipe.steps.results import checked_tables
 from datapipe.storage.root import Root
@@ -45,55 +37,16 @@ _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RangeTask(Task):
-    options = ("execution.bucket_bytes",)
-    is_exchange = True
-
+class ExchangeTask(RangeTask):
     stage: BoundStage = field(metadata=LEFT_OUT)  # the global stage whose tables they are
-    tables: Tables = field(metadata=entering(table_checksums))
-    # start, stop: hashes
-    start: int
-    stop: int
-    limit_bytes: int = field(metadata=LEFT_OUT)  # about the most row bytes in memory at once
-
-    @property
-    def input_bytes(self) -> float:
-        num_bytes = sum(file.bytes for table in self.tables.values() for file in table)
-        return num_bytes * (self.stop - self.start) / HASH_SPACE
 
     @property
     def stages_run(self) -> tuple[BoundStage, ...]:
         return (self.stage,)
 
-    def slices(self, root: Root, table: str, prefix: int | None = None) -> Iterator[pa.RecordBatch]:
-        return read_slices(root, self.tables[table], (self.start,), (self.stop,), self.limit_bytes, prefix)
-
-    def rewritten(
-        self, work_name: str, writers: TableWriters, tables: Mapping[str, Iterator[pa.RecordBatch]]
-    ) -> tuple[Outputs, TaskMetrics]:
-        metrics = TaskMetrics()
-        with metrics.timed(f"{self.stage.name}: {work_name}") as work:
-            work.bytes = sum(writers.add({name: rows}) for name, slices in tables.items() for rows in slices)
-            return writers.finish(), metrics
-
-    @classmethod
-    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
-        """An equal part of the time that all exchanges of a global stage take."""
-        name = step.id.partition("/")[0]
-        number = sum(other.work.is_exchange and other.id.partition("/")[0] == name for other in plan.steps)
-        for following in plan.pipeline.global_steps:
-            if following.id == name:
-                emitted = sum(texts.of_steps[plan.pipeline.map_step(*segment)][1] for segment in following.sources)
-                yield stage_cost(following.stage.stage, EXCHANGED * emitted / number)
-
-    @classmethod
-    def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
-        group = step.id.partition("/")[0]
-        return [each.stage for each in plan.pipeline.global_steps if each.id == group and source in dict(each.sources)]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReduceTask(RangeTask):
+class ReduceTask(ExchangeTask):
     """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`."""
 
     kind, version, libraries = "reduce", 1, (UNICODE,)
@@ -139,20 +92,7 @@ class ReduceTask(RangeTask):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MergeTask(RangeTask):
-    """Writes the rows that some files of each table have in one hash range as one sorted run."""
-
-    kind, version = "merge", 1
-
-    def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        """Reading clears the bit of new documents in ranks of reference rows. The merged file belongs to this run, so no reader
-        clears ranks in it again, and it may hold rows of both kinds."""
-        writers = TableWriters(root, folder, table_schemas(cast(Global, self.stage.stage)), self.limit_bytes)
-        return self.rewritten("merge", writers, {table: self.slices(root, table) for table in self.tables})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GatherTask(RangeTask):
+class GatherTask(ExchangeTask):
     """Sorts the final tables by document key, in one range of the first halves of keys: one drop a
     document, its cuts, and the sum of its sizes."""
 
@@ -160,7 +100,7 @@ class GatherTask(RangeTask):
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         tables = {name: map(partial(_of_each_document, name), self.slices(root, name, _KEY_WORDS)) for name in self.tables}
-        return self.rewritten("decisions", TableWriters(root, folder, FINAL_SCHEMAS), tables)
+        return self.rewritten(f"{self.stage.name}: decisions", TableWriters(root, folder, FINAL_SCHEMAS), tables)
 
 
 def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -255,68 +195,21 @@ def _exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, 
 
 
 def _merged(planning: Planning, before: str, global_step: GlobalStep, tables: Tables) -> Tables | None:
-    """The tables with no hash in more sorted runs than a bucket should read, or None while they are not merged."""
-    merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
-    while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > runs.MOST_RUNS]:
-        ranges: list[Fields] = []
-        group_keys: list[int] = []  # of the group of each task
-        for name in wide:
-            groups, merged[name] = runs.merge_groups(merged[name])
-            for group in groups:
-                ranges += by_range({name: group.files}, planning.bucket_bytes)
-                group_keys += [group.group_key] * (len(ranges) - len(group_keys))
-        step_id, label = f"{before}.merge-{level}", f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
-        common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes * 5 // 4}
-        step = planning.add(MergeTask, step_id, label, ranges, [global_step.stage.name], **common)
-        if not step.is_committed:
-            return None
-        for record, group_key in zip(step.records, group_keys, strict=True):
-            for name in record.outputs:
-                files = (file for file in record.of(name, ExchangeFile) if file.rows)
-                merged[name] += [runs.KeyedFile(group_key=group_key, file=file) for file in files]
-        level += 1
-    return {name: tuple(keyed.file for keyed in files) for name, files in merged.items()}
+    name, label = global_step.stage.name, f"{global_step.id}: merge sorted runs of"
+    num_buckets = dict.fromkeys(tables, len(hash_ranges(row_bytes(tables), planning.bucket_bytes)))
+    return merged(planning, before, label, tables, num_buckets, planning.bucket_bytes, name, work_name=f"{name}: merge")
 
 
 def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
 
 
-def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
-    """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
-    count = math.ceil(total_bytes / bucket_bytes)
-    borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
-    return list(zip(borders[:-1], borders[1:])) if count else []
-
-
 def is_reduced_in_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether one task reads all rows of an exchange, so that no block is read twice."""
-    return _row_bytes(tables) <= bucket_bytes or _fits_one_call(tables, at_once_bytes, bucket_bytes)
+    return row_bytes(tables) <= bucket_bytes or _fits_one_call(tables, at_once_bytes, bucket_bytes)
 
 
 def _fits_one_call(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether an exchange is done in one call; see `Exchange.at_once_bytes`."""
     budget = bucket_bytes // 2 if at_once_bytes is None else at_once_bytes
-    return 0 < _row_bytes(tables) <= budget
-
-
-def _row_bytes(tables: Tables) -> int:
-    return sum(file.row_bytes for files in tables.values() for file in files)
-
-
-def by_range(tables: Tables, bucket_bytes: int | None) -> Iterator[Fields]:
-    """The fields of a task for each hash range of about `bucket_bytes` (None: one range): the files
-    that may have rows in it, by checksum. One sweep opens each file where it begins and closes it
-    where it ends, because there are as many ranges as files."""
-    total = _row_bytes(tables)
-    by_first, by_checksum = attrgetter("first"), attrgetter("checksum")
-    ahead = {name: sorted((file for file in files if file.rows), key=by_first, reverse=True) for name, files in tables.items()}
-    overlapping: dict[str, list[ExchangeFile]] = {name: [] for name in tables}
-    for start, stop in hash_ranges(total, bucket_bytes or total):
-        for name, files in ahead.items():
-            while files and files[-1].first < stop:
-                overlapping[name].append(files.pop())
-            overlapping[name] = [file for file in overlapping[name] if file.last >= start]
-        if any(overlapping.values()):
-            of_range = {name: tuple(sorted(files, key=by_checksum)) for name, files in overlapping.items()}
-            yield {"tables": of_range, "start": start, "stop": stop}
+    return 0 < row_bytes(tables) <= budget

@@ -1,8 +1,8 @@
 """Counts the sorted runs that a bucket reads, and chooses files to merge where there are too many. Pure.
 
-    files of a table ─▶ more runs at a hash than `MOST_RUNS`? ─▶ groups by content ─▶ one run each ─▶ still more? ─▶ …
+    files of a table ─▶ more runs at a hash than `most_runs`? ─▶ groups by content ─▶ one run each ─▶ still more? ─▶ …
 
-A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes, so
+A bucket reads at least one block, about 256 KiB, of every sorted run that may hold its hashes, so
 reading grows with the square of the corpus. A merged file counts as one run.
 
 Every file has a group key: a hash of its checksum. Files are grouped by the first bits of their
@@ -17,11 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from datapipe.exchange.files import BLOCK_BYTES
 from datapipe.records.outputs import ExchangeFile
 
 MOST_RUNS = 256
-"""Sorted runs that a bucket reads at most. A block of each is 256 MiB, the default size of a bucket itself. Measured, merging
-pays from 256 runs in requests to an object store, from about 770 in bytes, and from about 2,500 in core time."""
+"""Sorted runs that a bucket reads at most. A block of each is 64 MiB, a quarter of the default size of a bucket. Measured with
+blocks of 1 MiB, merging pays from 256 runs in requests to an object store."""
+
+_SMALL_BYTES = 16 << 20  # a table that is read as it is, however small its buckets are
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,22 +47,31 @@ def with_group_keys(files: Sequence[ExchangeFile]) -> list[KeyedFile]:
     return [KeyedFile(group_key=_hash(file.checksum), file=file) for file in files]
 
 
+def most_runs(files: Sequence[ExchangeFile], num_buckets: int) -> int:
+    """Sorted runs that each bucket should read of a table: blocks of them are a quarter of its rows in a bucket, at most."""
+    total = sum(file.bytes for file in files)
+    return MOST_RUNS if total <= _SMALL_BYTES else min(MOST_RUNS, max(1, total // (4 * BLOCK_BYTES * num_buckets)))
+
+
 def fan_in(files: Sequence[ExchangeFile]) -> int:
     """The most sorted runs that one hash may be in: the fewest lanes such that the files of each lane do not overlap."""
     return _fan_in(_ends(files))
 
 
-def merge_groups(files: Sequence[KeyedFile]) -> tuple[list[Group], list[KeyedFile]]:
+def merge_groups(files: Sequence[KeyedFile], wanted_runs: int) -> tuple[list[Group], list[KeyedFile]]:
     """The groups to merge, and the files that stay, since they overlap with no file of their group.
     A group has about the square root of all runs: then reading the groups and reading the merged
-    files take the fewest blocks together. Sizes are powers of two, so that they change seldom; a
-    group exceeds `MOST_RUNS` only if it is a single file."""
+    files take the fewest blocks together. It has more where else a level would leave more than
+    `wanted_runs`. Sizes are powers of two, so that they change seldom; a group exceeds `MOST_RUNS`
+    only if it is a single file."""
     ends, keys = _ends([file.file for file in files]), np.array([file.group_key for file in files], np.uint64)
-    root = 1 << ((_fan_in(ends) - 1).bit_length() + 1) // 2
+    num_runs = _fan_in(ends)
+    root = 1 << ((num_runs - 1).bit_length() + 1) // 2
+    enough = 1 << (2 * num_runs // wanted_runs).bit_length()  # groups are half full
     order = np.argsort(keys, kind="stable")
     groups: list[Group] = []
     left: list[KeyedFile] = []
-    for start, stop, bit in _parts(keys[order], ends[:, order], 63, min(root, MOST_RUNS)):
+    for start, stop, bit in _parts(keys[order], ends[:, order], 63, min(max(root, enough), MOST_RUNS)):
         part = order[start:stop]
         if _fan_in(ends[:, part]) > 1:
             key = _hash(f"{bit} {files[part[0]].group_key >> (bit + 1)}")

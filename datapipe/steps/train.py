@@ -24,6 +24,7 @@ from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
 from datapipe.records.versions import UNICODE
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
+from datapipe.steps.fold import fewest, fold
 from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_of, entering, file_checksums
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
@@ -88,7 +89,8 @@ class SampleTask(Task):
             documents = map(documents_of, step.records) if ready else None
             common = {"source": step.source, "fraction": fractions[step.source], "pattern": training.pattern}
             label = "sample text for the tokenizer"
-            planning.add(cls, f"{step.source}/sample", label, documents, validation=mixture.validation, **common)
+            sampled = planning.add(cls, f"{step.source}/sample", label, documents, validation=mixture.validation, **common)
+            fold(planning, sampled, ["sample"])
 
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
@@ -145,8 +147,9 @@ class TrainTask(Task):
             return
         assert training is not None
         steps = planning.plan.of_kind("sample")
-        samples = tuple(output for step in steps for output in step.outputs("sample", TableFile))
-        files = [{"samples": samples}] if all(step.is_committed for step in steps) else None
+        samples = tuple(output for step in steps for output in fewest(planning.plan, step, "sample", TableFile))
+        ready = all(step.is_committed for step in (*steps, *planning.plan.of_kind("fold")))
+        files = [{"samples": samples}] if ready else None
         common = {"vocab_size": training.vocab_size, "pattern": training.pattern, "eos": training.eos}
         planning.add(cls, "tokenizer/train", "train the tokenizer", files, ["tokenizer/train"], **common)
 

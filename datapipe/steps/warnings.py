@@ -300,7 +300,7 @@ def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTas
     """Warnings about rows of one length. One short row for each part of a source is no fault of the packing."""
     limit, num_tokens = tasks[0].max_padding, packing.rows * length
     rows = f"source '{source}', rows of {length:,}:"
-    avoidable = packing.padding_tokens - length * len({task.part for task in tasks})
+    avoidable = packing.padding_tokens - length * len({(task.split, task.stratum) for task in tasks})
     if avoidable > 0 and avoidable / num_tokens > limit:
         share = packing.padding_tokens / num_tokens
         why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."

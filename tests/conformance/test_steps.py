@@ -42,7 +42,7 @@ execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
 
 NAMES = [kind.kind for kind in KINDS]
 
-MOST_RUNS = "datapipe.steps.runs.MOST_RUNS"
+MOST_RUNS, MOST_FILES = "datapipe.steps.runs.MOST_RUNS", "datapipe.steps.fold.MOST_FILES"
 
 
 class Recorded(runs.LastFirst):
@@ -76,6 +76,7 @@ def ran(mixture: Path) -> tuple[Path, dict[str, tuple[Task, Record]]]:
     done: list[tuple[Task, Record]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MOST_RUNS, 2)
+        patch.setattr(MOST_FILES, 2)
         for overrides in (OF_SHARDS, OF_DOCUMENTS):
             runs.run_mixture(mixture, overrides=overrides, make_engine=lambda root, request: Recorded(root, request, done))
     found: dict[str, tuple[Task, Record]] = {}
@@ -195,6 +196,7 @@ def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_sam
     mixture, tmp_path, overrides, monkeypatch
 ) -> None:
     monkeypatch.setattr(MOST_RUNS, 2)
+    monkeypatch.setattr(MOST_FILES, 2)
 
     def run(name: str, **options: Any) -> runs.Finished:
         return runs.run_mixture(mixture, output=tmp_path / name, overrides=overrides, **options)

@@ -23,9 +23,10 @@ from datapipe.stage.clusters import EDGE_SCHEMA, NARROW, WIDE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK, key_hash, new_bit
 from datapipe.steps.kind import Task
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.storage.root import Root
 from stages.dedup._spans import CANDIDATES
 from stages.dedup._verified import LIKENESS, PAIRS
@@ -244,7 +245,7 @@ def _reduced(stage: Global, exchange: str, chunk: Chunk, label: str = "", at_onc
 
 def _merging(tables: Mapping[str, tuple[ExchangeFile, ...]], bucket_bytes: int) -> MergeTask:
     return MergeTask(
-        step="merge", fingerprint="merge", seed=0, stage=_bound(Exact()), tables={"texts": tables["texts"]}, start=0,
+        step="merge", fingerprint="merge", seed=0, tables={"texts": tables["texts"]}, start=0,
         stop=HASH_SPACE, limit_bytes=bucket_bytes + bucket_bytes // 4,
     )  # fmt: skip
 

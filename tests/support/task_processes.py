@@ -23,7 +23,8 @@ from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.map import MapTask
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.merge import MergeTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.run_task import run_task
 from datapipe.storage.root import Root
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.shards.manifest import read_tokens
+from datapipe.steps.pack import PackTask
 from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.runs import fan_in
 from datapipe.storage.root import Root
@@ -124,6 +125,17 @@ def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(tmp_path, 
     assert packing[::2] == packing[1::2]
     assert shards[::2] == shards[1::2]
     runs.run_mixture(Path(plain.mixture.output).parent / "mixture.yaml", make_engine=runs.InProcess)
+
+
+@pytest.mark.parametrize("most_runs", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_shards_are_those_of_token_rows_merged_before_they_are_packed(tmp_path, monkeypatch, corpus, plain, most_runs):
+    monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", most_runs)
+    merged = runs.run_mixture(runs.write_mixture(tmp_path, corpus), overrides=SMALL_CUTS, make_engine=runs.LastFirst)
+    assert (merged.checksums, merged.snapshot) == (plain.checksums, plain.snapshot)
+    assert [step.id for step in merged.plan.of_kind("merge") if step.id.startswith("web/pack.merge-") and step.tasks]
+    packed = [task for step in merged.plan.of_kind("pack") for task in step.tasks or () if isinstance(task, PackTask)]
+    assert len(packed) > 3
+    assert all(fan_in(task.files) <= most_runs for task in packed)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.activity import Activity
 from datapipe.steps.kind import Task
 from datapipe.steps.map import MapTask
-from datapipe.steps.reduce import MergeTask
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.train import TrainTask
 from datapipe.storage.outages import Outage
 from tests.support import corpora, runs
@@ -159,7 +159,7 @@ def test_next_attempt_has_hints_of_what_failures_have_shown(make, on_crash, fail
 
 def test_task_of_rows_that_takes_too_much_memory_gets_fewer_rows_at_once_and_fails_in_the_end(make):
     retries = make(max_retries=0)
-    about = {"step": "d/merge", "fingerprint": "c" * 64, "seed": 0, "stage": None, "tables": {}}
+    about = {"step": "d/merge", "fingerprint": "c" * 64, "seed": 0, "tables": {}}
     task: Any = MergeTask(**about, start=0, stop=1, limit_bytes=100 << 20)
     limits = []
     for _ in range(4):

@@ -137,8 +137,8 @@ def test_blocks_of_old_rows_without_a_wanted_hash_are_not_fetched(tmp_path, monk
     old = write(root, "old", rows_of(list(range(0, 20_000, 10))), as_old=True)
     new = write(root, "new", rows_of([40, 70], 90_000))
     fetched: list[str] = []
-    read_block = files.read_block
-    monkeypatch.setattr(ranges, "read_block", lambda *given: fetched.append(given[1].path) or read_block(*given))
+    decoded = files._decoded
+    monkeypatch.setattr(files, "_decoded", lambda *given: fetched.append(given[1].path) or decoded(*given))
     (bucket,) = _read(root, {"rows": [new, old]}, old_beside=("rows",))
     assert numbers(bucket["rows"].column("hash")).tolist() == [40, 40, 70, 70]
     assert fetched.count("old") == 1

@@ -16,6 +16,7 @@ from datapipe.rng import below_fraction, keyed_hash, seed_for, shuffle_hash
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.snapshots import held_out
+from datapipe.steps import fold
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
@@ -152,10 +153,16 @@ def _held_out(folder: Path, name: str, share: float) -> tuple[list[str], list[st
     return parts
 
 
-@pytest.mark.parametrize("most_texts", [1 << 23, 60], ids=["all", "a sample"])
-def test_texts_that_training_has_too_are_reported_with_the_numbers(tmp_path: Path, most_texts: int, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("most_texts", "most_files"), [(1 << 23, 256), (1 << 23, 2), (60, 2)], ids=["all", "folded", "a sample"]
+)
+def test_texts_that_training_has_too_are_reported_with_the_numbers(
+    tmp_path: Path, most_texts: int, most_files: int, monkeypatch
+) -> None:
     """Against sets of texts, and in a sample."""
-    monkeypatch.setattr(held_out, "MOST_TEXTS", most_texts)
+    for module in (held_out, fold):
+        monkeypatch.setattr(module, "MOST_TEXTS", most_texts)
+    monkeypatch.setattr(fold, "MOST_FILES", most_files)
     shared = _texts(30)
     texts = {"a": [*_texts(60, 1), *shared, "", ""], "b": [*_texts(40, 2), *shared, *shared[:5], "", ""], "c": _texts(30, 3)}
     finished = _run_of_texts(tmp_path, texts, "30%", more="execution: {split_bytes: 4KiB}\n")

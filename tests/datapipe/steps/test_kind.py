@@ -19,13 +19,15 @@ from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
 from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.decisions import Decisions
+from datapipe.steps.fold import FoldTask
 from datapipe.steps.kind import Task, fingerprinted
 from datapipe.steps.map import MapTask
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.rank import NarrowTask, RankTask
 from datapipe.steps.read_batches import InputSplit
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.splits import MAX_GROUP_FILES, file_hash, group_splits
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
@@ -215,7 +217,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
-        MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows(),)}, limit_bytes=1),
+        MergeTask(**COMMON, **RANGE, tables={"texts": (_rows(),)}, limit_bytes=1),
         {"tables": {"texts": (_rows(url="/earlier/x"),)}, "start": 1, "stop": 11},
     ),
     (
@@ -242,6 +244,10 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     (
         TrainTask(**COMMON, samples=(_table(),), vocab_size=300, pattern="gpt2", eos="<e>"),
         {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
+    ),
+    (
+        FoldTask(**COMMON, number=0, files={"used_ids": (_table(),)}, folded=1, stop=10),
+        {"number": 1, "files": {"used_ids": (_table("y"),)}, "folded": 2, "stop": 11},
     ),
     (
         TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), validation=0.1),
@@ -331,6 +337,7 @@ USED = {
     "train": "fastokens=1 pyarrow=1 tokenizers=1 unicode=1",
     "tokenize": "fastokens=1 pyarrow=1 tokenizers=1",
     "pack": "pyarrow=1",
+    "fold": "pyarrow=1",
 }
 """By kind, the libraries of the task in `TASKS`."""
 
@@ -361,7 +368,7 @@ def test_fingerprint_of_parquet_has_the_exact_version_of_its_writer(monkeypatch:
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_exchange_files():
-    task = MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows("x"), _rows("y"))}, limit_bytes=1)
+    task = MergeTask(**COMMON, **RANGE, tables={"texts": (_rows("x"), _rows("y"))}, limit_bytes=1)
     assert (
         fingerprinted(task).fingerprint
         == fingerprinted(replace(task, tables={"texts": task.tables["texts"][::-1]})).fingerprint

@@ -19,8 +19,9 @@ from datapipe.exchange.ranges import HASH_SPACE, read_rows
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
 from datapipe.steps.kind import Task, fingerprinted
+from datapipe.steps.merge import MergeTask, by_range
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.reduce import GatherTask, MergeTask, ReduceTask, by_range
+from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.run_task import run_task
 from datapipe.steps.runs import fan_in
 from datapipe.storage.root import Root
@@ -146,7 +147,7 @@ def test_gather_gives_each_document_its_first_drop_all_cuts_and_the_sum_of_its_s
 
 def _merges(files: Sequence[ExchangeFile]) -> list[MergeTask]:
     ranges = by_range({"texts": tuple(files)}, _BUCKET_BYTES)
-    common = {"step": "merge", "seed": 0, "stage": _STAGE, "limit_bytes": _BUCKET_BYTES * 5 // 4}
+    common = {"step": "merge", "seed": 0, "limit_bytes": _BUCKET_BYTES * 5 // 4}
     return [fingerprinted(MergeTask(**common, **own)) for own in ranges]
 
 

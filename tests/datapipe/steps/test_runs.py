@@ -47,7 +47,7 @@ def test_fan_in_is_the_number_of_lanes(files: list[ExchangeFile]):
 def test_merge_groups_have_few_runs_each_and_some_run_to_spare(files: list[ExchangeFile], most: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "MOST_RUNS", most)
-        groups, left = runs.merge_groups(runs.with_group_keys(files))
+        groups, left = runs.merge_groups(runs.with_group_keys(files), runs.MOST_RUNS)
     listed = [one.checksum for group in groups for one in group.files] + [one.file.checksum for one in left]
     assert sorted(listed) == sorted(one.checksum for one in files)
     assert all(len(group.files) == 1 or 1 < _lanes(list(group.files)) <= most for group in groups)
@@ -57,7 +57,9 @@ def test_merge_groups_have_few_runs_each_and_some_run_to_spare(files: list[Excha
 @pytest.mark.medium
 def test_merge_groups_have_the_root_of_all_runs_and_no_more_than_a_bucket_may_read():
     for num_files, root in ((1024, 32), (20_000, 256), (40_000, 256)):
-        groups, left = runs.merge_groups(runs.with_group_keys([_file(str(number)) for number in range(num_files)]))
+        groups, left = runs.merge_groups(
+            runs.with_group_keys([_file(str(number)) for number in range(num_files)]), runs.MOST_RUNS
+        )
         assert sum(len(group.files) for group in groups) + len(left) == num_files
         assert max(len(group.files) for group in groups) <= root
         assert len(groups) <= 2.2 * num_files / root
@@ -77,7 +79,7 @@ def test_merge_groups_do_not_depend_on_order_and_few_change_with_a_file_more():
 
 def _groups(files: list[ExchangeFile]) -> dict[int, frozenset[str]]:
     """The checksums of each group by its key."""
-    groups, left = runs.merge_groups(runs.with_group_keys(files))
+    groups, left = runs.merge_groups(runs.with_group_keys(files), runs.MOST_RUNS)
     assert not left
     return {group.group_key: frozenset(one.checksum for one in group.files) for group in groups}
 
@@ -90,6 +92,6 @@ def test_merge_groups_of_what_was_merged_are_whole_groups_of_the_level_before():
         borders = [0, *sorted(rng.randrange(1, HASH_SPACE) for _ in range(5)), HASH_SPACE]
         ranges = zip(borders, borders[1:])
         merged += [runs.KeyedFile(group_key=key, file=_file(f"{key} {one}", one, other - 1)) for one, other in ranges]
-    groups, left = runs.merge_groups(merged)
+    groups, left = runs.merge_groups(merged, runs.MOST_RUNS)
     assert not left
     assert all(runs.fan_in(group.files) * 6 == len(group.files) for group in groups)

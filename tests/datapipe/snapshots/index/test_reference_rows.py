@@ -18,7 +18,7 @@ from datapipe.explore.located import NOT_FOUND
 from datapipe.metrics import TaskMetrics
 from datapipe.snapshots.index.takedown import make_index, take_down
 from datapipe.snapshots.index.write import open_index
-from datapipe.steps.reduce import MergeTask
+from datapipe.steps.merge import MergeTask
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root
 from tests.support import corpora, runs

@@ -296,7 +296,7 @@ def label_selector(placement: Mapping[str, str], excluded: Sequence[str]) -> dic
 
 def _request(placement: Mapping[str, str], wanted: list[dict[str, float]]) -> None:
     """Asks the autoscaler for room, on nodes with the labels of `execution.placement`."""
-    labels = {"bundle_label_selectors": [dict(placement)] * len(wanted)} if placement else {}
+    labels: dict[str, Any] = {"bundle_label_selectors": [dict(placement)] * len(wanted)} if placement else {}
     request_resources(bundles=wanted, **labels)
 
 

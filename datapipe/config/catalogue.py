@@ -19,6 +19,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -27,8 +28,9 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from datapipe.config import StageUse
+from datapipe.config.option_paths import LocalOptions, local_options
 from datapipe.config.problems import problems_error
-from datapipe.config.yaml import dotted
+from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.machine.libraries import require
 from datapipe.records.source_code import code_of_class
@@ -43,7 +45,15 @@ from datapipe.storage.root import split_query
 _PACKAGE = "stages"
 _READERS = "read"
 _KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
-_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}
+_WORDS = {
+    Path: "path or URL",
+    bool: "true | false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    NoneType: "null",
+    Any: "anything",
+}
 
 AnyStage = TypeVar("AnyStage", bound=Stage)
 
@@ -92,19 +102,29 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
 
 def build_stage(use: StageUse) -> Stage:
     """The stage that a mixture uses, with validated options. Raises UserError with one line for each problem."""
-    stage = _built(stage_class(use.name, use.where), use, use.where)
+    return stage_and_options(use)[0]
+
+
+def stage_and_options(use: StageUse) -> tuple[Stage, LocalOptions]:
+    """As `build_stage`, with the options that it was built of: local paths in the place of URLs."""
+    stage, options = _built(stage_class(use.name, use.where), use, use.where)
     for name, method in stage.user_classes().items():
         _own_class(name, method, f"{use.where}.{use.name}" if use.where else use.name)
-    return stage
+    return stage, options
 
 
-def _built(kind: type[AnyStage], use: StageUse, where: str) -> AnyStage:
+def _built(kind: type[AnyStage], use: StageUse, where: str) -> tuple[AnyStage, LocalOptions]:
+    location = ".".join(part for part in (where, use.name) if part)
+
+    def where_of(path: KeyPath) -> str:
+        return f"{location}.{dotted(path)}".rstrip(".")
+
+    local = local_options(kind, use.options, where_of)
     try:
         # strict JSON: text is no number and true is not 1, but a list may become a tuple and text a path
-        return kind.model_validate_json(json.dumps(use.options), strict=True)
+        return kind.model_validate_json(json.dumps(local.options), strict=True), local
     except ValidationError as error:
-        location = ".".join(part for part in (where, use.name) if part)
-        raise problems_error(error, kind, use.options, lambda path: f"{location}.{dotted(path)}".rstrip(".")) from error
+        raise UserError(local.named(str(problems_error(error, kind, local.options, where_of)))) from error
 
 
 def readers() -> dict[str, type[Reader]]:
@@ -117,7 +137,7 @@ def build_reader(use: StageUse, where: str = "") -> Reader:
     if use.name not in formats():
         known = ["auto", *formats()]
         raise _refusal(where, f"unknown format '{use.name}'.{suggest(use.name, known)} Expected one of: {', '.join(known)}.")
-    return _built(_reader_class(use.name), use, where)
+    return _built(_reader_class(use.name), use, where)[0]
 
 
 def reader_for(path: str, where: str = "") -> Reader:

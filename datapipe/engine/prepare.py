@@ -1,22 +1,17 @@
 """From a mixture to a request: lists the inputs and binds the stages. All I/O of planning is here."""
 
-import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from pathlib import Path
 from time import monotonic
-from typing import Any, cast
-
-from pydantic_core import to_jsonable_python
+from typing import cast
 
 from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
-from datapipe.config.stage_use import StageUse
-from datapipe.credentials import masked_urls
+from datapipe.config.option_paths import forget_urls
+from datapipe.engine.binding import bind, stage_digest, with_cut
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.history import read_mixture, read_types
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
@@ -24,7 +19,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
-from datapipe.records.names import OWN_FILES, REPORT, TOKENIZER
+from datapipe.records.names import OWN_FILES, TOKENIZER
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.generations import Generation
@@ -32,13 +27,11 @@ from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.index.write import index_of_snapshot
 from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_sources
 from datapipe.snapshots.takedown import named_in
-from datapipe.stage.base import Stage
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
-from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import PlannedSource, Request, joined_types
 from datapipe.steps.splits import group_splits
@@ -61,8 +54,10 @@ def prepare(
     mixture: Mixture, limit: int | None = None, show: Show | None = None, generation: Generation | None = None
 ) -> Request:
     """The request of a mixture as of now. `show` gets lines about the listing of input files where
-    it takes more than a second. `generation`: the files that are read, and added to the newest
-    snapshot; None for all files. Raises UserError for everything that is wrong with the mixture."""
+    it takes more than a second, and about downloads of files that stages read. `generation`: the files
+    that are read, and added to the newest snapshot; None for all files. Raises UserError for everything
+    that is wrong with the mixture."""
+    forget_urls(show)
     given, root, own_rows = mixture, Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)
     sources, warnings = _own_sources(given, limit, show, generation)
@@ -146,7 +141,7 @@ def _checked_files(
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
-    bound = tuple(_with_cut(name, bind(use)) for use in mixture.stages_of(name))
+    bound = tuple(with_cut(name, bind(use)) for use in mixture.stages_of(name))
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
@@ -190,69 +185,6 @@ def _as_published(mixture: Mixture, newest: Snapshot) -> Mixture:
     sources = {**mixture.sources, **published.snapshot_sources}
     tokenizer = mixture.tokenizer if mixture.tokenizer.path is not None else published.tokenizer
     return mixture.model_copy(update={"all_sources": sources, "mixture": published.mixture, "tokenizer": tokenizer})
-
-
-def bind(use: StageUse) -> BoundStage:
-    """A stage of the mixture with its options checked and its digest computed."""
-    stage = catalogue.build_stage(use)
-    digest = stage_digest(stage, use.alias, stage.checks)
-    emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
-    libraries = catalogue.libraries_of(stage)
-    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, libraries=libraries)  # type: ignore[arg-type]
-
-
-def _with_cut(source: str, bound: BoundStage) -> BoundStage:
-    """The stage, with the cut of an earlier run if it keeps a share and names such a run. Raises UserError."""
-    if bound.share is None or not bound.share.threshold_from:
-        return bound
-    earlier = Root(bound.share.threshold_from.rstrip("/"))
-    try:
-        thresholds = json.loads(earlier.read_bytes(REPORT))["thresholds"]
-        return replace(bound, cut=Cut.from_json(thresholds[source][bound.name]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"sources.{source}: {bound.name}: threshold_from: {earlier.child_url(REPORT)} holds no threshold of "
-            f"{bound.name} in {source}. Expected an output of a run in which a source and a stage of these names kept a share."
-        ) from error
-
-
-def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
-    """The digest of a stage: its code, its options but for those in `unseen`, and the content of
-    its files: declared ones and every `Path` option."""
-    paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
-    contents = []
-    for path in sorted(paths):
-        try:
-            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
-        except OSError as error:
-            raise UserError(f"{name}: cannot read {path}: {error.strerror}. Expected a readable file.") from error
-    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python", exclude=set(unseen))), contents]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _paths_in(value: Any) -> Iterator[Path]:
-    if isinstance(value, Path):
-        if value.is_file():
-            yield value
-    elif isinstance(value, Mapping):
-        yield from _paths_in(list(value.values()))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from _paths_in(item)
-
-
-def _canonical(value: Any) -> Any:
-    """Option values as JSON that is the same in every process. URLs lose their credentials, so that
-    a new key runs nothing again."""
-    if isinstance(value, Mapping):
-        return {str(key): _canonical(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((_canonical(item) for item in value), key=json.dumps)
-    if isinstance(value, (list, tuple)):
-        return [_canonical(item) for item in value]
-    if isinstance(value, str):
-        return masked_urls(value)
-    return value if isinstance(value, (int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
 
 
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:

@@ -10,9 +10,9 @@ kills the driver where it loses (ray-project/ray#54738).
 
 Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver. Each node is
 asked whether it can run tasks when the run starts and when it joins; one that lacks something is reported and left alone
-(`cluster/nodes.py`). Tasks of a node that is taken away run again elsewhere, and count as no failure. The user's own stage
-modules travel with the tasks, as source. Every node compiles the kernels of the run once, on all its cores, while its first
-tasks begin.
+(`cluster/nodes.py`). Before a node answers it copies the files that options of stages name, such as models, from OUTPUT.
+Tasks of a node that is taken away run again elsewhere, and count as no failure. The user's own stage modules travel with the
+tasks, as source. Every node compiles the kernels of the run once, on all its cores, while its first tasks begin.
 """
 
 import os
@@ -42,6 +42,7 @@ from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_
 from datapipe.engine.workers.process import LONGEST_STEP_S
 from datapipe.engine.workers.supervisor import RemoteAttempt, Report, ReportActor, kill_supervisor
 from datapipe.errors import UserError
+from datapipe.records.option_files import OptionFile
 from datapipe.steps.kind import Task
 from datapipe.steps.request import Request
 from datapipe.storage.root import Root
@@ -76,7 +77,8 @@ class RayEngine(Engine):
         self._updated_at = self._placed_at = time.monotonic()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
-        self._nodes = RayNodes(root, request, self._wait_s)
+        is_this_machine = self._started_here and address is None  # and has all files
+        self._nodes = RayNodes(root, request, self._wait_s, [] if is_this_machine else _files_of(request))
         self._demand = Demand(partial(_request, execution.placement))
         try:
             self._nodes.admit_first()
@@ -250,6 +252,12 @@ class RayEngine(Engine):
             ray.shutdown()
         if self._nodes.node_seconds:
             add_node_hours(self._nodes.root, self._nodes.node_seconds / 3600)
+
+
+def _files_of(request: Request) -> list[OptionFile]:
+    """The files that options of stages name, each content and name once."""
+    files = (file for source in request.sources.values() for bound in source.stages for file in bound.files)
+    return list({file.path_in_output: file for file in files}.values())
 
 
 @contextmanager

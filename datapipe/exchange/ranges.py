@@ -78,7 +78,7 @@ def _overlaps(block: Block, start: Bound, stop: Bound, wanted: np.ndarray | None
     if wanted is None:
         return True
     first = np.searchsorted(wanted, np.uint64(block.first[0]))
-    return first < len(wanted) and int(wanted[first]) <= block.last[0]
+    return bool(first < len(wanted) and wanted[first] <= block.last[0])
 
 
 def _between(rows: pa.RecordBatch, block: Block, start: Bound, stop: Bound, wanted: np.ndarray | None = None) -> pa.RecordBatch:

@@ -38,11 +38,15 @@ def read_checked(path: Path) -> bytes | None:
         content = path.read_bytes()
     except OSError:
         return None
+    mark_used(path)
+    data = content[_DIGEST_BYTES:]
+    return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
+
+
+def mark_used(path: Path) -> None:
     with suppress(OSError):  # a cache that is baked into an image cannot be marked as used
         if time.time() - path.stat().st_mtime > _MARKED_EVERY_S:
             os.utime(path)
-    data = content[_DIGEST_BYTES:]
-    return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
 
 
 def write_checked(path: Path, data: bytes) -> None:

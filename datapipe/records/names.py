@@ -22,6 +22,7 @@ work/                             what runs need to resume, and `inspect` to sho
   generation.json                 the files that a run adds to the newest snapshot
   following/                      the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
   publish/                        shards on their way to shards/
+  files/DIGEST/NAME               files that options of stages name, for the nodes of a Ray cluster
   lock   lock.json                held by the active run: locally, on an object store
   deleting-ID.json                what a run on an object store is deleting
   status.json                     how far the run is, for `datapipe status`
@@ -57,6 +58,7 @@ CLUSTER = f"{WORK}/cluster.json"
 PUBLISH = f"{WORK}/publish"
 PUBLISHED = f"{WORK}/published"
 INDEX = f"{WORK}/index"
+OPTION_FILES = f"{WORK}/files"
 STATUS = f"{WORK}/status.json"
 FAILURE = f"{WORK}/failure.txt"
 

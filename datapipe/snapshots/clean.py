@@ -17,6 +17,7 @@ from datapipe.records.names import (
     ATTEMPTS,
     BEGUN,
     INPUTS,
+    OPTION_FILES,
     PUBLISHED,
     RUN,
     SNAPSHOT,
@@ -59,7 +60,7 @@ class Cleaning:
     # path and bytes of the shards and files of documents that are deleted
     shards: tuple[tuple[str, int], ...]
     tasks: tuple[str, ...]  # fingerprints of the tasks whose records are deleted
-    # path and bytes of the files of these tasks, and of those that no record names
+    # path and bytes of the files of these tasks, of those that no record names, and of copies for nodes of a cluster
     work_files: tuple[tuple[str, int], ...]
     keeps_tasks: bool = False  # whether every task stays, since the last run was killed and has listed none
 
@@ -120,8 +121,8 @@ def clean(root: Root, keep: int) -> Cleaning:
     with exclusive(root) as lock:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
-        lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
+        beside_tasks = [path for path, _ in cleaning.work_files if path.startswith((f"{PUBLISHED}/", f"{OPTION_FILES}/"))]
+        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards)), *beside_tasks]
         with lock.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -130,7 +131,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
-        for folder in {SNAPSHOTS, ADDITIONS, *(folder.partition("/")[0] for folder in data_folders(root))}:
+        for folder in {SNAPSHOTS, ADDITIONS, OPTION_FILES, *(folder.partition("/")[0] for folder in data_folders(root))}:
             root.delete_empty_folders(folder)
     return cleaning
 
@@ -148,7 +149,7 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
     """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other
-    task names. After a run that was killed every task stays: which tasks it had is written nowhere."""
+    task names, or a run makes again. After a run that was killed every task stays: which tasks it had is written nowhere."""
     needed = set(read_note(root, RUN, lambda run: tasks_in(run["steps"]), "Run the mixture again.") or ())
     for publication in kept:
         with suppress(FileNotFoundError):  # a copy without work/
@@ -163,7 +164,8 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}
     files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
     lists = {published_tasks(publication.fingerprint) for publication in kept}
-    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)]
+    files += [(path, size) for path, size in root.list_files(PUBLISHED) if path not in lists]
+    return gone, [*files, *root.list_files(OPTION_FILES)]
 
 
 def work_bytes(root: Root) -> int:

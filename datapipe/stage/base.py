@@ -108,7 +108,8 @@ class Stage(BaseModel):
             getattr(self, name)
 
     def input_files(self) -> tuple[str, ...]:
-        """Paths of files that the options name, such as a model or a word list. Their content is part of the fingerprint."""
+        """Paths of further files that the stage reads, such as a table beside its module. Their content is part of the
+        fingerprint, as that of files in options of type `Path` is; only those may be URLs, and go to other machines."""
         return ()
 
     def libraries_used(self) -> tuple[str, ...]:

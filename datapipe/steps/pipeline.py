@@ -17,6 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from datapipe.errors import UserError
+from datapipe.records.option_files import OptionFile
 from datapipe.stage.base import Filter, KeptShare, Map
 from datapipe.stage.global_stage import Global
 from datapipe.steps.cut import Cut
@@ -32,6 +33,7 @@ class BoundStage:
     emit_digest: str = ""  # of a global stage: without the options that `emit` does not read
     libraries: tuple[str, ...] = ()  # whose versions decide what it does
     cut: Cut | None = None  # of a filter that keeps a share, once it is known
+    files: tuple[OptionFile, ...] = ()  # that its options name, on the machine that planned
 
     @property
     def share(self) -> KeptShare | None:

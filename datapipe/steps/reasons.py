@@ -18,6 +18,7 @@ from datapipe.records.versions import PARQUET, content_of, distribution, normal,
 from datapipe.steps.kind import Plan, Step, code_of
 from datapipe.steps.kinds import KINDS
 from datapipe.steps.request import Request
+from datapipe.storage.root import is_remote
 
 NEW = "new"
 BEFORE = "a step before it runs"
@@ -239,8 +240,9 @@ def use_changes(before: StageUse, now: StageUse) -> list[str]:
 
 
 def _all_options(use: StageUse) -> Mapping[str, Any]:
-    """The options of a stage with its defaults. Those of a user's stage are as given: nothing of the user is imported here."""
-    if ":" in use.name:
+    """The options of a stage with its defaults. Those of a user's stage are as given: nothing of the user is imported here.
+    So are those with URLs: no file is fetched to explain a run, and one of an earlier run may be gone."""
+    if ":" in use.name or any(is_remote(value) for value in flat(use.options).values()):
         return use.options
     try:
         return catalogue.build_stage(use).model_dump(mode="json")

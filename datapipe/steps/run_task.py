@@ -13,6 +13,7 @@ from datapipe.machine.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
 from datapipe.records.names import ATTEMPTS
+from datapipe.records.option_files import path_here, with_paths
 from datapipe.records.outputs import Outputs, Record
 from datapipe.stage.base import Stage, StageContext
 from datapipe.steps.guard import breaches_raised
@@ -61,7 +62,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
 
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """The outputs and metrics of a task, which reads its input again while the damage in it is doubtful."""
-    opened = task.with_open_stages(lambda bound, position: _open(bound, task.seed, position))
+    opened = task.with_open_stages(lambda bound, position: _open(bound, root, task.seed, position))
     outputs, metrics = opened.run(root, folder)
     for _ in range(READINGS - 1):
         if not task.is_doubtful(metrics):
@@ -81,10 +82,11 @@ def _flush(outputs: Outputs, root: Root) -> None:
         sync(path)
 
 
-def _open(bound: BoundStage, seed: int, source_position: int | None) -> BoundStage:
+def _open(bound: BoundStage, root: Root, seed: int, source_position: int | None) -> BoundStage:
     identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
-        opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
+        paths = {file.path: path_here(file, root) for file in bound.files}
+        opened: Stage = with_paths(bound.stage, paths)  # a copy: in one process a stage may be opened for several positions
         with breaches_raised(bound.name, opened, opened.open), doing(f"{bound.name}: open"):
             opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
         _opened[identity] = opened

@@ -1,6 +1,6 @@
 """Evaluation files: JSONL or Parquet, with any compression, become items of question, answer and choices.
 
-    patterns  ─▶  files  ─▶  records  ─▶  fields by role  ─▶  items
+    files  ─▶  records  ─▶  fields by role  ─▶  items
 
 The roles of fields are those that the mixture names, or the first names of `_FIELDS` that the first records have; a field has
 one role. Choices may also be option1, option2 …, choice1 …, sol1 …, ending0 …, and gold an answer that is a number or a letter.
@@ -10,7 +10,6 @@ first one counts.
 
 from __future__ import annotations
 
-import glob
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,8 +52,8 @@ class Benchmark(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str | tuple[str, ...] = Field(
-        description="Files or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz."
+    path: Path | tuple[Path, ...] = Field(
+        description="Files, URLs or patterns (* and **): .jsonl or .parquet, also .gz, .zst, .lz4, .bz2, .xz."
     )
     name: str = Field(
         default="", description="Its name in tables and reports, for all files together. Default: each file is a set."
@@ -66,18 +65,12 @@ class Benchmark(BaseModel):
     gold: str = Field(default="", description="Field with the right choice: a number from 0, a letter or its text.")
     id: str = Field(default="", description="Field of the name of an item. Default: recognised, else the row.")
 
-    def files(self) -> tuple[str, ...]:
-        """The files, sorted, each once. Raises UserError for a pattern without a file."""
-        paths: set[str] = set()
-        for pattern in (self.path,) if isinstance(self.path, str) else self.path:
-            matching = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else [pattern]
-            if not matching:
-                raise _refusal(f"no file matches {pattern}. Expected .jsonl or .parquet files.")
-            paths.update(matching)
-        return tuple(sorted(paths))
+    def files(self) -> tuple[Path, ...]:
+        """The files, each once, in the order of the mixture: copies on other machines sort otherwise."""
+        return tuple(dict.fromkeys((self.path,) if isinstance(self.path, Path) else self.path))
 
     def sets(self) -> tuple[Benchmark, ...]:
-        """The set that it names, or a set for each file. Raises UserError as `files` does."""
+        """The set that it names, or a set for each file."""
         if self.name:
             return (self,)
         return tuple(self.model_copy(update={"path": path, "name": _stem(path)}) for path in self.files())
@@ -87,8 +80,8 @@ def _refusal(text: str) -> UserError:
     return UserError(f"decontaminate.ngram: against: {text}")
 
 
-def _stem(path: str) -> str:
-    name = Path(path).name
+def _stem(path: Path) -> str:
+    name = path.name
     return re.split(r"\.(?:jsonl|json|ndjson|parquet|pq)\b", name)[0] or name
 
 
@@ -121,9 +114,9 @@ def read_set(benchmark: Benchmark) -> EvaluationSet:
     """The items of a benchmark. Raises UserError."""
     records: list[Mapping[str, Any]] = []
     for path in benchmark.files():
-        records += _records(path)
+        records += _records(str(path))
     if not records:
-        raise _refusal(f"{benchmark.name}: {', '.join(benchmark.files())}: no record.")
+        raise _refusal(f"{benchmark.name}: {', '.join(map(str, benchmark.files()))}: no record.")
     fields = _fields(benchmark, records)
     items = [_item(record, fields, row) for row, record in enumerate(records)]
     if len({item.name for item in items}) < len(items):

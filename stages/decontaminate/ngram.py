@@ -22,6 +22,7 @@ prints contaminated, clean and undetectable items, and which item was found in w
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -46,10 +47,10 @@ _OPTIONS_OF = {"gpt3": ("margin_chars", "min_piece_chars", "max_matches"), "cove
 class Ngram(Filter):
     """Drops documents that hold items of evaluation sets, or cuts the items out of them."""
 
-    against: tuple[str | Benchmark, ...] = Field(
+    against: tuple[Path | Benchmark, ...] = Field(
         min_length=1,
-        description="Evaluation sets: files or patterns of .jsonl or .parquet, or {path, name, question, context, answer, "
-        "choices, gold, id}, where all but `path` may be left out. `datapipe plan` lists which fields are used.",
+        description="Evaluation sets: files, URLs or patterns of .jsonl or .parquet, or {path, name, question, context, "
+        "answer, choices, gold, id}, where all but `path` may be left out. `datapipe plan` lists which fields are used.",
     )
     profile: Literal["gpt3", "strict", "coverage"] = Field(
         default="gpt3",
@@ -91,11 +92,11 @@ class Ngram(Filter):
         return self.n or (5 if self.profile == "coverage" else 13)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        entries = [Benchmark(path=entry) if isinstance(entry, str) else entry for entry in self.against]
+        entries = [Benchmark(path=entry) if isinstance(entry, Path) else entry for entry in self.against]
         return tuple(benchmark for entry in entries for benchmark in entry.sets())
 
     def input_files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(path for benchmark in self.benchmarks() for path in benchmark.files()))
+        return tuple(dict.fromkeys(str(path) for benchmark in self.benchmarks() for path in benchmark.files()))
 
     def rules(self) -> Sequence[Rule]:
         if self.profile != "gpt3":

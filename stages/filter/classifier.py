@@ -41,7 +41,7 @@ class Classifier(Filter):
     """Keeps documents by the score of trained classifiers: above a threshold, or a share of the highest."""
 
     model: Path | None = Field(
-        default=None, description="The model: a local file of `datapipe classifier train`, or a fastText .bin or .ftz."
+        default=None, description="The model: a file or URL of `datapipe classifier train`, or a fastText .bin or .ftz."
     )
     models: dict[str, Path] = Field(
         default={}, description="Several models by names of your choice, instead of `model`: {edu: edu.model, web: hq.bin}."
@@ -98,8 +98,7 @@ class Classifier(Filter):
         return (*([self.score_column] if self.score_column else []), *(self.models if self.write_each else []))
 
     def input_files(self) -> tuple[str, ...]:
-        report = [str(Path(self.threshold_from) / "report.json")] if self.threshold_from else []
-        return (*map(str, self._paths.values()), *report)
+        return tuple(map(str, self._paths.values()))
 
     def notes(self) -> tuple[str, ...]:
         moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided again; "

@@ -94,10 +94,10 @@ def _write(path: Path, records: Iterator[dict[str, object]]) -> None:
 
 
 def tables(settings: Settings) -> Iterator[Table]:
-    against = str(settings.data / "benchmarks" / "*")
+    against = tuple(sorted((settings.data / "benchmarks").iterdir()))
     sets = [read_set(benchmark) for benchmark in Benchmark(path=against).sets()]
     texts = prose(settings.data)[: 200 if settings.quick else None]
-    stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
+    stages = {profile: Ngram(against=against, profile=profile) for profile in PROFILES}
     yield from _found(stages, sets, texts)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 ASK_AGAIN_S = 60.0  # Pause after which a node that lacked something is asked again
 LEAVING_S = 60.0  # A node gets no tasks for so long after SIGTERM; a drained node is gone by then
 SLOW_S = 15.0
-"""Seconds after which a node without an answer is reported; it gets tasks once it has answered."""
+"""Seconds after which a node without an answer, and without files to copy, is reported; it gets tasks once it has answered."""
 
 _MOST_NAMED = 5
 
@@ -46,6 +46,7 @@ class Node:
 @dataclass(slots=True)
 class Nodes:
     clock: Callable[[], float] = time.monotonic
+    slow_s: float = SLOW_S
     _nodes: dict[str, Node] = field(default_factory=dict)
     _lines: list[str] = field(default_factory=list)
 
@@ -56,7 +57,7 @@ class Nodes:
         gone = sorted(before.keys() - self._nodes.keys())
         self._lines += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
         for node in self._nodes.values():
-            if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
+            if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= self.slow_s:
                 node.is_slow = True
                 self._lines.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
         for node_id in leaving:

@@ -1,11 +1,12 @@
 """What runs on a node: the check whether it can run tasks, the modules of the user, and a supervised worker.
 
-    driver: Expectation, Order ─▶ node fit? ─▶ install_modules ─▶ supervise ─▶ record or failure
+    driver: Expectation, Order ─▶ node fit? has files? ─▶ install_modules ─▶ supervise ─▶ record or failure
                                      └─▶ what the node lacks, in words; the driver sends the task elsewhere
 
 Other versions may give other bytes, so they are refused. OUTPUT must be the driver's own: a node
 sees a file that the driver has just written, and the driver sees the answer that the node writes
-beside it. A local folder of the same name on another machine passes neither.
+beside it. A local folder of the same name on another machine passes neither. The check also copies
+the files that options of stages name from OUTPUT to the node, once a node.
 
 A process checks its node before its first task, and again after a failure that the node may have caused: mounts disappear
 and disks fill up during a run. It reports before it checks, so that a disk that hangs is found.
@@ -29,6 +30,7 @@ from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.machine.activity import Activity
 from datapipe.machine.libraries import installed_version
+from datapipe.records.option_files import OptionFile, unavailable
 from datapipe.records.outputs import Record
 from datapipe.records.source_code import source_digest
 from datapipe.steps.kind import Task
@@ -53,13 +55,14 @@ Ended = tuple[list[str], Record | None, Failure | None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
     """What every node of a run must have: the `versions` of the driver, `probe`, a file that the driver has written to `output`
-    for this run, and `inputs`, the URL of the first file of each source.
+    for this run, `inputs`, the URL of the first file of each source, and `files`, which options of stages name.
     """
 
     versions: Mapping[str, str]
     output: str
     probe: str
     inputs: tuple[str, ...]
+    files: tuple[OptionFile, ...] = ()
 
     def answer(self, node_id: str) -> str:
         """The file that a node writes for the driver to see."""
@@ -127,7 +130,8 @@ def lacks_here(expected: Expectation, node_id: str = "") -> list[str]:
         a node.
     """
     lacks = other_versions(expected.versions, versions_here())
-    return lacks or [*_local_lacks(), *_output_lacks(expected, node_id), *_unseen(expected.inputs)]
+    lacks = lacks or [*_local_lacks(), *_output_lacks(expected, node_id), *_unseen(expected.inputs)]
+    return lacks or _unavailable(expected)
 
 
 def _output_lacks(expected: Expectation, node_id: str) -> list[str]:
@@ -152,6 +156,12 @@ def _unseen(urls: Iterable[str]) -> list[str]:
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return [text for text in pool.map(unseen, urls) if text]
+
+
+def _unavailable(expected: Expectation) -> list[str]:
+    root = Root(expected.output)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [text for text in pool.map(lambda file: unavailable(file, root), expected.files) if text]
 
 
 def _local_lacks() -> list[str]:

@@ -8,7 +8,7 @@ import pickle
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,12 +21,14 @@ from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
 from datapipe.engine.cluster.on_node import Expectation, versions_here
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
+from datapipe.records.option_files import OptionFile, put_into_output
 from datapipe.steps.request import Request
 from datapipe.storage.lock import PROBE
 from datapipe.storage.outages import error_line
 from datapipe.storage.root import Root
 
 _PROBE_TIMEOUT_S = 60.0
+_LEAST_BYTES_PER_S = 10e6  # of the files that a node copies before it answers; a slower one answers late
 _WAIT_S = 1.0
 
 _TAKEN_AWAY = frozenset({1, 3, 4})
@@ -40,17 +42,20 @@ class RayNodes:
 
     Attributes:
         known: the nodes that have cores, and the labels of `execution.placement`.
-        expectation: what each node must have.
+        expectation: what each node must have. A node copies its files before it answers.
         node_seconds: the time that nodes were alive, summed over them.
     """
 
-    def __init__(self, root: Root, request: Request, wait_s: float) -> None:
-        self.root, self.known, self.node_seconds = root, Nodes(), 0.0
+    def __init__(self, root: Root, request: Request, wait_s: float, files: Sequence[OptionFile] = ()) -> None:
+        self.root, self.node_seconds = root, 0.0
+        self._copy_s = sum(file.num_bytes for file in files) / _LEAST_BYTES_PER_S
+        self.known = Nodes(slow_s=SLOW_S + self._copy_s)
         self.expectation = Expectation(
             versions=versions_here(),
             output=root.url,
             probe=PROBE + uuid.uuid4().hex,
-            inputs=tuple(source.groups[0][0].file.url for source in request.sources.values() if source.groups),
+            inputs=_first_inputs(request),
+            files=tuple(files),
         )
         self._kernels = kernels_of_run(request.mixture)
         self._wait_s, self._placement = wait_s, request.mixture.execution.placement
@@ -61,14 +66,16 @@ class RayNodes:
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where none can run tasks."""
+        """Asks all nodes, and waits for them. Raises UserError where none can run tasks, or a file has changed."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
-        deadline = time.monotonic() + _PROBE_TIMEOUT_S
+        put_into_output(self.expectation.files, self.root)
+        timeout_s = _PROBE_TIMEOUT_S + self._copy_s
+        deadline = time.monotonic() + timeout_s
         self.update(0.0)
         while self._asked and time.monotonic() < deadline:
             ray.wait(list(self._asked), num_returns=1, timeout=_WAIT_S)
             self.update(0.0)
-            if self.known.fit and time.monotonic() > deadline - _PROBE_TIMEOUT_S + SLOW_S:
+            if self.known.fit and time.monotonic() > deadline - timeout_s + self.known.slow_s:
                 return
         if self.known.num_alive and not self.known.fit:  # a cluster without nodes adds some when tasks wait
             raise UserError(
@@ -117,7 +124,7 @@ class RayNodes:
     def _check_fit(self, now: float) -> None:
         if self.known.fit:
             self._fit_at = now
-        elif now - self._fit_at >= max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+        elif now - self._fit_at >= self._copy_s + max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
             labels = ", ".join(f"{label}: {value}" for label, value in self._placement.items())
             wanted = f" and the labels of execution.placement ({labels})" if labels else ""
             why = self.known.why_none() or f"No node with cores{wanted} is alive"
@@ -176,6 +183,14 @@ def _compile_here(names: list[str]) -> None:
 def on_node(function: Any, node_id: str, name: str) -> Any:
     """A remote function that runs on one node and nowhere else."""
     return function.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), name=name)
+
+
+def _first_inputs(request: Request) -> tuple[str, ...]:
+    """The first file of each source, and of each table of earlier runs that documents are compared with."""
+    inputs = [source.groups[0][0].file.url for source in request.sources.values() if source.groups]
+    tables = (files for of_stage in request.reference_rows.values() for files in of_stage.values())
+    references = [files[0].url for files in tables if files and files[0].is_reference]
+    return tuple(dict.fromkeys([*inputs, *references]))
 
 
 def _alive() -> list[Node]:

@@ -18,6 +18,7 @@ from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.json_log import JsonLog
+from datapipe.storage import file_cache
 from datapipe.storage.root import Root
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
 from tests.support.cli_processes import is_running, run, start, wait_until
@@ -27,6 +28,7 @@ from tests.support.ledger_files import stored_records
 from tests.support.object_store import object_store
 from tests.support.ray_workers import ray_workers
 from tests.support.separate_nodes import separate_nodes
+from tests.support.web_server import web_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -351,3 +353,43 @@ def test_ray_nodes_that_share_no_disk_run_a_mixture_from_and_to_a_store(tmp_path
         assert done.snapshot == local.snapshot
         told = [line for line in watcher.lines if "gets no tasks" in line]
         assert told and all(f"({lost}) gets no tasks: it " in line for line in told)  # slow at first, then without the store
+
+
+def test_ray_nodes_without_the_files_of_stages_get_them_by_way_of_the_output(tmp_path, monkeypatch):
+    """One lies on the disk of the driver, one on a server that only the driver reaches; the cache of each node is empty."""
+    content = Recipe(labels=("en", "de"), scale=5.0).content()
+    (tmp_path / "lid.bin").write_bytes(content)
+    own_cache = file_cache.folder()
+    monkeypatch.setattr(file_cache, "cache_home", lambda: tmp_path / "home")
+    with (
+        separate_nodes(tmp_path, [tmp_path, own_cache]) as nodes,
+        object_store("corpus", nodes.store_host) as query,
+        web_server() as web,
+    ):
+        web.files["/words.txt"] = b"the\n"
+        for _ in range(2):
+            nodes.add()
+        nodes.wait()
+        documents = corpora.documents(1, 200)
+        corpora.write_jsonl(tmp_path / "web/0.jsonl", documents)
+        Root(f"s3://corpus/web{query}").write_atomic("0.jsonl", corpora.jsonl(documents))
+        stages = (
+            f"stages:\n  - filter.language: {{model: {tmp_path}/lid.bin, keep: [en], as: own}}\n"
+            f"  - filter.toxicity: {{lists: {{en: '{web.url('/words.txt')}'}}, drop_by_list: true}}\n"
+        )
+        tail = "tokenizer: none\nexecution: {split_bytes: 16KiB, stall_s: 60}\n"
+        there = runs.write_mixture(tmp_path, f"  web:\n    path: s3://corpus/web/*.jsonl{query}\n", stages, tail, "there.yaml")
+        here = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", stages, tail, "here.yaml")
+        watcher = runs.Watcher()
+        done = runs.run_mixture(
+            there,
+            output=f"s3://corpus/out{query}",
+            make_engine=lambda root, request: ray_engine.RayEngine(root, request, nodes.address),
+            watcher=watcher,
+        )
+        local = runs.run_mixture(here, make_engine=runs.InProcess)
+        assert 0 < done.report["total"]["kept_bytes"] < done.report["total"]["bytes"]
+        assert done.snapshot.shards == local.snapshot.shards
+        assert watcher.retries == []
+        stored = [path.rpartition("/")[2] for path, _ in Root(f"s3://corpus/out{query}").list_files("work/files")]
+        assert sorted(stored) == ["lid.bin", "words.txt"]

@@ -299,9 +299,11 @@ def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that
     watcher = runs.Watcher(on_commit=stop)
     with pytest.raises(KeyboardInterrupt):
         run(mixture, LATER, watcher=watcher)
+    root.write_atomic("work/files/0123/model.bin", b"for nodes of a cluster")
     before = cleaning.work_bytes(root)
     assert clean(root, 1).tasks
     assert cleaning.work_bytes(root) < before
+    assert not root.exists("work/files/0123/model.bin")
     assert run(mixture, NORMALIZED).watcher.records == []
     rest = run(mixture, LATER).watcher.records
     assert {record.fingerprint for record in watcher.records}.isdisjoint({record.fingerprint for record in rest})

@@ -161,6 +161,12 @@ def test_changes_of_stages_are_reported_by_their_names_in_the_run(now: list[obje
     assert stage_changes(before, after) == lines
 
 
+def test_changes_of_a_url_are_reported_without_asking_its_server() -> None:
+    urls = ("http://127.0.0.1:1/a.bin", "http://127.0.0.1:1/b.bin")
+    before, after = ({"sources": {"web": {}}, "stages": [{"filter.language": {"model": url, "keep": ["en"]}}]} for url in urls)
+    assert stage_changes(before, after) == [f"filter.language.model {urls[0]} → {urls[1]}"]
+
+
 def test_changes_of_the_stages_of_some_sources_name_these() -> None:
     sources = {name: {"stages": None} for name in "abcde"}
     before = {"sources": sources, "stages": ["dedup.exact"]}

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 import zstandard
 
+from datapipe.config import StageUse
+from datapipe.config.catalogue import build_stage
 from datapipe.errors import UserError
 from stages.decontaminate._evaluation_files import Benchmark, read_set
 from stages.decontaminate.ngram import Ngram
@@ -294,7 +296,9 @@ def test_common_forms_of_evaluation_files_are_recognised(stage: Callable[..., Ng
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".jsonl.bz2", ".jsonl.xz", ".parquet", ".json"])
 def test_files_of_every_format_give_the_same_items(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"items{ending}", [WINDMILL, SHORT])
-    made = Ngram(against=(str(tmp_path / f"*{ending}"),), profile="strict")
+    options = {"against": [str(tmp_path / f"*{ending}")], "profile": "strict"}
+    made = build_stage(StageUse(name="decontaminate.ngram", alias="ngram", options=options))
+    assert isinstance(made, Ngram)
     assert made.input_files() == (path,)
     assert found_in(made, QUESTION, WHOLE_SHORT) == [["windmill"], ["short"]]
     assert made.searched_lists()[0].name == "items"
@@ -367,8 +371,8 @@ def test_real_benchmarks_are_found_in_prose_that_is_clean_without_them(profile: 
     files = sorted((real_data / "prose").glob("*.jsonl.zst"))
     lines = [line for path in files for line in zstandard.open(path, "rt", encoding="utf-8")]
     prose = [json.loads(line)["text"] for line in lines]
-    against = str(real_data / "benchmarks" / "*")
-    stage = Ngram.model_validate({"against": (against,), "profile": profile})
+    against = tuple(sorted((real_data / "benchmarks").iterdir()))
+    stage = Ngram.model_validate({"against": against, "profile": profile})
     contaminated = [names for names in found(stage.process(batch(prose))) if names]
     assert len(contaminated) <= 0.001 * len(prose)  # quotations
     lost = {listed.name: set(listed.undetectable) for listed in stage.searched_lists()}

@@ -26,7 +26,9 @@ from datapipe.engine.cluster.on_node import (
 )
 from datapipe.engine.ray import label_selector, lack_of
 from datapipe.engine.workers import supervisor
+from datapipe.records.option_files import path_here, planned_file, put_into_output
 from datapipe.records.outputs import TableFile
+from datapipe.storage import file_cache
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.empty_tasks import sample
@@ -71,6 +73,20 @@ def test_node_that_does_not_see_the_output_or_inputs_names_each(expected, tmp_pa
     assert f"{tmp_path}/elsewhere" in of_output
     told = lacks_here(replace(expected, inputs=(f"{tmp_path}/b.jsonl", *expected.inputs, f"{tmp_path}/c.jsonl")))
     assert [line.partition(": ")[0] for line in told] == [f"it does not see {tmp_path}/{name}.jsonl" for name in "bc"]
+
+
+def test_node_gets_the_files_of_options_from_the_output_or_names_those_that_it_cannot_have(expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_cache, "cache_home", lambda: tmp_path / "home")
+    names = ("edu.bin", "words.txt")
+    for name in names:
+        (tmp_path / name).write_text(name)
+    files = [planned_file(tmp_path / name, name, "filter.toxicity") for name in names]
+    put_into_output(files[:1], Root(expected.output))
+    for name in names:
+        (tmp_path / name).unlink()
+    [lack] = lacks_here(replace(expected, files=tuple(files)))
+    assert "words.txt (9 B), which filter.toxicity reads" in lack
+    assert path_here(files[0], Root(expected.output)).read_text() == "edu.bin"
 
 
 def _raising(error):

@@ -340,7 +340,16 @@ def start_program(store: Store, *lines: str) -> subprocess.Popen[str]:
 
 
 FORK = """
-download.RANGE_BYTES = 100
+from functools import cached_property
+from datapipe.storage.root import current_state
+from tests.support.packed_shards import LocalBucket
+class Disk(LocalBucket):  # a store whose client survives a fork
+    def state(self, key): return current_state(f"/{key}")
+class DiskRoot(RemoteRoot):
+    @cached_property
+    def _target(self): return Disk("s3://disk"), os.path.abspath(self.url).removeprefix("/")
+cache = ShardCache(DiskRoot(str(folder)), entries, cached, 1 << 30)
+download.RANGE_BYTES = 1000
 cache.expect([0])
 while not any(cached.glob("*.part")): pass
 child = os.fork()
@@ -358,7 +367,7 @@ def test_forked_child_starts_its_own_downloads_and_leaves_the_parents(tmp_path: 
     """The parent, whose cache is open, ends after its child."""
     store = Store(tmp_path, [200_000, SIZE])
     with start_program(store, FORK) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
     assert (process.returncode, errors) == (0, "")
     assert store.held() == {0, 1}
 

@@ -102,6 +102,7 @@ def run(
     address: str | None = None,
     limit: int | None = None,
     replace: bool = False,
+    trust_records: bool = False,
     progress: bool = False,
 ) -> RunResult:
     """Runs a mixture and publishes its snapshot, as `datapipe run` does. The same call resumes a run that was stopped.
@@ -117,13 +118,15 @@ def run(
         address: of a running Ray cluster: "auto", or "host:port".
         limit: documents of each source to read at most, for a trial.
         replace: publish into an output that holds another mixture; its snapshots stay.
+        trust_records: keep finished tasks whose only difference is versions of libraries.
         progress: print the live display of the command line.
 
     Raises:
         UserError: the mixture, an option or an input is wrong.
         DatapipeError: the run failed. What is committed stays, and report.json has it.
     """
-    options = RunOptions(engine=engine, workers=workers, address=address, limit=limit, replaces=replace)
+    given = {"engine": engine, "workers": workers, "address": address, "limit": limit}
+    options = RunOptions(**given, replaces=replace, trusts_records=trust_records)
     with _of_program(output):
         loaded, state = load_mixture(mixture, set or {}, output), RunState()
         run = Run(loaded, _observer(progress, state), options)
@@ -155,13 +158,14 @@ def plan_run(
     set: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     limit: int | None = None,
+    trust_records: bool = False,
 ) -> PlannedRun:
     """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and
     errors as those of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)
-        request, plan = planned(loaded, options.limit)
+        request, plan = planned(loaded, options.limit, trusts_records=trust_records)
         root = Root(loaded.output)
         planned_run = plan_json(loaded, request, plan, why(root, request, plan), estimated(root, request, plan))
     return PlannedRun(

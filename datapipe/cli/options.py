@@ -52,6 +52,9 @@ Json = Annotated[
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
+TrustRecords = Annotated[
+    bool, typer.Option("--trust-records", help="Keep finished tasks whose only difference is versions of libraries.")
+]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Rebuild and reshuffle all rows, including those added by --follow.")]
 
 

@@ -22,6 +22,7 @@ from datapipe.cli.options import (
     Output,
     Rebuild,
     Settings,
+    TrustRecords,
     command_line,
     end_by_signals,
     ignore_signals,
@@ -74,6 +75,7 @@ def run(
         ),
     ] = None,
     rebuild: Rebuild = False,
+    trust_records: TrustRecords = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
@@ -102,7 +104,7 @@ def run(
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
         given = {"engine": engine, "workers": workers, "address": address, "limit": limit}
-        options = RunOptions(**given, replaces=replace, rebuilds=rebuild)
+        options = RunOptions(**given, replaces=replace, rebuilds=rebuild, trusts_records=trust_records)
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
@@ -196,6 +198,7 @@ def plan(
     limit: Limit = None,
     set_: Settings = None,
     rebuild: Rebuild = False,
+    trust_records: TrustRecords = False,
     as_json: Json = False,
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
@@ -214,7 +217,8 @@ def plan(
     from datapipe.storage.root import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True), rebuilds=rebuild)
+    options = {"rebuilds": rebuild, "trusts_records": trust_records}
+    request, plan = planned(mixture, limit, lambda line: show(line, to_stderr=True), **options)
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if root.local is not None and not may_write(str(root.local)):

@@ -34,6 +34,7 @@ from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.machine.libraries import require
 from datapipe.records.source_code import code_of_class
+from datapipe.records.versions import OF_ANY_CODE
 from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
@@ -157,17 +158,24 @@ def reader_for(path: str, where: str = "") -> Reader:
 
 
 def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
-    hasher, libraries = xxhash.xxh3_128(code_of_class(type(stage)).digest.encode()), {*stage.libraries_used()}
+    """Full-width digest of the code of a stage and of the classes in its options."""
+    hasher = xxhash.xxh3_128(code_of_class(type(stage)).digest.encode())
     for name, method in sorted(stage.user_classes().items()):
-        own = _own_class(name, method, "")
-        hasher.update(f"\0{code_of_class(own).digest}".encode())
-        libraries |= {*getattr(own, "libraries", ())}
-    for library in sorted(libraries):
-        module = type(stage).__module__
-        user = module.removeprefix(f"{_PACKAGE}.") if module.startswith(f"{_PACKAGE}.") else f"{module}:{type(stage).__name__}"
-        hasher.update(f"\0{library}=={require(library, user)}".encode())
+        hasher.update(f"\0{code_of_class(_own_class(name, method, '')).digest}".encode())
     return hasher.hexdigest()
+
+
+def libraries_of(stage: Stage) -> tuple[str, ...]:
+    """The libraries whose versions decide what a stage does with its options, and the classes in them; sorted. Raises UserError
+    for one that is not installed."""
+    own = [_own_class(name, method, "") for name, method in stage.user_classes().items()]
+    libraries = {*stage.libraries_used()}.union(*(getattr(each, "libraries", ()) for each in own))
+    module = type(stage).__module__
+    is_ours = module.startswith(f"{_PACKAGE}.")
+    user = module.removeprefix(f"{_PACKAGE}.") if is_ours else f"{module}:{type(stage).__name__}"
+    for library in sorted(libraries):
+        require(library, user)
+    return tuple(sorted(libraries if is_ours and not own else libraries.union(OF_ANY_CODE)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

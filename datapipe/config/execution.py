@@ -1,11 +1,18 @@
 """The `execution` section of a mixture: how the work is cut into tasks, and what follows when one fails."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from datapipe.config.fields import ByteSize, Record
+
+NODE_ID = "ray.io/node-id"
+"""The label that Ray gives to each node."""
+
+_VALUE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")
+_LABEL = re.compile(rf"([a-zA-Z0-9.-]{{1,253}}/)?{_VALUE.pattern}")
 
 
 class Resources(Record):
@@ -69,6 +76,24 @@ class ExecutionSpec(Record):
     resources: dict[str, Resources] = Field(
         default_factory=dict, description="Of tasks on Ray, by stage, or tokenize, pack, tokenizer/train and write."
     )
+    placement: dict[str, str] = Field(
+        default_factory=dict,
+        description="Labels that a Ray node must have to get tasks, each with its value, as in `ray start --labels`. The local "
+        "engine does not use them.",
+    )
+
+    @field_validator("placement")
+    @classmethod
+    def _has_labels_of_ray(cls, placement: dict[str, str]) -> dict[str, str]:
+        for label, value in placement.items():
+            if label == NODE_ID:
+                raise ValueError(f"{NODE_ID} names one node, and tasks avoid nodes by it. Expected other labels")
+            if not _LABEL.fullmatch(label) or not _VALUE.fullmatch(value):
+                raise ValueError(
+                    f"{label!r}: {value!r} is no label of Ray. Expected at most 63 letters, digits, -, _ and . on either side, "
+                    f"and before the label at most a prefix that ends in /"
+                )
+        return placement
 
     def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
         """The largest request of the stages in a task, as (resource, amount); empty if no stage makes one."""

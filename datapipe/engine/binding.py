@@ -40,6 +40,7 @@ def bind(use: StageUse) -> BoundStage:
         stage=stage,  # type: ignore[arg-type]
         digest=digest(stage.checks),
         emit_digest=digest(stage.unseen_by_emit()) if isinstance(stage, Global) else "",
+        libraries=catalogue.libraries_of(stage),
         files=files,
     )
 

@@ -64,6 +64,7 @@ class Driver:
         self.request, self.ledger, self.emit, self.lock = request, ledger, emit, lock
         self._kept_before, self._earlier = kept_before or {}, earlier
         self.freeing = freeing or Freeing(ledger, lock)
+        self._look_up = ledger.look_up_any_version if request.trusts_records else ledger.look_up
         self._pending = Pending()
         self._submitted: set[str] = set()  # tasks of this run
         self._next_update = 0.0
@@ -96,7 +97,7 @@ class Driver:
     def _compiled(self) -> Plan:
         """The plan, in which the tasks run again whose freed files a task without a record reads."""
         while True:
-            compiled = partial(compile_plan, self.request, self.ledger.look_up, self.plan, self._earlier)
+            compiled = partial(compile_plan, self.request, self._look_up, self.plan, self._earlier)
             plan = retry_io(compiled, self._pause_after, time.sleep)
             freed = freed_inputs(self.ledger, plan)
             if not freed:

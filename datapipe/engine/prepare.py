@@ -310,6 +310,8 @@ def _planned(
     readers = {file.path: reader for file, reader in listed}
     keys = {path: (type(reader), repr(reader)) for path, reader in readers.items()}
     different = {keys[path]: reader for path, reader in readers.items()}
+    for reader in different.values():
+        catalogue.libraries_of(reader)
     digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
     keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
     return PlannedSource(

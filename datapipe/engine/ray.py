@@ -18,12 +18,12 @@ tasks, as source. Every node compiles the kernels of the run once, on all its co
 import os
 import pickle
 import signal
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -32,9 +32,11 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from datapipe.config.execution import NODE_ID
 from datapipe.engine.cluster.demand import Demand
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
+from datapipe.engine.cluster.settings import check_address, check_sockets, check_token
 from datapipe.engine.history import add_node_hours
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S
@@ -77,7 +79,7 @@ class RayEngine(Engine):
         self._reports: Any = ray.remote(num_cpus=0, max_restarts=-1)(ReportActor).options(scheduling_strategy=here).remote()
         is_this_machine = self._started_here and address is None  # and has all files
         self._nodes = RayNodes(root, request, self._wait_s, [] if is_this_machine else _files_of(request))
-        self._demand = Demand(lambda wanted: request_resources(bundles=wanted))
+        self._demand = Demand(partial(_request, execution.placement))
         try:
             self._nodes.admit_first()
         except BaseException:
@@ -98,8 +100,9 @@ class RayEngine(Engine):
             options["num_gpus"] = reserved["GPU"]
         if "memory" in reserved:
             options["memory"] = int(reserved["memory"])
-        if excluded := self._excluded(task):
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(excluded)})"}
+        excluded = self._excluded(task)
+        if selector := label_selector(self._limits.placement, excluded):
+            options["label_selector"] = selector
         order = Order(
             expectation=self._nodes.expectation,
             task=pickle.dumps(task),
@@ -271,12 +274,12 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
-            host, colon, port = address.rpartition(":")
-            if colon and port.isdigit() and "/" not in host:  # raises at once where nothing listens; Ray would try for minutes
-                socket.create_connection((host, int(port)), timeout=10).close()
+            check_token()
+            check_address(address)
             common.pop("include_dashboard")
             ray.init(address=address, **common)
         else:
+            check_sockets()
             ray.init(address="local", num_cpus=num_workers or os.cpu_count() or 1, **common)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
@@ -291,6 +294,18 @@ def _ready(references: list[Any], timeout_s: float) -> list[Any]:
     if not ray.wait(references, num_returns=1, timeout=timeout_s)[0]:
         return []
     return ray.wait(references, num_returns=len(references), timeout=0)[0]
+
+
+def label_selector(placement: Mapping[str, str], excluded: Sequence[str]) -> dict[str, str]:
+    """The nodes of a task, as Ray selects them: with all labels of `execution.placement`, and none of those excluded."""
+    others = {NODE_ID: f"!in({','.join(excluded)})"} if excluded else {}
+    return {**placement, **others}
+
+
+def _request(placement: Mapping[str, str], wanted: list[dict[str, float]]) -> None:
+    """Asks the autoscaler for room, on nodes with the labels of `execution.placement`."""
+    labels: dict[str, Any] = {"bundle_label_selectors": [dict(placement)] * len(wanted)} if placement else {}
+    request_resources(bundles=wanted, **labels)
 
 
 def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:

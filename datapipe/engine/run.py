@@ -7,7 +7,7 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from time import perf_counter
 
@@ -37,6 +37,7 @@ from datapipe.snapshots.publish import MakeReport, publish, unpublished
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
+from datapipe.steps.trusted import offer, trusted_warning
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, OutputLock, exclusive
 from datapipe.storage.outages import free_bytes
@@ -57,6 +58,8 @@ class RunOptions:
     replaces: bool = False  # whether the mixture may publish into the output of another one
     # whether the run may publish one part of each source where there are several
     rebuilds: bool = False
+    # whether it keeps records that other versions of libraries made
+    trusts_records: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
@@ -140,7 +143,7 @@ class Run:
                         f"again: new files are then chosen again."
                     )
                 request = prepare(self.mixture, None, self.show, self.generation)
-            self.request = request
+            self.request = request = replace(request, trusts_records=self.options.trusts_records)
             if self.before is not None:
                 self._check_before(request, self.before)
             self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
@@ -179,6 +182,8 @@ class Run:
             plan = driver.compile()
             check_same_steps(plan)
             if not plan.is_committed:
+                if not request.trusts_records and (offered := offer(request, driver.ledger.look_up_any_version, plan)):
+                    self.show(str(offered))
                 self._check_disk(request, plan)
                 with closing((self.make_engine or self.options.start_engine)(self.root, request)) as engine:
                     plan = driver.run(engine)
@@ -247,18 +252,27 @@ class Run:
 @no_exit()
 @without_collection()
 def planned(
-    mixture: Mixture, limit: int | None = None, show: Show | None = None, *, rebuilds: bool = False
+    mixture: Mixture,
+    limit: int | None = None,
+    show: Show | None = None,
+    *,
+    rebuilds: bool = False,
+    trusts_records: bool = False,
 ) -> tuple[Request, Plan]:
-    """The plan of a mixture as of now; runs and locks nothing. `show` is as for `prepare`, `rebuilds` as for a run."""
-    request, root = prepare(mixture, limit, show), Root(mixture.output)
+    """The plan of a mixture as of now; runs and locks nothing. `show` is as for `prepare`, the options as for a run. Records
+    of other versions that a run could keep are a warning of the request."""
+    request, root = replace(prepare(mixture, limit, show), trusts_records=trusts_records), Root(mixture.output)
     if not rebuilds and (before := newest_manifest(root)) is not None:
         check_not_grown(root, before)
     ledger = Ledger(root)
     ledger.load()
-    plan, again = compile_plan(request, ledger.look_up), set[str]()
+    any_version = ledger.look_up_any_version
+    look_up = any_version if trusts_records else ledger.look_up
+    plan, again = compile_plan(request, look_up), set[str]()
     while freed := freed_inputs(ledger, plan):
         ledger.restore(freed)
         again |= freed
-        plan = compile_plan(request, ledger.look_up)
+        plan = compile_plan(request, look_up)
     plan.again = again
-    return request, plan
+    warning = trusted_warning(plan) if trusts_records else offer(request, any_version, plan)
+    return (request if warning is None else replace(request, warnings=(*request.warnings, warning))), plan

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, TypeVar
 
 import xxhash
@@ -36,6 +37,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS
 from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK
 from datapipe.records.outputs import OutputFile, Outputs, Record, output_from_json, output_to_json
+from datapipe.records.versions import content_of, versions_digest
 from datapipe.storage.lock import PROBE, OutputLock
 from datapipe.storage.root import Root
 
@@ -69,6 +71,7 @@ class Ledger:
         self._freed: dict[str, frozenset[str]] = {}  # names of files by the folder of their attempt
         self._same_names: dict[frozenset[str], frozenset[str]] = {}  # most folders lack the same files
         self._restored: set[str] = set()  # tasks that run again since a freed file is needed
+        self._by_content: dict[str, list[str]] | None = None
 
     @without_collection()
     def load(self) -> None:
@@ -95,6 +98,14 @@ class Ledger:
             records = (line.record() for line in sorted(lines, key=lambda line: len(self._freed.get(line.attempt, ()))))
             self._records[fingerprint] = next((record for record in records if not any(self._lost(record))), None)
         return self._records[fingerprint]
+
+    def look_up_any_version(self, fingerprint: str) -> Record | None:
+        """As `look_up`, also of the same task with other versions of libraries (`versions.py`). Of several records the one of
+        the versions that most tasks of the ledger have counts, so that steps that follow each other find theirs."""
+        if self._by_content is None:
+            self._by_content = _by_content(self._lines)
+        names = self._by_content.get(content_of(fingerprint), ())
+        return next(filter(None, map(self.look_up, names)), None) or self.look_up(fingerprint)
 
     def lost_output(self, fingerprint: str) -> str | None:
         """The first file that a record of a task names and that is gone, or cut; None where the task has all, or no record."""
@@ -230,6 +241,17 @@ class Ledger:
         return left
 
 
+def _by_content(fingerprints: Collection[str]) -> dict[str, list[str]]:
+    """Fingerprints by what they have beside versions, those of the most frequent versions first."""
+    frequency = Counter(map(versions_digest, fingerprints))
+    by_content: dict[str, list[str]] = {}
+    for name in fingerprints:
+        by_content.setdefault(content_of(name), []).append(name)
+    for names in by_content.values():
+        names.sort(key=lambda name: -frequency[versions_digest(name)])
+    return by_content
+
+
 def attempt_folder(path: str) -> str | None:
     """The folder of the attempt that a file under work/attempts is of; None for another file."""
     match = _ATTEMPT.match(path)
@@ -249,7 +271,8 @@ class Line:
         data: Mapping[str, Any] = from_json(self.content)  # twice as fast as `json`
         outputs: Outputs = {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
         metrics = TaskMetrics.from_json(data["metrics"])
-        return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics)
+        versions = intern(data.get("versions", ""))  # of few kinds
+        return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics, versions=versions)
 
     def names(self) -> list[str]:
         """The checksums of the lines that a line `forget` takes back."""
@@ -271,7 +294,7 @@ def attempt_of(record: Record) -> str:
 
 def line_of(record: Record) -> Line:
     outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
-    body = {"step": record.step, "outputs": outputs, "metrics": record.metrics.to_json()}
+    body = {"step": record.step, "versions": record.versions, "outputs": outputs, "metrics": record.metrics.to_json()}
     return _sealed(record.fingerprint, attempt_of(record), json.dumps(body, ensure_ascii=False).encode())
 
 

@@ -105,6 +105,7 @@ class Record:
     fingerprint: str
     outputs: Outputs
     metrics: TaskMetrics
+    versions: str = ""  # of the libraries that decided the outputs: "pyarrow=26.0.1 unicode=14.0.0"; empty where unknown
 
     def of(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
         """The outputs of a kind, which are files of one type."""

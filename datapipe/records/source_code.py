@@ -3,7 +3,7 @@
     stages.filter.length ─▶ the modules that it imports, in functions too ─▶ … ─▶ digest of their normal forms, and kernels
 
 Every module of datapipe, of its stages and of the user that imports lead to counts whole, except
-`MACHINERY`. Libraries count by their versions (`Stage.libraries`). The normal form of a module
+`MACHINERY`. Libraries count by their versions, in the tasks (`versions.py`). The normal form of a module
 leaves out comments, layout, docstrings, descriptions of options, messages of errors, and imports
 for type checkers. A module whose name is computed is not followed.
 

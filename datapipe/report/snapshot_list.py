@@ -97,6 +97,9 @@ def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
 def _manifest_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     yield from (f"source {name} added" for name in sorted(after.sources.keys() - before.sources.keys()))
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
+    if after.trusted and after.trusted != before.trusted:
+        listed = (f"{entry.library} {entry.made_with}" for entry in after.trusted)
+        yield f"tasks of {', '.join(listed)} kept (--trust-records)"
     more = after.num_removed - before.num_removed
     if more:
         yield f"{counted(abs(more), 'document')} {'taken down' if more > 0 else 'no longer taken down'}"

@@ -12,6 +12,7 @@
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
                   ── removed      removed.parquet: documents that were taken down, where there are any
+                  ── trusted[]    tasks that other versions of libraries ran, where there are any
                   ── further[]    of each further sequence length: its lists, phases and weights
 
 The fingerprint covers every other field. The manifest holds no path outside the output and no time:
@@ -43,6 +44,7 @@ from datapipe.machine.memory import without_collection
 from datapipe.quantities import counted
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT
+from datapipe.records.versions import TrustedRecords
 from datapipe.shards.shard_table import (
     Count,
     InsidePath,
@@ -163,6 +165,8 @@ class Snapshot(_Record):
     files: FileEntry | None = None
     # documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     removed: RemovedEntry | None = absent()
+    # tasks that another version of a library ran (`run --trust-records`). A manifest without any lacks the key.
+    trusted: tuple[TrustedRecords, ...] = Field(default=(), exclude_if=lambda entries: not entries)
     lists: tuple[FileEntry, ...] = ()  # the files that list its shards; empty until it is sealed
     shards: ShardList = ()
     # the other sequence lengths; see `of_length`. A manifest without any lacks the key.

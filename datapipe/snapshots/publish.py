@@ -24,6 +24,7 @@ from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
+from datapipe.records.versions import TrustedRecords
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
@@ -42,6 +43,7 @@ from datapipe.steps.kind import Plan
 from datapipe.steps.pack import PackTask
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
+from datapipe.steps.trusted import joined, trusted_records
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
@@ -138,7 +140,8 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
         made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         warnings += [warning for warning in warned if warning not in warnings]
         data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
-    snapshot = lengths[0].model_copy(update={"further": tuple(map(FurtherLength.of, lengths[1:]))}).sealed()
+    also = {"further": tuple(map(FurtherLength.of, lengths[1:])), "trusted": _trusted(request, plan)}
+    snapshot = lengths[0].model_copy(update=also).sealed()
     own_shards, whole = [entry for entry in snapshot.shards if entry.source in request.sources], plan.with_earlier()
     held_out = held_out_warnings(root, request.mixture.validation, whole, own_shards, files_in(files))
     warnings = [*_with_reasons(request, whole, warnings), *held_out]
@@ -188,6 +191,7 @@ def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[
         shard_format=mixture.documents.format,
         sources={name: SourceEntry(weight=0, **source.provenance()) for name, source in mixture.sources.items()},
         files=file_entry(files),
+        trusted=_trusted(request, plan),
         shards=tuple(entries),
     ).sealed()
     empty = sorted(mixture.sources.keys() - {entry.source for entry in entries})
@@ -195,6 +199,12 @@ def _documents(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
     warnings = _with_reasons(request, plan.with_earlier(), warnings)
     return _Unpublished(snapshot=snapshot, data=data, needed={FILES: files}), warnings
+
+
+def _trusted(request: Request, plan: Plan) -> tuple[TrustedRecords, ...]:
+    """The tasks that other versions of libraries ran, those of the snapshot that the files are added to included."""
+    before = () if request.added_to is None else request.added_to.trusted
+    return joined([*before, *trusted_records(plan.steps)])
 
 
 def _document_files(request: Request, plan: Plan, before: Sequence[ShardEntry]) -> list[tuple[ShardEntry, DocumentsFile]]:

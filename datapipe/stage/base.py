@@ -67,7 +67,8 @@ class Stage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, serialize_by_alias=True)
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""
+    """Installed distributions whose version changes the stage's output. The fingerprints of its tasks hold their versions, and
+    those of a stage outside datapipe also of numba, NumPy and pyarrow."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
     """Options outside the stage's fingerprint: they only decide whether a run continues, or have another one."""

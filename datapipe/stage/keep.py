@@ -29,7 +29,7 @@ bits, without arithmetic on floats, so they are equal on every machine.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -149,6 +149,8 @@ class KeepingOne(Global):
         "by an ISO date. In a list each criterion breaks the ties of those before it; the lowest key breaks the ties that "
         "remain.",
     )
+
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)  # it reads numbers and dates from text
 
     def columns_read(self) -> Mapping[str, str]:
         return {

@@ -42,7 +42,7 @@ class FoldMetrics:
 class FoldTask(Task):
     """Adds up what some tasks of a step measured."""
 
-    kind, version, is_exchange = "fold", 1, True
+    kind, version, is_exchange, libraries = "fold", 1, True, ("pyarrow",)
 
     number: int  # among the tasks of its step: files of several may be equal
     files: Mapping[str, tuple[OutputFile, ...]] = field(

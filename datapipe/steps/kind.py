@@ -10,28 +10,43 @@ Every task is picklable, names its inputs by content, and writes only under its 
 Each field declares how it enters the fingerprint of its task: as it is, as what `entering(…)` makes
 of it, or not at all (`LEFT_OUT`). Stages enter by their digests. The code of a kind enters as its
 `version`, which grows with every change of the bytes of its outputs; the bytes of each version are
-pinned in `tests/golden/test_kinds.py`."""
+pinned in `tests/golden/test_kinds.py`.
+
+Versions of libraries enter where they decide what a later step reads, or bytes of the snapshot (`records/versions.py`):
+
+| kind | libraries, beside those of its stages and readers | why |
+|---|---|---|
+| map, reduce | Unicode tables of Python | they define letters and words |
+| merge, gather | none | integers and keys are sorted, and their order is unique |
+| rank, narrow | none | scores are compared, and integers added |
+| sample | Unicode, pyarrow | letters end words; pyarrow groups the words, and their order decides between equal pairs |
+| fold | pyarrow | it groups the words of several samples |
+| train | those of sample, and the encoders | tokenizers writes tokenizer.json, and both libraries are compared |
+| tokenize | encoders, pyarrow | they decide ids; pyarrow reads the numbers of strata from text |
+| pack, write | pyarrow | it encodes the files of the snapshot; Parquet also has its exact version |
+
+pyarrow also encodes the files between steps. Another encoding of the same rows reads as the same
+rows, so it is no reason to run a task again. xxhash is a fixed algorithm with published test
+vectors. numba compiles integers and single operations of IEEE 754, without `fastmath`; the stages
+whose kernels call `exp` or `log` name it. NumPy sorts, adds and compares integers; the stages that
+call its `log` or average floats name it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any, ClassVar, Self, TypeVar
-from unicodedata import unidata_version
 
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile
+from datapipe.records.versions import fingerprint_of, versions_of
 from datapipe.stage.reader import InputFile
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.pipeline import BoundStage, Pipeline
 from datapipe.steps.request import PlannedSource, Request
 from datapipe.storage.root import Root
 
-_LIBRARIES = ("pyarrow", "numpy", "numba", "xxhash")
 _ENTERS = "enters"
 
 
@@ -56,7 +71,7 @@ class Task:
     # keys of the mixture that its tasks depend on, with all keys below them, beside stages and inputs. SOURCE
     # stands for the source of the step.
     options: ClassVar[tuple[str, ...]] = ()
-    libraries: ClassVar[tuple[str, ...]] = ()  # whose versions decide its outputs, beside those of all kinds
+    libraries: ClassVar[tuple[str, ...]] = ()  # whose versions decide its outputs, beside those of its stages
     # whether runs with a tokenizer have it (True), those without one (False), or all (None)
     of_tokens: ClassVar[bool | None] = None
     is_exchange: ClassVar[bool] = False  # whether it exchanges rows, and counts no documents
@@ -66,6 +81,8 @@ class Task:
 
     step: str = field(metadata=LEFT_OUT)  # the id of its step
     fingerprint: str = field(default="", metadata=LEFT_OUT)  # 64 hex digits
+    # of `libraries_used` here, as in `Record.versions`. They enter the second half of the fingerprint.
+    versions: str = field(default="", metadata=LEFT_OUT)
     source: str = ""  # empty where the task serves several
     seed: int
     # Ray's: num_cpus, num_gpus, memory in bytes
@@ -100,6 +117,11 @@ class Task:
     @property
     def stages_run(self) -> tuple[BoundStage, ...]:
         return ()
+
+    @property
+    def libraries_used(self) -> tuple[str, ...]:
+        """The libraries whose versions decide what the task writes."""
+        return self.libraries
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
         """The task with opened stages."""
@@ -155,11 +177,12 @@ Own = TypeVar("Own")
 
 
 def fingerprinted(task: T) -> T:
-    """Sets the fingerprint of a new task: of its fields and of the code that it runs."""
+    """Sets the fingerprint of a new task: of its fields, of the code that it runs, and of the versions of its libraries."""
     content = {"kind": task.kind, "code": code_of(type(task))}
     content |= {name: part(getattr(task, name)) for name, part in _parts(type(task))}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-    object.__setattr__(task, "fingerprint", digest)  # a copy would cost as much as the rest
+    versions = versions_of(task.libraries_used)
+    object.__setattr__(task, "versions", versions)  # a copy would cost as much as the rest
+    object.__setattr__(task, "fingerprint", fingerprint_of(content, versions))
     return task
 
 
@@ -169,12 +192,9 @@ def _parts(kind: StepKind) -> list[tuple[str, Callable[[Any], Any]]]:
     return [(each.name, part) for each in fields(kind) if (part := each.metadata.get(_ENTERS, lambda value: value)) is not None]
 
 
-@lru_cache(maxsize=32)
 def code_of(kind: StepKind) -> str:
-    """The code of a kind in fingerprints: its version and those of the libraries that decide bytes. Python's Unicode tables are
-    one of them: they define letters."""
-    libraries = (f"{name}={version(name)}" for name in (*_LIBRARIES, *kind.libraries))
-    return " ".join([f"version={kind.version}", f"unicode={unidata_version}", *libraries])
+    """The code of a kind in fingerprints."""
+    return f"version={kind.version}"
 
 
 def checksums(files: Iterable[ExchangeFile]) -> list[str]:
@@ -309,11 +329,19 @@ class Planning:
                 step = replace(step, tasks=tuple(fingerprinted(kind(step=step_id, **common, **each)) for each in own))
         if step.tasks is not None and not step.is_committed:
             assert len({task.fingerprint for task in step.tasks}) == len(step.tasks), f"{step_id}: equal tasks"
-            records = map(self._look_up, (task.fingerprint for task in step.tasks))
-            step = replace(step, records=tuple(record for record in records if record is not None))
+            step = replace(step, records=tuple(self._records(step.tasks)))
         self.known[step_id] = step
         self.plan.steps.append(step)
         return step
+
+    def _records(self, tasks: Iterable[Task]) -> Iterator[Record]:
+        """The records of tasks. A task whose record was made with other versions of libraries, and is kept, gets its name."""
+        for task in tasks:
+            record = self._look_up(task.fingerprint)
+            if record is not None:
+                if record.fingerprint != task.fingerprint:
+                    object.__setattr__(task, "fingerprint", record.fingerprint)
+                yield record
 
     def withdraw(self, step: Step) -> None:
         """Removes the step that was added last, and its tasks."""

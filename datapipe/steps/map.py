@@ -24,6 +24,7 @@ from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, OutputFile, Outputs, Record, TableFile, Tables
+from datapipe.records.versions import UNICODE
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
@@ -53,7 +54,7 @@ _OF_READING = ("format", "text", "id", "keep")
 class MapTask(Task):
     """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
-    kind, version = "map", max(2, *(measurement.since for measurement in MEASUREMENTS))
+    kind, version, libraries = "map", max(2, *(measurement.since for measurement in MEASUREMENTS)), (UNICODE,)
     options = ("execution.split_bytes",)
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
@@ -97,6 +98,11 @@ class MapTask(Task):
     @property
     def stages_run(self) -> tuple[BoundStage, ...]:
         return (*self.stages, *([self.emit] if self.emit is not None else []))
+
+    @property
+    def libraries_used(self) -> tuple[str, ...]:
+        of_readers = (library for entry in self.inputs for library in entry.reader.libraries_used())
+        return (*self.libraries, *of_readers, *(library for bound in self.stages_run for library in bound.libraries))
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
         emit = None if self.emit is None else open_stage(self.emit, self.source_position)

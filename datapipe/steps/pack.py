@@ -27,6 +27,7 @@ from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, 
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.records.names import PUBLISH
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
+from datapipe.records.versions import PARQUET
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
@@ -90,6 +91,10 @@ class PackTask(Task):
     @property
     def of_shards(self) -> dict[str, Any]:
         return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
+
+    @property
+    def libraries_used(self) -> tuple[str, ...]:
+        return (PARQUET if self.format == "parquet" else "pyarrow",)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())

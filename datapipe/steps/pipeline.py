@@ -25,12 +25,13 @@ from datapipe.steps.cut import Cut
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundStage:
-    """A stage under its name in this run, with the digest of its code and options."""
+    """A stage under its name in this run, with the digest of its code and options, and the libraries that count with them."""
 
     name: str
     stage: Filter | Map | Global
     digest: str
     emit_digest: str = ""  # of a global stage: without the options that `emit` does not read
+    libraries: tuple[str, ...] = ()  # whose versions decide what it does
     cut: Cut | None = None  # of a filter that keeps a share, once it is known
     files: tuple[OptionFile, ...] = ()  # that its options name, on the machine that planned
 

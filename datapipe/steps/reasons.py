@@ -8,12 +8,13 @@ Fingerprints decide what runs; this module only explains, in general terms where
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.errors import UserError
+from datapipe.records.versions import PARQUET, content_of, distribution, normal, parsed, version_here
 from datapipe.steps.kind import Plan, Step, code_of
 from datapipe.steps.kinds import KINDS
 from datapipe.steps.request import Request
@@ -34,9 +35,11 @@ _STAGES = re.compile(r"(sources\..*\.)?stages", re.DOTALL)
 class RunFacts:
     """What decides the tasks of a run beside their inputs; written to `work/run.json`, without any value of an option."""
 
-    code: Mapping[str, str]  # by kind of work, its version and those of its libraries
+    code: Mapping[str, str]  # by kind of work, its version
     # by source and the stage's name in the run, two digests: of its code, and of its code, options and files
     stages: Mapping[str, Mapping[str, Sequence[str]]]
+    # by library, the version; empty in a run before they were written here
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +58,16 @@ def facts_of(request: Request) -> RunFacts:
             name: {bound.name: (catalogue.code_digest(bound.stage), bound.digest) for bound in source.stages}
             for name, source in request.sources.items()
         },
+        versions={library: version_here(library) for library in sorted(_libraries(request))},
     )
+
+
+def _libraries(request: Request) -> set[str]:
+    """The libraries that may count in a run."""
+    sources = request.sources.values()
+    of_stages = {library for source in sources for bound in source.stages for library in bound.libraries}
+    of_readers = {library for source in sources for reader in source.readers.values() for library in reader.libraries_used()}
+    return of_stages | of_readers | {PARQUET, *(library for kind in KINDS for library in kind.libraries)}
 
 
 def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -99,8 +111,17 @@ class _Comparison:
 
     def _code(self, step: Step) -> list[str]:
         now = self.facts.code[step.kind]
-        is_same = self.last.facts.code.get(step.kind, now) == now
-        return [] if is_same else ["code of datapipe, or the version of a library, changed"]
+        if self.last.facts.code.get(step.kind, now) != now:
+            return ["code of datapipe changed"]
+        used = {library for task in (step.tasks or ())[:1] for library in parsed(task.versions)}
+        before, here = self.last.facts.versions, self.facts.versions
+        changed = [name for name in sorted(used & before.keys()) if normal(name, before[name]) != normal(name, here[name])]
+        texts = dict.fromkeys(f"{distribution(name)} {before[name]} → {here[name]}" for name in changed)
+        if texts:
+            return [f"versions changed: {', '.join(texts)}"]
+        known = {content_of(name) for name in self.last.tasks[step.id]}
+        is_of_others = any(content_of(task.fingerprint) in known for task in step.pending())
+        return ["other versions of libraries made it, which the last run trusted"] if is_of_others else []
 
     def _stages(self, step: Step) -> list[str]:
         sources = [step.source] if step.source else list(self.request.sources)

@@ -22,6 +22,7 @@ from datapipe.exchange.chunks import read_bucket, read_chunks
 from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
+from datapipe.records.versions import UNICODE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket, Exchange
 from datapipe.steps.decisions import Decisions
@@ -48,11 +49,15 @@ class ExchangeTask(RangeTask):
 class ReduceTask(ExchangeTask):
     """Reduces the rows of one hash range in one round of an exchange, in chunks where they exceed `limit_bytes`."""
 
-    kind, version = "reduce", 2
+    kind, version, libraries = "reduce", 2, (UNICODE,)
 
     stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
     exchange: str  # its name
     at_once: bool = False  # whether all rows go to `Global.reduce_at_once`
+
+    @property
+    def libraries_used(self) -> tuple[str, ...]:
+        return (*self.libraries, *self.stage.libraries)
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
         return replace(self, stage=open_stage(self.stage, None))

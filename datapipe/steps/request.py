@@ -147,6 +147,7 @@ class Request:
     tokenizer_content: bytes = b""
     tokenizer_notes: tuple[str, ...] = ()  # lines about its special tokens
     limit: int | None = None  # at most so many documents of each source; None for all
+    trusts_records: bool = False  # whether records count that other versions of libraries made
     # by source, the kept fields that a stage or the source decides by, each with what asks for it
     deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     warnings: tuple[RunWarning, ...] = ()  # about the mixture and its inputs, for the user

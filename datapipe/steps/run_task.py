@@ -57,7 +57,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         raise
     metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
     metrics.peak_bytes = peak_bytes()
-    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics, versions=task.versions)
 
 
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:

@@ -40,6 +40,7 @@ from datapipe.exchange.tables import committed_bytes, read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile
+from datapipe.records.versions import normal, version_here
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
@@ -65,8 +66,8 @@ _HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED
 
 
 def _encoding(file: TokenizerFile) -> list[str | None]:
-    """What decides the ids that a tokenizer gives to documents."""
-    return [file.checksum, file.library, file.library_version, file.battery, file.eos_token, file.bos_token]
+    """What decides the ids that a tokenizer gives to documents, beside the versions of both libraries."""
+    return [file.checksum, file.library, file.battery, file.eos_token, file.bos_token]
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class TokenizeMetrics:
 class TokenizeTask(Task):
     """Encodes documents and writes their token rows sorted by keyed hash."""
 
-    kind, version, of_tokens, libraries = "tokenize", 2, True, ENCODERS
+    kind, version, of_tokens, libraries = "tokenize", 2, True, (*ENCODERS, "pyarrow")
     mb_per_s = 50.0
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
@@ -92,6 +93,8 @@ class TokenizeTask(Task):
     before: str  # fingerprint of the task that wrote `documents`
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
+    # whether its proof holds for the version of its library; otherwise the worker makes one
+    is_proved: bool = field(default=True, metadata=LEFT_OUT)
     validation: float
     # column and bounds by which training documents go to separate files
     strata: tuple[str, tuple[float, ...]] | None = None
@@ -103,7 +106,7 @@ class TokenizeTask(Task):
 
         metrics = TaskMetrics(own=TokenizeMetrics())
         with metrics.timed("load tokenizer"):
-            encoder = encoder_of(self.tokenizer, root.url)
+            encoder = encoder_of(self.tokenizer, root.url, self.is_proved)
         id_type = schemas.token_type(encoder.vocab_size)
         meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
         writers = TableWriters(root, folder, {**dict.fromkeys(self._parts(), schemas.tokens(id_type)), **_HASHES})
@@ -169,7 +172,8 @@ class TokenizeTask(Task):
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
-        cleaned, spec, tokenizer = planning.cleaned(source), planning.mixture.sources[source], planning.plan.tokenizer
+        cleaned, spec = planning.cleaned(source), planning.mixture.sources[source]
+        tokenizer, is_proved = _of_version_here(planning.plan.tokenizer, planning.request.trusts_records)
         planning.add(
             cls,
             f"{source}/tokenize",
@@ -178,6 +182,7 @@ class TokenizeTask(Task):
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
+            is_proved=is_proved,
             validation=0.0 if planning.plan.earlier else planning.mixture.validation,  # the split stays as it is
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
@@ -189,6 +194,16 @@ def training_parts(bounds: Sequence[float] | None) -> dict[int | None, str]:
     return {None: "train"} if bounds is None else {number: f"train-stratum-{number:02d}" for number in range(len(bounds) + 1)}
 
 
+def _of_version_here(file: TokenizerFile | None, trusts_records: bool) -> tuple[TokenizerFile | None, bool]:
+    """The tokenizer with the version of its library that this process has, which all workers must have too, and whether the
+    proof of its record holds for it. Where it does not, and records of other versions are not trusted, workers refuse it."""
+    if file is None:
+        return None, True
+    here = version_here(file.library)
+    is_proved = normal(file.library, file.library_version) == normal(file.library, here)
+    return replace(file, library_version=here) if is_proved or trusts_records else file, is_proved or not trusts_records
+
+
 def choice_of(file: TokenizerFile) -> Choice:
     from datapipe.tokens.proof import Choice
 
@@ -196,12 +211,12 @@ def choice_of(file: TokenizerFile) -> Choice:
 
 
 @lru_cache(maxsize=1)
-def encoder_of(file: TokenizerFile, url: str) -> Encoder:
+def encoder_of(file: TokenizerFile, url: str, is_proved: bool = True) -> Encoder:
     """The encoder of a tokenizer in an output. Raises UserError where its library has another version here."""
     from datapipe.tokens.encoder import Encoder
 
     content = committed_bytes(Root(url), file)
-    encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file))
+    encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file) if is_proved else None)
     encoder.load()
     return encoder
 

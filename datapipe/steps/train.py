@@ -21,6 +21,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.quantities import counted
 from datapipe.records.names import TOKENIZER
 from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
+from datapipe.records.versions import UNICODE
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.fold import fewest, fold
@@ -29,6 +30,7 @@ from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_o
 from datapipe.storage.root import Root
 
 ENCODERS = ("fastokens", "tokenizers")  # the libraries whose versions decide ids
+_OF_WORDS = (UNICODE, "pyarrow")  # those that decide which words there are, and their order
 _BATCH_ROWS = 1 << 16  # of counted words
 _SAMPLE_MB_PER_S, _COUNT_MB_PER_S, _TRAIN_MB_PER_S = 300.0, 60.0, 40.0
 """For reading all text; of the sample, for counting its words, and for joining pairs. The last two take a sixth of the 35 s
@@ -44,7 +46,7 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
 class SampleTask(Task):
     """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out."""
 
-    kind, version, of_tokens, libraries = "sample", 1, True, ENCODERS
+    kind, version, of_tokens, libraries = "sample", 1, True, _OF_WORDS
     options = ("seed", "tokenizer", "mixture", "sources.*.weight")
 
     before: str  # fingerprint of the task that wrote `documents`
@@ -100,7 +102,7 @@ class SampleTask(Task):
 class TrainTask(Task):
     """Trains the tokenizer on the words of all samples, or takes the user's own (`content`) into the run."""
 
-    kind, version, of_tokens, libraries = "train", 1, True, ENCODERS
+    kind, version, of_tokens, libraries = "train", 1, True, (*_OF_WORDS, *ENCODERS)
     options = ("tokenizer",)
 
     samples: tuple[TableFile, ...] = field(default=(), metadata=entering(file_checksums))

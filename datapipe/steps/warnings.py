@@ -25,6 +25,7 @@ from datapipe.steps.kind import Plan
 from datapipe.steps.pack import PackMetrics, PackTask
 from datapipe.steps.request import Request, RunWarning, named
 from datapipe.steps.tokenize import TokenizeMetrics
+from datapipe.steps.trusted import trusted_warning
 from datapipe.token_counts import Fertility
 
 LEAST_KEPT = 0.05
@@ -63,7 +64,9 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         warned += [] if source in empty else _of_losses(request, source, counts)
         warned += _unknown_tokens(plan, source)
         warned += _of_packing(plan, source)
-    return [*early, *warned, *_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan), *of_snapshot]
+    trusted = trusted_warning(plan)
+    warned += [*_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan)]
+    return [*early, *warned, *([trusted] if trusted else []), *of_snapshot]
 
 
 def _read_again(plan: Plan) -> Iterator[RunWarning]:

@@ -26,6 +26,7 @@ from datapipe.columns import count_empty, is_first, text_lengths
 from datapipe.exchange.tables import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import DocumentsFile, Outputs, Record, TableFile
+from datapipe.records.versions import PARQUET
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.kind import Fields, Planning, Task, entering, file_checksums
@@ -66,6 +67,10 @@ class WriteTask(Task):
     format: Literal["parquet", "jsonl.zst"]
     target_bytes: int
     license_column: str | None = None  # as that of `TokenizeTask`
+
+    @property
+    def libraries_used(self) -> tuple[str, ...]:
+        return (PARQUET if self.format == "parquet" else "pyarrow",)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=WriteMetrics())

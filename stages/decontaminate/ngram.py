@@ -72,7 +72,7 @@ class Ngram(Filter):
         default=8, ge=4, description="Least words of question and answer of a short item. Shorter ones occur by chance."
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
     writes = ("contaminated_by",)
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""

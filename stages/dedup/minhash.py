@@ -72,7 +72,7 @@ class Minhash(KeepingOne):
         default="word", description="word: n-grams of words. char: of the characters of words; slower, as there are more."
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
+    libraries: ClassVar[tuple[str, ...]] = ("datasketch", "pyarrow")
     rows_version: ClassVar[int] = 3
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
     apply_options = ("min_similarity", "components_bytes")

@@ -73,7 +73,7 @@ class Classifier(Filter):
         default=None, ge=1, description="Characters that are read from the start of the text; all by default."
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    libraries: ClassVar[tuple[str, ...]] = ("numba", "numpy", "pyarrow")
 
     def check_options(self) -> None:
         if (self.model is None) == (not self.models):

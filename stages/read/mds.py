@@ -53,6 +53,7 @@ class Mds(Reader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".mds",)
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     max_sample_bytes: int = Field(
         default=64 << 20, ge=1, description="Most bytes of a sample; larger ones are quarantined without being held in memory."

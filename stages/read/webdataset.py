@@ -45,6 +45,7 @@ class Webdataset(ContentReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".tar",)
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     text: tuple[str, ...] = Field(
         default=("txt", "json"), min_length=1, description="Endings of the member with the text; the first one wins."

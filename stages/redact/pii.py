@@ -60,7 +60,7 @@ class Pii(Redacting):
         "reserved value of the same kind; equal values get equal replacements throughout the run. delete: nothing.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("phonenumbers",)
+    libraries: ClassVar[tuple[str, ...]] = ("phonenumbers", "pyarrow")
     counts: ClassVar[tuple[str, ...]] = _KINDS + PHONE_REGIONS
     tags = _TAGS
     span_kinds: ClassVar[tuple[str, ...]] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")

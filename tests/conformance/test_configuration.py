@@ -270,6 +270,10 @@ SECTIONS = {
             "cost_per_core_hour": number(),
             "cost_per_node_hour": number(),
             "resources": Values([{}], [3, ["a"], {"a": 3}]),
+            "placement": Values(
+                [{}, {"pool": "batch"}, {"ray.io/market-type": "spot"}],
+                [3, ["a"], {"a": 3}, {"a": ""}, {"a": "!b"}, {"a b": "c"}, {"ray.io/node-id": "a"}],
+            ),
         },
     ),
     "Resources": Section(

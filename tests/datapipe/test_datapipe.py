@@ -160,7 +160,7 @@ def test_library_that_cannot_be_imported_names_the_reason_and_the_extra(tmp_path
     assert text.endswith("pip install 'datapipe[web]'")
     stage = catalogue.build_stage(StageUse(name="extract.html", alias="extract.html", options={"engine": "trafilatura"}))
     with pytest.raises(UserError, match=r"extract\.html needs trafilatura"):
-        catalogue.code_digest(stage)
+        catalogue.libraries_of(stage)
 
 
 # ------------------------------------------------------------------------------------------------ activity

@@ -1,23 +1,20 @@
 """The rows that every kind of work writes in two small runs. Fingerprints of tasks have the version of the kind in place of its
-code: where a value changes, raise the version of the kind, so that no task of an earlier run is taken for one of this code."""
+code: where a value changes, raise the version of the kind, so that no task of an earlier run is taken for one of this code.
+`.ci/versions` compares versions of libraries in the same way."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from datapipe.exchange.ranges import HASH_SPACE, read_rows
-from datapipe.exchange.tables import read_table
-from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile
 from datapipe.steps.kinds import KINDS
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.fasttext_files import Recipe
+from tests.support.version_digests import rows_of
 
 pytestmark = pytest.mark.medium
 
@@ -46,21 +43,6 @@ execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
 """
 
 
-def _rows(root: Root, file: OutputFile) -> Any:
-    """What a file holds, however it is compressed."""
-    if file.path.endswith(".parquet"):
-        return pq.read_table(root.path(file.path)).to_pylist()
-    if isinstance(file, ExchangeFile):
-        rows = read_rows(root, [file], (0,), (HASH_SPACE,))
-        return [] if rows is None else rows.to_pylist()
-    if isinstance(file, TableFile):
-        return [row for batch in read_table(root, file) for row in batch.to_pylist()]
-    if isinstance(file, ShardFile):
-        with pa.ipc.open_file(root.path(file.path)) as reader:
-            return reader.read_all().to_pylist()
-    return root.read_bytes(file.path)
-
-
 def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)
     monkeypatch.setattr("datapipe.steps.fold.MOST_FILES", 2)
@@ -76,7 +58,7 @@ def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch
         for step in finished.plan.steps:
             for record in step.records:
                 for name, files in sorted(record.outputs.items()):
-                    rows = repr((step.id, name, [_rows(root, file) for file in files])).replace(record.fingerprint, "task")
+                    rows = repr((step.id, name, [rows_of(root, file) for file in files])).replace(record.fingerprint, "task")
                     digests[step.kind].update(rows.encode())
                 if step.kind == "narrow":
                     digests[step.kind].update(repr(record.metrics.to_json()["own"]).encode())

@@ -148,6 +148,7 @@ def run_mixture(
     watcher: Watcher | None = None,
     observer: Observer | None = None,
     replaces: bool = False,
+    trusts_records: bool = False,
     report: MakeReport | None = None,
 ) -> Finished:
     """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given.
@@ -158,7 +159,7 @@ def run_mixture(
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
     engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution))
-    options = RunOptions(limit=limit, replaces=replaces)
+    options = RunOptions(limit=limit, replaces=replaces, trusts_records=trusts_records)
     run = Run(mixture, observer or watcher, options, engine, make_report=report)
     snapshot = run.execute()
     assert run.plan is not None

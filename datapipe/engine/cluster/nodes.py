@@ -25,10 +25,15 @@ class Node:
     node_id: str
     address: str
     resources: Mapping[str, float]  # of the idle node, by Ray's names
+    labels: Mapping[str, str] = field(default_factory=dict)
     lacks: Sequence[str] | None = None  # in words; None before it has answered
     asked_at: float | None = None  # when it was asked last, or its answer came; None while it is to be asked
     leaves_until: float = 0.0
     is_slow: bool = False  # whether its missing answer was reported
+
+    def takes_tasks(self, placement: Mapping[str, str]) -> bool:
+        """Whether it has cores and all labels of `execution.placement`."""
+        return bool(self.resources.get("CPU")) and placement.items() <= self.labels.items()
 
     @property
     def name(self) -> str:

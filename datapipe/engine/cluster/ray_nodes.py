@@ -41,7 +41,7 @@ class RayNodes:
     """The nodes of the cluster that this process is connected to.
 
     Attributes:
-        known: the nodes that have cores.
+        known: the nodes that have cores, and the labels of `execution.placement`.
         expectation: what each node must have. A node copies its files before it answers.
         node_seconds: the time that nodes were alive, summed over them.
     """
@@ -58,7 +58,7 @@ class RayNodes:
             files=tuple(files),
         )
         self._kernels = kernels_of_run(request.mixture)
-        self._wait_s = wait_s
+        self._wait_s, self._placement = wait_s, request.mixture.execution.placement
         self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
         self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
         self._asked: dict[Any, str] = {}
@@ -95,8 +95,7 @@ class RayNodes:
         alive = _alive()
         self.node_seconds += (now - self._counted_at) * len(alive)
         self._counted_at = now
-        with_cores = [node for node in alive if node.resources.get("CPU")]
-        for node_id in self.known.see(with_cores, _draining()):
+        for node_id in self.known.see([node for node in alive if node.takes_tasks(self._placement)], _draining()):
             check = on_node(self._check_there, node_id, "check the node")
             self._asked[check.remote(pickle.dumps(self.expectation), node_id)] = node_id
         self._take_answers()
@@ -126,7 +125,9 @@ class RayNodes:
         if self.known.fit:
             self._fit_at = now
         elif now - self._fit_at >= self._copy_s + max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
-            why = self.known.why_none() or "No node with cores is alive"
+            labels = ", ".join(f"{label}: {value}" for label, value in self._placement.items())
+            wanted = f" and the labels of execution.placement ({labels})" if labels else ""
+            why = self.known.why_none() or f"No node with cores{wanted} is alive"
             raise DatapipeError(
                 f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Repair or start "
                 f"one, and run the same command again; where the cluster adds nodes by itself and needs longer, raise "
@@ -194,7 +195,15 @@ def _first_inputs(request: Request) -> tuple[str, ...]:
 
 def _alive() -> list[Node]:
     alive = [node for node in ray.nodes() if node["Alive"]]
-    return [Node(node_id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"]) for node in alive]
+    return [
+        Node(
+            node_id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            resources=node["Resources"],
+            labels=node.get("Labels") or {},
+        )
+        for node in alive
+    ]
 
 
 def _draining() -> list[str]:

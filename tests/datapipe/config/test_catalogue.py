@@ -216,10 +216,17 @@ def test_code_digest_follows_the_code_and_neither_options_nor_prose(own: Path):
     assert len(set(children)) == 3
 
 
-def test_code_digest_names_a_library_that_is_not_installed(own: Path):
+def test_libraries_of_a_stage_are_its_own_and_of_a_users_also_those_that_any_code_may_call(own: Path):
+    assert catalogue.libraries_of(catalogue.build_stage(use("filter.length"))) == ()
+    assert catalogue.libraries_of(catalogue.build_stage(use("normalize.unicode"))) == ("pyarrow",)
+    of_user = catalogue.libraries_of(catalogue.build_stage(use("own_stages:DropShort", min_lines=1)))
+    assert of_user == ("numba.any", "numpy.any", "pyarrow.any")
+
+
+def test_libraries_of_names_one_that_is_not_installed(own: Path):
     needs = "class Needs(Map):\n    libraries = ('not-there-at-all',)\n    def process(self, batch): ...\n"
     (own / "own_needs.py").write_text(f"from datapipe.stage import Map\n{needs}")
-    assert "pip install not-there-at-all" in refusal(catalogue.code_digest, catalogue.stage_class("own_needs:Needs")())
+    assert "pip install not-there-at-all" in refusal(catalogue.libraries_of, catalogue.stage_class("own_needs:Needs")())
 
 
 GOOD = """

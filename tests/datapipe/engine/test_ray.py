@@ -13,7 +13,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.cluster.on_node import Expectation
-from datapipe.engine.events import EventLog
+from datapipe.engine.events import Committed, Event, EventLog
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
@@ -279,6 +279,27 @@ def test_ray_task_that_no_node_can_run_is_reported_and_ends_the_run(tmp_path, cl
     with pytest.raises(UserError, match=r"waits for a node with 1 CPU, 1 GPU: the cluster has nodes with 1 CPU, 0 GPU\."):
         runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
     assert any(line.startswith("no report for") and "waiting for a node with" in line for line in watcher.lines)
+
+
+def test_ray_tasks_run_on_the_nodes_with_the_labels_of_the_placement(tmp_path, cluster):
+    labelled = cluster.add_node(num_cpus=1, labels={"pool": "batch"})
+    nodes: set[str] = set()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Committed):
+            nodes.update(attempt.node for attempt in event.attempts)
+
+    mixture = _web(tmp_path, num_files=4)
+    try:
+        overrides = ["execution.placement={pool: batch}"]
+        placed = runs.run_mixture(mixture, make_engine=_on(cluster), observer=observe, overrides=overrides)
+        assert [node.partition(" ")[0] for node in nodes] == [labelled.node_id[:12]]
+        assert placed.snapshot == runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess).snapshot
+        overrides = ["execution.placement={pool: none, zone: a}", "execution.stall_s=3"]
+        with pytest.raises(DatapipeError, match=r"labels of execution\.placement \(pool: none, zone: a\) is alive"):
+            runs.run_mixture(mixture, output=tmp_path / "other", make_engine=_on(cluster), overrides=overrides)
+    finally:
+        cluster.remove_node(labelled)
 
 
 def test_ray_run_that_is_terminated_explains_how_to_go_on(tmp_path, mixture, cluster):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.records import versions
 from datapipe.records.outputs import ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.base import KeptShare
@@ -316,13 +317,54 @@ def test_fingerprint_changes_with_every_field_that_enters_and_no_other(task: Tas
         assert fingerprinted(replace(task, **{one.name: value})).fingerprint == known, one.name
 
 
-@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery", "eos_token", "bos_token"])
+@pytest.mark.parametrize("changed", ["checksum", "library", "battery", "eos_token", "bos_token"])
 def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: str):
     task = next(task for task, _ in TASKS if isinstance(task, TokenizeTask))
     other = replace(task, tokenizer=replace(task.tokenizer, **{changed: "other"}))
     assert fingerprinted(other).fingerprint != fingerprinted(task).fingerprint
-    moved = replace(task, tokenizer=replace(task.tokenizer, path="other", fallback_reason="other"))
+    moved = replace(task, tokenizer=replace(task.tokenizer, path="other", fallback_reason="other", library_version="other"))
     assert fingerprinted(moved).fingerprint == fingerprinted(task).fingerprint
+
+
+USED = {
+    "map": "pyarrow=1 unicode=1",
+    "reduce": "pyarrow=1 unicode=1",
+    "merge": "",
+    "gather": "",
+    "rank": "",
+    "narrow": "",
+    "sample": "pyarrow=1 unicode=1",
+    "train": "fastokens=1 pyarrow=1 tokenizers=1 unicode=1",
+    "tokenize": "fastokens=1 pyarrow=1 tokenizers=1",
+    "pack": "pyarrow=1",
+    "fold": "pyarrow=1",
+}
+"""By kind, the libraries of the task in `TASKS`."""
+
+
+@pytest.mark.parametrize("task", [task for task, _ in TASKS], ids=lambda task: task.kind)
+def test_fingerprint_has_the_versions_that_decide_bytes_in_its_second_half(task: Task, monkeypatch: pytest.MonkeyPatch):
+    if isinstance(task, ReduceTask):
+        task = replace(task, stage=replace(task.stage, libraries=("pyarrow",)))
+    monkeypatch.setattr(versions, "version_here", lambda library: "1")
+    known = fingerprinted(replace(task))
+    assert known.versions == USED[task.kind]
+    for library in ("fastokens", "numba", "numpy", "pyarrow", "tokenizers", "unicode", "xxhash"):
+        monkeypatch.setattr(versions, "version_here", lambda name, changed=library: "2" if name == changed else "1")
+        other = fingerprinted(replace(task)).fingerprint
+        assert (other != known.fingerprint) == (f"{library}=" in USED[task.kind]), library
+        assert versions.content_of(other) == versions.content_of(known.fingerprint)
+
+
+def test_fingerprint_of_parquet_has_the_exact_version_of_its_writer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(versions, "EQUAL", (versions.EqualVersions("pyarrow", "26.0.0", "26.0.1", "a test"),))
+    task = next(task for task, _ in TASKS if isinstance(task, PackTask))
+    names: dict[str, set[str]] = {"arrow": set(), "parquet": set()}
+    for installed in ("26.0.0", "26.0.1"):
+        monkeypatch.setattr(versions, "version_here", lambda library, installed=installed: installed)
+        for form, found in names.items():
+            found.add(fingerprinted(replace(task, format=form)).fingerprint)
+    assert {form: len(found) for form, found in names.items()} == {"arrow": 1, "parquet": 2}
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_exchange_files():

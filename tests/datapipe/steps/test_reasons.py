@@ -12,6 +12,7 @@ from datapipe.config import Mixture, catalogue, load_mixture
 from datapipe.engine.history import estimated, why
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.records import versions
 from datapipe.records.names import RUN
 from datapipe.steps.estimate import Estimate, step_costs
 from datapipe.steps.reasons import flat, stage_changes
@@ -107,6 +108,17 @@ def test_reasons_of_changed_code_name_the_stage_or_datapipe(mixture: Path, monke
     found = reasons(mixture)
     assert found["web/read"] == ["code of filter.length changed"]
     assert found["web/pack"] == ["a step before it runs"]
+
+
+def test_reasons_of_other_versions_name_them_where_they_count(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.version_here("pyarrow")
+    monkeypatch.setattr(versions, "installed_version", lambda library: "99.0")
+    versions.version_here.cache_clear()
+    try:
+        found = reasons(mixture)
+    finally:
+        versions.version_here.cache_clear()
+    assert found["web/read"] == [f"versions changed: pyarrow {before} → 99.0"]
 
 
 def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> None:

@@ -24,12 +24,13 @@ from datapipe.engine.cluster.on_node import (
     run_attempt,
     versions_here,
 )
-from datapipe.engine.ray import lack_of
+from datapipe.engine.ray import label_selector, lack_of
 from datapipe.engine.workers import supervisor
 from datapipe.records.option_files import path_here, planned_file, put_into_output
 from datapipe.records.outputs import TableFile
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
+from tests.support import corpora, runs
 from tests.support.empty_tasks import sample
 
 NODE = "n" * 56
@@ -297,3 +298,29 @@ def test_nodes_that_get_no_tasks_are_reported_each_with_its_reason(nodes):
         ("b", True),
         ("c", True),
     ]
+
+
+def test_node_takes_tasks_where_it_has_cores_and_every_label_of_the_placement():
+    node = Node(node_id=NODE, address="10.0.0.1", resources={"CPU": 2.0}, labels={"pool": "batch", "zone": "a"})
+    assert node.takes_tasks({})
+    assert node.takes_tasks({"pool": "batch"})
+    assert node.takes_tasks({"pool": "batch", "zone": "a"})
+    assert not node.takes_tasks({"pool": "other"})
+    assert not node.takes_tasks({"pool": "batch", "gpu": "none"})
+    assert not replace(node, resources={}).takes_tasks({"pool": "batch"})
+    assert not replace(node, labels={}).takes_tasks({"pool": "batch"})
+
+
+def test_task_is_sent_to_nodes_with_the_labels_that_are_not_excluded():
+    assert label_selector({}, []) == {}
+    assert label_selector({"pool": "batch"}, []) == {"pool": "batch"}
+    assert label_selector({"pool": "batch"}, ["a", "b"]) == {"pool": "batch", "ray.io/node-id": "!in(a,b)"}
+
+
+def test_placement_is_in_no_fingerprint(tmp_path):
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 9))
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}", "stages: []", "tokenizer: none")
+    first = runs.run_mixture(path, make_engine=runs.InProcess)
+    again = runs.run_mixture(path, make_engine=runs.InProcess, overrides=["execution.placement={pool: batch}"])
+    assert again.mixture.execution.placement == {"pool": "batch"}
+    assert (again.watcher.steps, again.snapshot) == ([], first.snapshot)

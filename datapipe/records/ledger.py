@@ -104,8 +104,9 @@ class Ledger:
         the versions that most tasks of the ledger have counts, so that steps that follow each other find theirs."""
         if self._by_content is None:
             self._by_content = _by_content(self._lines)
-        names = self._by_content.get(content_of(fingerprint), ())
-        return next(filter(None, map(self.look_up, names)), None) or self.look_up(fingerprint)
+        found = [*filter(None, map(self.look_up, self._by_content.get(content_of(fingerprint), ())))]
+        whole = (record for record in found if attempt_of(record) not in self._freed)
+        return next(whole, None) or next(iter(found), None) or self.look_up(fingerprint)
 
     def lost_output(self, fingerprint: str) -> str | None:
         """The first file that a record of a task names and that is gone, or cut; None where the task has all, or no record."""
@@ -156,7 +157,8 @@ class Ledger:
         if not freed:
             return set()
         prefixes = {folder.rpartition("/")[2][:TASK_DIGITS] for folder in freed}
-        return {name for name in self.fingerprints() if name[:TASK_DIGITS] in prefixes}
+        alike = [name for name in self.fingerprints() if name[:TASK_DIGITS] in prefixes]
+        return {name for name in alike if (record := self.look_up(name)) is not None and attempt_of(record) in freed}
 
     def restore(self, fingerprints: Collection[str]) -> None:
         """Lets tasks run again, of which freed files are needed. What they wrote before stays until `forget_replaced`."""
@@ -189,8 +191,11 @@ class Ledger:
         return [self._records[record.fingerprint] or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:
-        """Takes the records of tasks back, which run again. Their files go with the next orphans."""
-        wanted = set(fingerprints)
+        """Takes the records of tasks back, which run again, with any versions of libraries. Their files go with the next
+        orphans."""
+        contents = set(map(content_of, fingerprints))
+        wanted = {*fingerprints, *(name for name in self.fingerprints() if content_of(name) in contents)}
+        self._by_content = None
         self._write_forget(line.checksum for line in self.files.read() if line.fingerprint in wanted)
         for fingerprint in wanted:
             self._lines.pop(fingerprint, None)

@@ -98,7 +98,8 @@ def plan_cleaning(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     if not root.exists(SNAPSHOT) and root.exists(INPUTS):
         raise SnapshotError(
             f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
-            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run goes on."
+            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)}, shards/ and length-*/ while no "
+            f"run goes on."
         )
     every, pinned = publications(root), pins(root)
     newest = {publication.fingerprint for publication in every[-keep:]}

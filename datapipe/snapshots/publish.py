@@ -280,7 +280,11 @@ def _same_file(root: Root, published: str, committed: str) -> bool:
     """Whether the published name, whose size is right, is that of the committed file. On an object
     store the digest in the name decides. Locally a name is linked again after its task has run
     again, so that the disk holds the content once. A committed file may have been freed."""
-    return root.local is None or not root.exists(committed) or (root.local / published).samefile(root.local / committed)
+    if root.local is None or not root.exists(committed):
+        return True
+    file = root.local / committed
+    is_copied = not published.startswith("documents/") and file.stat().st_nlink == 1  # by its task, where nothing can be linked
+    return is_copied or (root.local / published).samefile(file)
 
 
 def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 
 _EVERY_S = 5.0
@@ -36,6 +37,8 @@ class Demand:
         self._set([])
 
     def _set(self, wanted: list[dict[str, float]]) -> None:
+        """The demand is a hint: a cluster that does not take it now gets it again with the next update."""
         if wanted != self._sent:
-            self._send(wanted)
-            self._sent = wanted
+            with suppress(Exception):
+                self._send(wanted)
+                self._sent = wanted

@@ -266,3 +266,30 @@ def test_ledger_files_that_a_run_which_lost_the_output_may_still_delete_count_as
     later.delete_orphans(OutputLock(root))
     assert not root.exists(file.path)
     assert _opened(root).look_up(FINGERPRINT) == record
+
+
+def _of_two_versions(root: Root) -> tuple[Record, Record]:
+    """Records of one task, made with different libraries."""
+    names = FINGERPRINT[:32] + "1" * 32, FINGERPRINT[:32] + "2" * 32
+    records = [_record(root, _attempt(number), name) for number, name in enumerate(names)]
+    _opened(root).commit(records)
+    return records[0], records[1]
+
+
+def test_ledger_prefers_whole_records_of_any_version_and_finds_the_task_whose_files_were_freed(root):
+    first, second = _of_two_versions(root)
+    (file,) = first.of("documents")
+    _opened(root).free([file], OutputLock(root))
+    opened = _opened(root)
+    assert opened.look_up_any_version(first.fingerprint) == opened.look_up_any_version(second.fingerprint) == second
+    assert opened.look_up(first.fingerprint) == first
+    assert opened.freed_by([file]) == {first.fingerprint}
+
+
+def test_ledger_forgets_a_task_with_the_records_of_all_versions(root):
+    first, second = _of_two_versions(root)
+    opened = _opened(root)
+    opened.forget([first.fingerprint])
+    for ledger in (opened, _opened(root)):
+        assert ledger.look_up_any_version(first.fingerprint) is None
+        assert ledger.look_up(second.fingerprint) is None

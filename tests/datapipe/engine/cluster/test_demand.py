@@ -49,3 +49,19 @@ def test_reservations_are_read_every_few_seconds_alone(monkeypatch: pytest.Monke
     for number in range(12):
         wanted.update(reservations(number))
     assert read == [0, 5, 10]
+
+
+def test_a_demand_that_a_cluster_does_not_take_ends_nothing_and_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "_EVERY_S", 0.0)
+    sent: list[list[dict[str, float]]] = []
+
+    def refuse_once(wanted: list[dict[str, float]]) -> None:
+        sent.append(wanted)
+        if len(sent) == 1:
+            raise ConnectionError("no answer")
+
+    wanted = Demand(refuse_once)
+    wanted.update([CPU])
+    wanted.update([CPU])
+    wanted.update([CPU])
+    assert sent == [[CPU], [CPU]]

@@ -17,7 +17,7 @@ from statistics import median
 
 from datapipe.engine.events import AttemptEvent, Committed, Observer, Retried
 from datapipe.engine.protocol import Attempt, Engine, Message
-from datapipe.records.ledger import MOST_RECORDS
+from datapipe.records.commit_files import MOST_RECORDS
 from datapipe.records.outputs import Record
 from datapipe.steps.kind import Task
 

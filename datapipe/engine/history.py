@@ -26,7 +26,8 @@ from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
-from datapipe.records.ledger import RECORD_VERSION, Ledger
+from datapipe.records.commit_files import RECORD_VERSION
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.snapshots.committed_steps import read_step, step_entry
 from datapipe.snapshots.index.reference_rows import earlier_runs

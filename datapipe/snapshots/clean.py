@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from datapipe.errors import SnapshotError, UserError
-from datapipe.records.ledger import TASK_DIGITS, Ledger, attempt_folder
+from datapipe.records.commit_files import TASK_DIGITS, attempt_folder
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import (
     ADDITIONS,
     ATTEMPTS,

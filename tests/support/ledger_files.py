@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datapipe.records.ledger import FORGET, FREED, CommitFiles, lines_of
+from datapipe.records.commit_files import FORGET, FREED, CommitFiles, lines_of
 from datapipe.records.names import LEDGER
 from datapipe.storage.root import Root
 

@@ -19,7 +19,7 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.machine.activity import Activity
 from datapipe.metrics import TaskMetrics
-from datapipe.records.ledger import MOST_RECORDS
+from datapipe.records.commit_files import MOST_RECORDS
 from datapipe.records.outputs import Record, TableFile
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.storage.root import Root

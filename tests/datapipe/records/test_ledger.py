@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.ledger import MOST_RECORDS, CommitFiles, Ledger, line_of, lines_of
+from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import ExchangeFile, OutputFile, Record, ShardFile, TableFile, TokenizerFile
 from datapipe.storage.lock import OutputLock
@@ -293,3 +294,36 @@ def test_ledger_forgets_a_task_with_the_records_of_all_versions(root):
     for ledger in (opened, _opened(root)):
         assert ledger.look_up_any_version(first.fingerprint) is None
         assert ledger.look_up(second.fingerprint) is None
+
+
+@pytest.mark.parametrize("by_cleaning", [False, True])
+def test_ledger_takes_back_what_a_task_wrote_before_it_ran_again_in_a_run_that_was_killed(root, by_cleaning):
+    ledger, first, second = _opened(root), _record(root, _attempt(1)), _record(root, _attempt(2))
+    root.write_atomic(f"{ATTEMPTS}/step/{_attempt(1)}/kept.bin", b"x")
+    ledger.commit([first])
+    ledger.free(first.of("documents"), OutputLock(root))
+    ledger.restore([FINGERPRINT])
+    ledger.commit([second])  # and then it is killed
+    later = _opened(root)
+    assert later.look_up(FINGERPRINT) == second
+    if by_cleaning:
+        later.keep([FINGERPRINT])
+    else:
+        later.forget_replaced()
+    later.delete_orphans(OutputLock(root))
+    assert [path for path, _ in root.list_files(ATTEMPTS)] == [file.path for file in second.of("documents")]
+    assert _opened(root).look_up(FINGERPRINT) == second
+
+
+def test_ledger_task_that_is_restored_twice_in_a_run_keeps_its_last_record_alone(root):
+    ledger = _opened(root)
+    records = [_record(root, _attempt(number)) for number in range(3)]
+    for record in records:
+        ledger.restore([FINGERPRINT])
+        ledger.commit([record])
+        if record is not records[-1]:
+            ledger.free(record.of("documents"), OutputLock(root))
+    ledger.forget_replaced()
+    ledger.delete_orphans(OutputLock(root))
+    assert [path for path, _ in root.list_files(ATTEMPTS)] == [file.path for file in records[-1].of("documents")]
+    assert _opened(root).look_up(FINGERPRINT) == records[-1]

@@ -14,7 +14,7 @@ from datapipe.errors import CorruptionError
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, bytes_checksum, file_checksum
-from datapipe.records.ledger import CommitFiles, line_of
+from datapipe.records.commit_files import CommitFiles, line_of
 from datapipe.records.outputs import Record
 from datapipe.shards import writer as writers
 from datapipe.shards.document_files import files_with_hashes

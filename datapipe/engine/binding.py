@@ -60,12 +60,12 @@ def _planned(path: Path, origin: str, name: str) -> OptionFile:
 
 def stage_digest(stage: Stage, name: str, unseen: Collection[str] = (), files: Sequence[OptionFile] = ()) -> str:
     """The digest of a stage: its code, its options as they are written but for those in `unseen`, and the content of
-    `files`, of those that it declares, and of the report whose thresholds hold."""
+    `files`, of those that it declares, and the thresholds of the report that hold."""
     every = {file.path: file for file in files}
     every |= {path: _planned(path, str(path), name) for path in map(Path, stage.input_files()) if path not in every}
     contents = [file.digest for file in sorted(every.values(), key=lambda file: Path(file.origin))]
     if (earlier := _threshold_root(stage)) is not None:
-        contents.append(hashlib.sha256(_report_of(earlier, name)).hexdigest())
+        contents += _thresholds_digest(_report_of(earlier, name))
     options = _canonical(stage.model_dump(mode="python", exclude=set(unseen)), {path: every[path].origin for path in every})
     parts = [catalogue.code_digest(stage), options, contents]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -106,6 +106,15 @@ def _threshold_root(stage: Stage) -> Root | None:
     """The output of the earlier run whose thresholds hold for a filter that keeps a share."""
     share = stage.kept_share() if isinstance(stage, Filter) else None
     return Root(share.threshold_from.rstrip("/")) if share is not None and share.threshold_from else None
+
+
+def _thresholds_digest(report: bytes) -> list[str]:
+    """The digest of the thresholds in a report, which every run there writes again; none where it has none."""
+    try:
+        thresholds = json.dumps(json.loads(report)["thresholds"], sort_keys=True)
+    except (KeyError, TypeError, ValueError):
+        return []  # the error comes with the cut
+    return [hashlib.sha256(thresholds.encode()).hexdigest()]
 
 
 def _report_of(earlier: Root, name: str) -> bytes:

@@ -143,6 +143,9 @@ def test_thresholds_of_an_output_on_a_store_hold(tmp_path: Path, query: str) -> 
     report.write_atomic("report.json", json.dumps({"thresholds": {"web": {"q": THRESHOLD}}}).encode())
     bound = with_cut("web", bind(use))
     assert bound.cut is not None
+    again = {"status": "done", "wall_s": 2.0, "thresholds": {"web": {"q": THRESHOLD}}}
+    report.write_atomic("report.json", json.dumps(again).encode())
+    assert bind(use).digest == bound.digest
     report.write_atomic("report.json", json.dumps({"thresholds": {"web": {"q": THRESHOLD | {"threshold": 0.25}}}}).encode())
     assert bind(use).digest != bound.digest
 

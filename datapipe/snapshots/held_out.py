@@ -3,8 +3,8 @@
     hashes of texts that tokenize tasks wrote, sorted ─▶ held-out ones, and which of them training has ─▶ counts
 
 Texts are compared by 64 bits of a hash of all their bytes, across all sources that were read; rows of other outputs have no
-hashes. Up to `MOST_TEXTS` documents are compared all; above, those with the lowest hashes, a sample in which copies of one text
-are together. Memory is that of the held-out documents among them, and of a block of the others.
+hashes. Up to `fold.MOST_TEXTS` documents are compared all; above, those with the lowest hashes, a sample in which copies of one
+text are together. Memory is that of the held-out documents among them, and of a block of the others.
 """
 
 import math
@@ -18,7 +18,7 @@ from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.quantities import counted
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.steps.fold import MOST_TEXTS, fewest
+from datapipe.steps.fold import compared_below, fewest
 from datapipe.steps.kind import Plan
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import Root
@@ -67,7 +67,7 @@ def _copies_in_training(
     root: Root, paths: Mapping[int, str], training: Files, held_out: Files, num_texts: int
 ) -> Iterator[RunWarning]:
     """A warning for each source with held-out documents whose text is in training, too."""
-    stop = HASH_SPACE if num_texts <= MOST_TEXTS else HASH_SPACE * MOST_TEXTS // num_texts
+    stop = compared_below(num_texts)
     rows = {source: _rows(root, files, stop) for source, files in held_out.items()}
     wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in rows.values())]))
     in_training = {name: _which(root, files, stop, wanted) for name, files in training.items()}

@@ -28,7 +28,7 @@ from datapipe.records.versions import TrustedRecords
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
 from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
-from datapipe.shards.shard_table import RowForm, ShardEntry, shard_path, with_digest
+from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
@@ -97,9 +97,7 @@ def unpublished(ledger: Ledger, request: Request, plan: Plan) -> set[str]:
     if request.mixture.tokenizer.is_none:
         data = _document_files(request, plan, () if request.added_to is None else request.added_to.shards)
     else:
-        lengths = request.mixture.pack.sequence_length
-        folders = {length: f"length-{length}/" if number else "" for number, length in enumerate(lengths)}
-        data = [shard for length in lengths for shard in _shards(request, plan, length, folders[length])]
+        data = [shard for length in request.mixture.pack.sequence_length for shard in _shards(plan, length)]
     sizes = dict(data_files(ledger.root))
     return ledger.freed_by(output for entry, output in data if sizes.get(entry.path) != entry.bytes)
 
@@ -131,7 +129,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
     warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in request.mixture.pack.sequence_length:
         folder = f"length-{length}/" if lengths else ""
-        own, others = _shards(request, plan, length, folder), taken_shards(request.taken, length, folder, request.mixture.seed)
+        own, others = _shards(plan, length), taken_shards(request.taken, length, folder, request.mixture.seed)
         entries = sorted([*(entry for entry, _ in own), *(shard.entry for shard in others)], key=attrgetter("numbered_path"))
         known = {name: source.entry for name, source in request.taken.items()}
         if before is not None:
@@ -174,7 +172,7 @@ def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
     length = request.mixture.pack.sequence_length[0]
-    own = _shards(request, plan, length)  # a committed file is freed once it is published
+    own = _shards(plan, length)  # a committed file is freed once it is published
     shards = [entry.model_copy(update={"path": output.path}) if root.exists(output.path) else entry for entry, output in own]
     form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
     return documents_with_rows(root, shards, keys, request.mixture.seed, form)
@@ -301,20 +299,15 @@ def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -
     return all(holds(root, path, content) for path, content in (written | snapshot.to_files()).items())
 
 
-def _shards(request: Request, plan: Plan, sequence_length: int, folder: str = "") -> list[tuple[ShardEntry, ShardFile]]:
-    """The shards of a sequence length with their entries in the snapshot, by path, which begins with `folder`."""
-    shards, part = list[tuple[ShardEntry, ShardFile]](), request.part
+def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
+    """The shards of a sequence length with their entries in the snapshot, by path."""
+    shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
             assert isinstance(task, PackTask)
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                entry = ShardEntry.of(
-                    output,
-                    path=with_digest(shard_path(folder, step.source, part, output.path), output.checksum),
-                    part=part,
-                    **task.of_shards,
-                )
+                entry = ShardEntry.of(output, path=task.published(output), part=task.part, **task.of_shards)
                 shards.append((entry, output))
     return sorted(shards, key=lambda shard: shard[0].numbered_path)

@@ -15,11 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
+from datapipe.columns import numbers
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, TableWriter, committed_bytes, read_table
+from datapipe.kernels.distributions import NEAREST
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, F, OutputFile, Outputs, TableFile
+from datapipe.stage.clusters import first_of_group
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering
 from datapipe.steps.measuring import MOST_OF_TASK, RULES, ClusterSample, add_clusters
 from datapipe.storage.root import Root
@@ -30,7 +33,6 @@ MOST_TEXTS = 1 << 23
 
 _OF_MAP = ("measured", "borderline", "findings", "survivors")
 _OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS)
-_NEAREST = 50  # of each side of a rule, as tasks keep them
 
 
 @dataclass(slots=True)
@@ -50,10 +52,6 @@ class FoldTask(Task):
     )
     folded: int
     stop: int  # hashes of texts below it are kept
-
-    @property
-    def input_bytes(self) -> float:
-        return sum(file.bytes for listed in self.files.values() for file in listed)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics, outputs = TaskMetrics(own=FoldMetrics(self.folded)), dict[str, tuple[OutputFile, ...]]()
@@ -78,13 +76,17 @@ def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
     """Adds the steps that fold files of a step that has many tasks, level by level."""
     level, last, prefix, stop = 1, step, "", HASH_SPACE
     if step.is_committed:
-        num_texts = sum(file.rows for name in _OF_TOKENIZE[1:] for file in step.outputs(name))
-        stop = HASH_SPACE if num_texts <= MOST_TEXTS else HASH_SPACE * MOST_TEXTS // num_texts
+        stop = compared_below(sum(file.rows for name in _OF_TOKENIZE[1:] for file in step.outputs(name)))
     while last.tasks is not None and len(last.tasks) > MOST_FILES:
         own = _groups(last, prefix, names, stop) if last.is_committed else None
         label = "add up what was measured"
         last = planning.add(FoldTask, f"{step.id}.fold-{level}", label, own, source=step.source)
         level, prefix = level + 1, "folded."
+
+
+def compared_below(num_texts: int) -> int:
+    """The hash below which so many texts are compared."""
+    return HASH_SPACE if num_texts <= MOST_TEXTS else HASH_SPACE * MOST_TEXTS // num_texts
 
 
 def _groups(step: Step, prefix: str, names: Sequence[str], stop: int) -> Iterator[dict[str, Any]]:
@@ -131,13 +133,9 @@ def _borderline(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[
         distance = pc.abs(pc.subtract(rows["value"], rows["threshold"]))
         keys = [(key, "ascending") for key in ("stage", "rule", "is_dropped", "distance", "key")]
         rows = rows.append_column("distance", distance).sort_by(keys).combine_chunks()
-        group = [rows[key].combine_chunks() for key in ("stage", "rule", "is_dropped")]
-        starts = np.ones(rows.num_rows, np.bool_)
-        changed = [pc.not_equal(each[1:], each[:-1]).to_numpy(zero_copy_only=False) for each in group]
-        starts[1:] = np.logical_or.reduce(changed)
-        places = np.arange(rows.num_rows)
-        rank = places - np.maximum.accumulate(np.where(starts, places, 0))
-        nearest = rows.drop_columns(["distance"]).filter(pa.array(rank < _NEAREST))
+        group = [rows[key].dictionary_encode().combine_chunks().indices for key in ("stage", "rule", "is_dropped")]
+        rank = np.arange(rows.num_rows) - first_of_group(*map(numbers, group))
+        nearest = rows.drop_columns(["distance"]).filter(pa.array(rank < NEAREST))
         yield from _written(FactWriter(root, f"{folder}/{name}.parquet"), nearest)
 
 

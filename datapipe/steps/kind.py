@@ -104,9 +104,7 @@ class Task:
     @property
     def input_bytes(self) -> float:
         """About how many bytes the task reads, for comparisons with tasks of the same step."""
-        values = (getattr(self, each.name) for each in fields(self))
-        files = (file for value in values if isinstance(value, tuple) for file in value)
-        return sum(file.bytes for file in files if isinstance(file, OutputFile))
+        return sum(file.bytes for file in self.read_files)
 
     @property
     def read_files(self) -> Iterator[OutputFile]:

@@ -48,7 +48,7 @@ class RangeTask(Task):
 
     @property
     def input_bytes(self) -> float:
-        num_bytes = sum(file.bytes for table in self.tables.values() for file in table)
+        num_bytes = sum(file.bytes for file in self.read_files)
         return num_bytes * (self.stop - self.start) / HASH_SPACE
 
     def slices(self, root: Root, table: str, prefix: int | None = None) -> Iterator[pa.RecordBatch]:

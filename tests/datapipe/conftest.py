@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.storage import file_cache
 from tests.support import corpora, runs
 from tests.support.object_store import object_store
 from tests.support.task_processes import FreshTasks, fresh_tasks
@@ -59,3 +60,10 @@ def store(query: str) -> Iterator[UnreliableStore]:
     """A proxy of that server, which fails as a test asks."""
     with unreliable(query) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the cache of files of a machine that has none yet."""
+    monkeypatch.setattr(file_cache, "cache_home", lambda: tmp_path / "home")
+    return tmp_path / "home"

@@ -14,7 +14,6 @@ from datapipe.engine.binding import bind, with_cut
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import file_cache
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
@@ -22,15 +21,11 @@ from tests.support.fake_hub import fake_hub
 from tests.support.fasttext_files import Recipe
 from tests.support.web_server import WebServer, web_server
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SECRET = "Zq81UnlikelySecret"
 THRESHOLD = {"threshold": 0.5, "tie": "0" * 16, "documents": 9, "kept_documents": 1, "weight": 9, "kept_weight": 1}
 EN, DE = (Recipe(labels=("en", "de"), seed=seed, scale=5.0).content() for seed in (1, 2))
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(file_cache, "cache_home", lambda: tmp_path / "home")
-    return tmp_path / "home"
 
 
 @pytest.fixture

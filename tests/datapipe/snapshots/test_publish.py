@@ -15,7 +15,6 @@ from datapipe.errors import DatapipeError
 from datapipe.rng import below_fraction, keyed_hash, seed_for, shuffle_hash
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.snapshots import held_out
 from datapipe.steps import fold
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root
@@ -160,8 +159,7 @@ def test_texts_that_training_has_too_are_reported_with_the_numbers(
     tmp_path: Path, most_texts: int, most_files: int, monkeypatch
 ) -> None:
     """Against sets of texts, and in a sample."""
-    for module in (held_out, fold):
-        monkeypatch.setattr(module, "MOST_TEXTS", most_texts)
+    monkeypatch.setattr(fold, "MOST_TEXTS", most_texts)
     monkeypatch.setattr(fold, "MOST_FILES", most_files)
     shared = _texts(30)
     texts = {"a": [*_texts(60, 1), *shared, "", ""], "b": [*_texts(40, 2), *shared, *shared[:5], "", ""], "c": _texts(30, 3)}

@@ -21,14 +21,10 @@ from datapipe.storage.file_cache import cache, cached_file, digest_of, fetched
 from datapipe.storage.root import Root
 from tests.support.web_server import WebServer, web_server
 
+pytestmark = pytest.mark.usefixtures("home")
+
 CONTENT = b"a model" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(file_cache, "cache_home", lambda: tmp_path / "home")
-    return tmp_path / "home"
 
 
 @pytest.fixture

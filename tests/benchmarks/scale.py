@@ -13,8 +13,9 @@ Figures are kept in `--figures`, by default tests/benchmarks/scale.json. A run w
 not measured again, so a command that was stopped goes on with the next run. Delete the file to
 measure all runs again.
 
-A largest size below 20 GB makes files, splits, buckets and shards smaller in proportion, so that
-the corpora have as many files and tasks as those by default.
+The largest corpus has at least 96 files. So a small one has smaller files and splits, and a corpus of
+megabytes has as many tasks as one of gigabytes; its buckets and shards are no smaller than 4 MiB,
+since tables are read by blocks of a fixed size.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ KEPT = Path(__file__).with_suffix(".json")
 WORKERS = 2
 SIZES = (200_000_000, 600_000_000, 2_000_000_000, 6_000_000_000, 20_000_000_000)
 _QUICK_SIZES, _TINY_SIZES = (400_000, 1_600_000), (110_000, 330_000, 990_000)
-_FILES, _TINY_FILES = 312, 96  # of the largest corpus; 312 of 64 MB are more than are read without a merge
-_SIZES_OF_OPTIONS = {
-    "execution.split_bytes": 32 << 20,
-    "execution.bucket_bytes": 256 << 20,
-    "shards.target_bytes": 256 << 20,
-    "tokenizer.train.sample_bytes": 256 << 20,
+_FILE_BYTES, _LEAST_FILES = 64_000_000, 96  # 313 files of 20 GB are more than are read without a merge
+_SPLIT_BYTES = "execution.split_bytes"
+_SIZES_OF_OPTIONS = {  # by default, and at least
+    _SPLIT_BYTES: (32 << 20, 8 << 10),
+    "execution.bucket_bytes": (256 << 20, 4 << 20),
+    "shards.target_bytes": (256 << 20, 4 << 20),
+    "tokenizer.train.sample_bytes": (256 << 20, 1 << 20),
 }
-_LEAST_BYTES = 16 << 10
 _LIMIT = 1.15  # of figures that may grow as n log n, with noise
 _BOUNDED = ("requests", "bytes written", "peak bytes of work/", "driver seconds", "peak memory of the driver")
 _INCREASES_BOUNDED = ("bytes read", "reads", "bytes written")
@@ -75,12 +76,24 @@ def tables(settings: Settings) -> Iterator[Table]:
 def bounds(folder: Path) -> Iterator[Bound]:
     settings = Settings(quick=True, data=Path(), folder=folder, web=Path())
     kept = FiguresFile(path=folder / "scale.json")
-    records = Laboratory(settings=settings, sizes=_TINY_SIZES, kept=kept, num_files=_TINY_FILES, kills=False).by_size()
+    records = Laboratory(settings=settings, sizes=_TINY_SIZES, kept=kept, is_tiny=True).by_size()
     for name in _BOUNDED:
         yield Bound(name=f"{name}, exponent", ratio=exponent(records, GROWING[name]) or 0.0, most=_LIMIT)
     for name in _INCREASES_BOUNDED:
         slope = exponent_of_increase(records, GROWING[name]) or 0.0
         yield Bound(name=f"{name}, exponent of the increase", ratio=slope, most=_LIMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A mixture and what it reads, in the folder that the variable of the environment names. `text_step`: the first work on
+    text, where the mixture reads pages."""
+
+    name: str
+    mixture: Path
+    variable: str
+    corpus: VariedFiles
+    text_step: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +103,18 @@ class Laboratory:
     Attributes:
         kept: the file of their figures.
         measured: when and on what.
-        num_files: of the largest corpus, where it is smaller than by default.
-        kills: whether the largest run is killed half-way.
+        is_tiny: whether no run is killed, and none compiles kernels before the first.
     """
 
     settings: Settings
     sizes: Sequence[int]
     kept: FiguresFile
     measured: str = ""
-    num_files: int = _FILES
-    kills: bool = True
+    is_tiny: bool = False
 
     @property
     def middle(self) -> int:
         return self.sizes[len(self.sizes) // 2]
-
-    @property
-    def share(self) -> float:
-        """Of the largest size by default, for the sizes of files, splits and so on."""
-        return min(1.0, self.sizes[-1] / SIZES[-1])
 
     def by_size(self) -> list[Figures]:
         """The figures of each size; of the smaller ones with requests."""
@@ -118,52 +124,37 @@ class Laboratory:
         return [*counted, *records[len(smallest) :]]
 
     def on_disk(self, size: int, keep_work: str) -> Figures:
-        def measure() -> Figures:
-            is_killed = self.kills and keep_work == "none" and size == self.sizes[-1]
-            return self._measured(self._texts, self._fineweb, "CRAWL", size, keep_work=keep_work, is_killed=is_killed)
-
-        return self.kept.measured_once(("fineweb", size, keep_work, self._split_bytes), measure)
+        is_killed = not self.is_tiny and keep_work == "none" and size == self.sizes[-1]
+        key = "fineweb", size, keep_work, self._option(_SPLIT_BYTES)
+        return self.kept.measured_once(key, lambda: self._measured(self._fineweb, size, keep_work, is_killed=is_killed))
 
     def from_archives(self, size: int) -> Figures:
-        def measure() -> Figures:
-            mixture, step = MIXTURES / "commoncrawl.yaml", "normalize.unicode"
-            return self._measured(self._archives, mixture, "WARC", size, recipe="commoncrawl", text_step=step)
+        key = "commoncrawl", size, "none", self._option(_SPLIT_BYTES)
+        return self.kept.measured_once(key, lambda: self._measured(self._commoncrawl, size, "none"))
 
-        return self.kept.measured_once(("commoncrawl", size, "none", self._split_bytes), measure)
-
-    def _measured(
-        self,
-        corpus: VariedFiles,
-        mixture: Path,
-        variable: str,
-        size: int,
-        *,
-        recipe: str = "fineweb",
-        keep_work: str = "none",
-        is_killed: bool = False,
-        text_step: str = "",
-    ) -> Figures:
-        self._compiled  # noqa: B018
+    def _measured(self, recipe: Recipe, size: int, keep_work: str, *, is_killed: bool = False) -> Figures:
+        if not self.is_tiny:
+            self._compiled  # noqa: B018
         folder, run = self.settings.folder / "run", MeasuredRun()
-        input_bytes = corpus.linked(size, folder / "in")
-        output, crawl = folder / "out", {variable: str(folder / "in")}
-        command = self._command(mixture, str(output), keep_work)
+        input_bytes = recipe.corpus.linked(size, folder / "in")
+        output, crawl = folder / "out", {recipe.variable: str(folder / "in")}
+        command = self._command(recipe, str(output), keep_work)
         if is_killed:
             run_measured(command, run, folder / "log", output, kills=_is_half_way, **crawl)
         run_measured(command, run, folder / "log", output, **crawl)
-        facts = {"recipe": recipe, "target_bytes": size, "keep_work": keep_work, "workers": WORKERS}
-        facts |= {"split_bytes": self._split_bytes, "input_bytes": input_bytes, "measured": self.measured}
-        figures = figures_of(run, Root(str(output)), text_step, **facts)
+        facts = {"recipe": recipe.name, "target_bytes": size, "keep_work": keep_work, "workers": WORKERS}
+        facts |= {"split_bytes": self._option(_SPLIT_BYTES), "input_bytes": input_bytes, "measured": self.measured}
+        figures = figures_of(run, Root(str(output)), recipe.text_step, **facts)
         shutil.rmtree(folder)
         return figures
 
     def _requests(self, size: int) -> Mapping[str, int]:
         """Requests of the same run to S3."""
-        folder = self.settings.folder / "run"
-        self._texts.linked(size, folder / "in")
+        folder, recipe = self.settings.folder / "run", self._fineweb
+        recipe.corpus.linked(size, folder / "in")
         with object_store("bucket") as query, counting(query) as store:
-            command = self._command(self._fineweb, f"s3://bucket/out{store.query}", "none")
-            run_measured(command, MeasuredRun(), folder / "log", CRAWL=str(folder / "in"))
+            command = self._command(recipe, f"s3://bucket/out{store.query}", "none")
+            run_measured(command, MeasuredRun(), folder / "log", **{recipe.variable: str(folder / "in")})
             requests = dict(store.requests)
         shutil.rmtree(folder)
         return requests
@@ -171,57 +162,55 @@ class Laboratory:
     @cached_property
     def _compiled(self) -> None:
         """Compiles kernels and fills the cache of files, by a run that is not measured."""
-        folder = self.settings.folder / "first"
-        self._texts.linked(1, folder / "in")
-        command = [*self._command(self._fineweb, str(folder / "out"), "none"), "--limit", "100"]
-        run_measured(command, MeasuredRun(), folder / "log", CRAWL=str(folder / "in"))
+        folder, recipe = self.settings.folder / "first", self._fineweb
+        recipe.corpus.linked(1, folder / "in")
+        command = [*self._command(recipe, str(folder / "out"), "none"), "--limit", "100"]
+        run_measured(command, MeasuredRun(), folder / "log", **{recipe.variable: str(folder / "in")})
         shutil.rmtree(folder)
 
-    def _command(self, mixture: Path, output: str, keep_work: str) -> list[str]:
-        options = {name: self._shared(size) for name, size in _SIZES_OF_OPTIONS.items()}
-        if self.share < 0.1:
-            options["tokenizer.train.vocab_size"] = 2000
-        values = [f"execution.keep_work={keep_work}", *(f"{name}={value}" for name, value in options.items() if self.share < 1)]
-        sets = itertools.chain.from_iterable(("--set", value) for value in values)
-        return ["run", str(mixture), "--output", output, "--workers", str(WORKERS), *sets]
+    def _command(self, recipe: Recipe, output: str, keep_work: str) -> list[str]:
+        values = {"execution.keep_work": keep_work}
+        if self._share < 1:
+            values |= {name: str(self._option(name)) for name in _SIZES_OF_OPTIONS}
+        if self._share < 0.1:
+            values["tokenizer.train.vocab_size"] = "2000"
+        sets = itertools.chain.from_iterable(("--set", f"{name}={value}") for name, value in values.items())
+        return ["run", str(recipe.mixture), "--output", output, "--workers", str(WORKERS), *sets]
 
     # -------------------------------------------------------------------------------------------- what is read
 
-    def _shared(self, num_bytes: int) -> int:
-        return max(_LEAST_BYTES, int(self.share * num_bytes))
-
-    @property
-    def _split_bytes(self) -> int:
-        return self._shared(_SIZES_OF_OPTIONS["execution.split_bytes"])
-
     @property
     def _file_bytes(self) -> int:
-        return int(self.share * SIZES[-1] / self.num_files)
-
-    @cached_property
-    def _texts(self) -> VariedFiles:
-        texts = read_texts(self.settings.web) if self._is_real else made_up_texts(500)
-        return text_files(self.settings.folder / "texts", texts.to_pylist(), self._file_bytes)
-
-    @cached_property
-    def _archives(self) -> VariedFiles:
-        articles = [*mixed(self.settings.data), *news(self.settings.data)][: 20 if self.settings.quick else None]
-        return archive_files(self.settings.folder / "archives", [article.html for article in articles], self._file_bytes)
+        return min(_FILE_BYTES, self.sizes[-1] // _LEAST_FILES)
 
     @property
-    def _is_real(self) -> bool:
-        return self.settings.web.is_file()
+    def _share(self) -> float:
+        """Of the size of a file by default: splits and so on are smaller in proportion."""
+        return self._file_bytes / _FILE_BYTES
+
+    def _option(self, name: str) -> int:
+        by_default, least = _SIZES_OF_OPTIONS[name]
+        return max(least, int(self._share * by_default))
 
     @cached_property
-    def _fineweb(self) -> Path:
-        """The mixture; without the language of made-up text, which is none."""
-        mixture = MIXTURES / "fineweb.yaml"
-        if self._is_real:
-            return mixture
-        lines = mixture.read_text(encoding="utf-8").splitlines(keepends=True)
-        made_up = self.settings.folder / "fineweb.yaml"
-        made_up.write_text("".join(line for line in lines if "filter.language" not in line), encoding="utf-8")
-        return made_up
+    def _fineweb(self) -> Recipe:
+        """The recipe over text; over made-up text without its language, which is none."""
+        mixture, web, folder = MIXTURES / "fineweb.yaml", self.settings.web, self.settings.folder
+        texts = read_texts(web) if web.is_file() else made_up_texts(500)
+        if not web.is_file():
+            lines = mixture.read_text(encoding="utf-8").splitlines(keepends=True)
+            mixture = folder / "fineweb.yaml"
+            mixture.write_text("".join(line for line in lines if "filter.language" not in line), encoding="utf-8")
+        corpus = text_files(folder / "texts", texts.to_pylist(), self._file_bytes)
+        return Recipe(name="fineweb", mixture=mixture, variable="CRAWL", corpus=corpus)
+
+    @cached_property
+    def _commoncrawl(self) -> Recipe:
+        articles = [*mixed(self.settings.data), *news(self.settings.data)][: 20 if self.settings.quick else None]
+        pages = [article.html for article in articles]
+        corpus = archive_files(self.settings.folder / "archives", pages, self._file_bytes)
+        mixture = MIXTURES / "commoncrawl.yaml"
+        return Recipe(name="commoncrawl", mixture=mixture, variable="WARC", corpus=corpus, text_step="normalize.unicode")
 
 
 def _is_half_way(events: EventLog) -> bool:

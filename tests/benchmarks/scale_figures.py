@@ -27,7 +27,7 @@ from tests.support.measured_run import BETWEEN, MeasuredRun
 Key = tuple[str, int, str, int]
 VERSION = 1
 START = "start"
-"""The kind of what no step takes: workers that start, kernels that are compiled, and the files of the snapshot."""
+"""The kind of what no step takes: kernels that are compiled, and the files of the snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Figures:
     Attributes:
         recipe: the mixture, "fineweb" or "commoncrawl".
         target_bytes: text, or web archive before compression, that was asked for.
-        keep_work, split_bytes: options of `execution`. Those of sizes of buckets and shards are in proportion.
+        keep_work, split_bytes: options of `execution`.
         was_killed: whether the run was killed half-way, with its workers, and the same command ran again.
         workers: processes; the driver is one more.
         input_bytes: of the corpus before compression.

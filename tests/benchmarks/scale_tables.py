@@ -58,7 +58,8 @@ def growth(records: Sequence[Figures]) -> Table:
         title="Growth with the corpus",
         note=f"The exponent p of n^p by least squares over the logarithms of the {len(records)} sizes of *Runs by size*. 1 is "
         "in proportion; n log n has 1.05 over a hundredfold. The exponent of the increase is the p of a + b n^p, from what "
-        "each further byte of text adds: it leaves out the constant a, which hides growth in the first one.",
+        "each further byte of text adds: it leaves out the constant a, which hides growth in the first one. "
+        "[`scale.svg`](scale.svg) draws the figures.",
         header=("figure", "exponent", "of the increase", "at the smallest", "at the largest"),
         rows=[
             (
@@ -82,7 +83,7 @@ def steps(record: Figures) -> Table:
     return Table(
         title="Steps of the largest run",
         note=f"CPU, and bytes of read and write calls, while each step ran, over {_gb(record.text_bytes)} GB of text. Between "
-        f"steps: the start of workers, and the files of the snapshot.{_measured([record])}",
+        f"steps: the start of the driver, and the files of the snapshot.{_measured([record])}",
         header=("step", "tasks", "workers, core s", "driver, core s", "read, GB", "written, GB"),
         rows=rows,
     )

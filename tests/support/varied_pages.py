@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 _SAME_WORDS = 64  # of the most frequent, such as the stop words that filters count
-_LOOKED_FOR = frozenset(b"lorem ipsum javascript terms use uses using privacy policy cookie cookies".split())
+_LOOKED_FOR = frozenset(b"lorem ipsum javascript terms use uses using privacy policy cookie cookies http https www".split())
 _RARE = 2
 _VOWELS, _CONSONANTS, _DIGITS = b"aeiou", b"bcdfghjklmnpqrstvwxyz", b"0123456789"
 _WORD = rb"(?P<word>[A-Za-z]{3,}|[0-9]+)"

@@ -43,6 +43,7 @@ class Figures:
         input_bytes: of the corpus before compression.
         text_bytes: UTF-8 bytes of text that was read; of web archives, that was extracted.
         documents: read.
+        kept_documents, kept_bytes: of them, what filters and deduplication leave; bytes of text.
         tokens: in shards, without padding.
         wall_seconds: from the start of the command to its end.
         core_seconds: CPU of the workers, by kind of work (`datapipe/steps/kinds.py`).
@@ -67,6 +68,8 @@ class Figures:
     input_bytes: int
     text_bytes: int
     documents: int
+    kept_documents: int
+    kept_bytes: int
     tokens: int
     wall_seconds: float
     core_seconds: Mapping[str, float]
@@ -110,6 +113,8 @@ def figures_of(run: MeasuredRun, root: Root, text_step: str = "", **facts: Any) 
     return Figures(
         text_bytes=total["steps"][text_step]["bytes"] if text_step else total["bytes"],
         documents=total["documents"]["read"],
+        kept_documents=total["documents"]["kept"],
+        kept_bytes=total["kept_bytes"],
         tokens=total["tokens"],
         wall_seconds=round(run.wall_seconds, 2),
         core_seconds={kind: round(seconds, 2) for kind, seconds in core_seconds.items()},

@@ -10,6 +10,7 @@ from tests.benchmarks.tables import Table
 
 _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "documents": lambda each: f"{each.documents:,}",
+    "kept": lambda each: f"{each.kept_documents / each.documents:.1%}",
     "tokens, M": lambda each: f"{each.tokens / 1e6:,.1f}",
     "tasks": lambda each: f"{sum(each.tasks.values()):,}",
     "wall, s": lambda each: f"{each.wall_seconds:,.0f}",
@@ -59,7 +60,7 @@ def growth(records: Sequence[Figures]) -> Table:
         note=f"The exponent p of n^p by least squares over the logarithms of the {len(records)} sizes of *Runs by size*. 1 is "
         "in proportion; n log n has 1.05 over a hundredfold. The exponent of the increase is the p of a + b n^p, from what "
         "each further byte of text adds: it leaves out the constant a, which hides growth in the first one. "
-        "[`scale.svg`](scale.svg) draws the figures.",
+        "A run that was killed has started twice. [`scale.svg`](scale.svg) draws the figures.",
         header=("figure", "exponent", "of the increase", "at the smallest", "at the largest"),
         rows=[
             (
@@ -96,7 +97,7 @@ def costs(records: Sequence[Figures], price: float) -> Table:
         core_s = each.paid_core_seconds
         rates = (each.input_bytes / core_s / 1e6, each.text_bytes / core_s / 1e6, each.tokens / core_s, each.documents / core_s)
         dollars = [core_s / 3600 * price / num_bytes * 1e12 for num_bytes in (each.input_bytes, each.text_bytes)]
-        cells = (f"{_gb(each.input_bytes)}", *(f"{rate:,.1f}" for rate in rates[:2]), *(f"{rate:,.0f}" for rate in rates[2:]))
+        cells = (f"{_gb(each.input_bytes)}", *(f"{rate:,.3g}" for rate in rates[:2]), *(f"{rate:,.0f}" for rate in rates[2:]))
         rows.append((f"`mixtures/{each.recipe}.yaml`", *cells, *(f"{value:,.2f}" for value in dollars)))
     return Table(
         title="From WARC to loadable shards",

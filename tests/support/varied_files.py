@@ -9,6 +9,7 @@ import gzip
 import itertools
 import json
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ class VariedFiles:
 
 def text_files(folder: Path, texts: Sequence[str], file_bytes: int) -> VariedFiles:
     """JSON lines in Zstandard files, with `text` and a made-up `url`."""
-    pages = VariedPages([json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts], IN_JSON)
+    pages = VariedPages([json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in _mixed(texts)], IN_JSON)
     packer = zstandard.ZstdCompressor(level=3)
     return VariedFiles(
         folder=folder,
@@ -86,13 +87,18 @@ def text_files(folder: Path, texts: Sequence[str], file_bytes: int) -> VariedFil
     )
 
 
+def _mixed(pages: Sequence[str]) -> list[str]:
+    """The pages in random order, so that a few of the files are like all of them."""
+    return random.Random(17).sample(pages, len(pages))
+
+
 def _line(number: int, page: bytes) -> bytes:
     return b'{"text": "%b", "url": "https://web-%d.example/%d"}\n' % (page, number % 997, number)
 
 
 def archive_files(folder: Path, pages: Sequence[str], file_bytes: int) -> VariedFiles:
     """WARC files of one gzip member a record, as Common Crawl has them: every page is an HTTP response."""
-    varied = VariedPages([page.encode() for page in pages], IN_HTML)
+    varied = VariedPages([page.encode() for page in _mixed(pages)], IN_HTML)
     content_type = "text/html; charset=utf-8"
     records = (response(page, number, content_type=content_type) for number, page in _all(varied))
     return VariedFiles(

@@ -20,7 +20,7 @@ _COLORS = {
 }
 _GREY = "#7f7f7f"
 Curve = Sequence[tuple[float, float]]  # (bytes of text, ratio)
-_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 420, 60, 190, 20, 40
+_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 430, 60, 190, 20, 60
 
 
 def write_plot(path: Path, records: Sequence[Figures]) -> None:
@@ -72,7 +72,7 @@ class _Axes:
 
     def ticks(self) -> Iterator[str]:
         for size in self._sizes:
-            yield f'<text x="{self.x(size):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{short(size)}</text>'
+            yield f'<text x="{self.x(size):.1f}" y="{_HEIGHT - _BOTTOM + 34}" text-anchor="middle">{short(size)}</text>'
         for ratio in self._ratios:
             yield f'<text x="{_LEFT - 8}" y="{self.y(ratio) + 4:.1f}" text-anchor="end">{short(ratio)}</text>'
 

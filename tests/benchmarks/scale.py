@@ -169,7 +169,8 @@ class Laboratory:
         shutil.rmtree(folder)
 
     def _command(self, recipe: Recipe, output: str, keep_work: str) -> list[str]:
-        values = {"execution.keep_work": keep_work}
+        # the estimate is that of a run which keeps all documents and all of work/
+        values = {"execution.keep_work": keep_work, "execution.check_disk": "false"}
         if self._share < 1:
             values |= {name: str(self._option(name)) for name in _SIZES_OF_OPTIONS}
         if self._share < 0.1:

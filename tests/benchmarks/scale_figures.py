@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.machine.files import write_atomic
-from datapipe.records.commit_files import FORGET, FREED, CommitFiles
+from datapipe.records.ledger import Ledger
 from datapipe.records.names import REPORT
 from datapipe.storage.root import Root
 from tests.support.measured_run import BETWEEN, MeasuredRun
@@ -141,10 +141,10 @@ def _step(step: str, spent: Any, kinds: Mapping[str, str], tasks: Mapping[str, A
 def committed_bytes(root: Root) -> Counter[str]:
     """Bytes of the files of all records of an output, by step, those that were deleted since included."""
     written: Counter[str] = Counter()
-    for line in CommitFiles(root).read():
-        if line.fingerprint not in (FORGET, FREED):
-            record = line.record()
-            written[record.step] += sum(file.bytes for files in record.outputs.values() for file in files)
+    ledger = Ledger(root)
+    ledger.load()
+    for record in filter(None, map(ledger.look_up, ledger.fingerprints())):
+        written[record.step] += sum(file.bytes for files in record.outputs.values() for file in files)
     return written
 
 

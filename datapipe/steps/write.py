@@ -111,7 +111,7 @@ def _parts(cleaned: Sequence[Record], target_bytes: int) -> Iterator[Fields]:
 
 def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[dict[str, Any]]:
     """The fields `documents`, `begin`, `start` and `stop` of each part of `part_bytes`, by the weights in committed counts."""
-    counts = [record.metrics.document_counts for record in cleaned]
+    counts = (record.metrics.document_counts for record in cleaned)
     ends = list(accumulate((weight(each.kept_bytes, each.kept) for each in counts), initial=0))  # (num_records + 1,)
     parts: list[dict[str, Any]] = []
     for start in range(0, ends[-1], part_bytes):

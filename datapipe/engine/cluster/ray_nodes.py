@@ -1,14 +1,14 @@
-"""The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and given their kernels.
+"""The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and let compile their kernels.
 
-ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `lacks_here` ─▶ `Nodes.answer`
-                                                            └─ fit ─▶ a process that compiles its kernels
+ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `lacks_here`, `num_missing` ─▶ `Nodes.answer`
+                                                  lacks kernels alone ─▶ `compile_here` on the node ─▶ `Nodes.compiled`
 """
 
 import pickle
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +17,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.credentials import masked
+from datapipe.engine.cluster.kernels_here import compile_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
-from datapipe.engine.cluster.on_node import Expectation, versions_here
+from datapipe.engine.cluster.on_node import INSTALLED, Expectation, versions_here
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.records.option_files import OptionFile, put_into_output
@@ -57,16 +58,18 @@ class RayNodes:
             inputs=_first_inputs(request),
             files=tuple(files),
         )
-        self._kernels = kernels_of_run(request.mixture)
-        self._wait_s, self._placement = wait_s, request.mixture.execution.placement
+        self._kernels = [name for name in kernels_of_run(request.mixture) if name.partition(".")[0] in INSTALLED]
+        execution = request.mixture.execution
+        self._wait_s, self._stall_s, self._placement = wait_s, execution.stall_s, execution.placement
         self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
-        self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
-        self._asked: dict[Any, str] = {}
-        self._compiling: dict[str, Any] = {}
+        self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(compile_here)
+        self._asked: dict[Any, str] = {}  # the node of each call that checks one, and that compiles
+        self._compiling: dict[Any, str] = {}
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where none can run tasks, or a file has changed."""
+        """Asks all nodes, and waits for their answers, but for no kernels. Raises UserError where none can run tasks, or a
+        file has changed."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         put_into_output(self.expectation.files, self.root)
         timeout_s = _PROBE_TIMEOUT_S + self._copy_s
@@ -75,14 +78,24 @@ class RayNodes:
         while self._asked and time.monotonic() < deadline:
             ray.wait(list(self._asked), num_returns=1, timeout=_WAIT_S)
             self.update(0.0)
-            if self.known.fit and time.monotonic() > deadline - timeout_s + self.known.slow_s:
+            if self._has_able and time.monotonic() > deadline - timeout_s + self.known.slow_s:
                 return
-        if self.known.num_alive and not self.known.fit:  # a cluster without nodes adds some when tasks wait
+        if self.known.num_alive and not self._has_able:  # a cluster without nodes adds some when tasks wait
             raise UserError(
                 f"no node of the Ray cluster can run tasks. {self.known.why_none()}. Install the same versions on every node, "
                 f"and put output and inputs where every node sees them: a shared file system, or URLs such as "
                 f"s3://bucket/folder, with their credentials on every node."
             )
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a node compiles kernels, at the cost of one look."""
+        return bool(self._compiling)
+
+    @property
+    def _has_able(self) -> bool:
+        """Whether a node gets tasks, now or once its kernels are compiled."""
+        return bool(self.known.fit or self.known.compiling)
 
     def update(self, every_s: float) -> None:
         """Takes the nodes that are alive, asks new ones, and takes their answers.
@@ -97,22 +110,29 @@ class RayNodes:
         self._counted_at = now
         for node_id in self.known.see([node for node in alive if node.takes_tasks(self._placement)], _draining()):
             check = on_node(self._check_there, node_id, "check the node")
-            self._asked[check.remote(pickle.dumps(self.expectation), node_id)] = node_id
+            self._asked[check.remote(pickle.dumps(self.expectation), node_id, self._kernels)] = node_id
         self._take_answers()
+        self._take_compiled()
         self._check_fit(now)
 
     def _take_answers(self) -> None:
-        asked = list(self._asked)
-        for reference in ray.wait(asked, num_returns=len(asked), timeout=0)[0] if asked else ():
-            node_id = self._asked.pop(reference)
+        for reference, node_id in _ended(self._asked):
+            try:
+                lacks, num_missing = ray.get(reference)
+            except RayError as error:
+                lacks, num_missing = [f"it cannot run datapipe: {error_line(error)}"], 0
+            lacks = lacks or self._unseen_answer(node_id)
+            self.known.answer(node_id, lacks, num_missing)
+            if node_id in self.known.compiling:
+                self._compiling[on_node(self._compile_there, node_id, "compile").remote(self._kernels)] = node_id
+
+    def _take_compiled(self) -> None:
+        for reference, node_id in _ended(self._compiling):
             try:
                 lacks = ray.get(reference)
             except RayError as error:
-                lacks = [f"it cannot run datapipe: {error_line(error)}"]
-            lacks = lacks or self._unseen_answer(node_id)
-            self.known.answer(node_id, lacks)
-            if node_id not in self._compiling and not lacks:
-                self._compiling[node_id] = on_node(self._compile_there, node_id, "compile").remote(self._kernels)
+                lacks = [f"its kernels do not compile: {error_line(error)}"]
+            self.known.compiled(node_id, lacks)
 
     def _unseen_answer(self, node_id: str) -> list[str]:
         answer = self.expectation.answer(node_id)
@@ -122,9 +142,11 @@ class RayNodes:
         return []
 
     def _check_fit(self, now: float) -> None:
+        ask_s = 2 * ASK_AGAIN_S if self.known.num_alive else 0.0
+        compile_s = self._stall_s if self.known.compiling else 0.0
         if self.known.fit:
             self._fit_at = now
-        elif now - self._fit_at >= self._copy_s + max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+        elif now - self._fit_at >= self._copy_s + max(self._wait_s, ask_s, compile_s):
             labels = ", ".join(f"{label}: {value}" for label, value in self._placement.items())
             wanted = f" and the labels of execution.placement ({labels})" if labels else ""
             why = self.known.why_none() or f"No node with cores{wanted} is alive"
@@ -157,27 +179,30 @@ class RayNodes:
 
 
 def question_that_travels() -> Callable[..., Any]:
-    """What a node lacks. Ray sends the nested function whole, so that a node without datapipe can answer."""
+    """What a node lacks, and how many kernels. Ray sends the nested function whole, so that a node without datapipe can
+    answer."""
 
-    def check(expectation: bytes, node_id: str) -> list[str]:
+    def check(expectation: bytes, node_id: str, kernels: list[str]) -> tuple[list[str], int]:
         try:
             import pickle
 
+            from datapipe.engine.cluster.kernels_here import num_missing
             from datapipe.engine.cluster.on_node import lacks_here
 
             opened = pickle.loads(expectation)
         except Exception as error:
-            return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"]
-        return lacks_here(opened, node_id)
+            return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], 0
+        lacks = lacks_here(opened, node_id)
+        return lacks, 0 if lacks else num_missing(kernels)
 
     return check
 
 
-def _compile_here(names: list[str]) -> None:
-    from datapipe.engine.local import usable_cores
-    from datapipe.kernels.compiling import compile_kernels
-
-    compile_kernels(names, usable_cores(), lambda name, number, count: None)
+def _ended(running: dict[Any, str]) -> Iterator[tuple[Any, str]]:
+    """Removes what has ended from the remote calls by reference, and yields it, with its node."""
+    references = list(running)
+    for reference in ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
+        yield reference, running.pop(reference)
 
 
 def on_node(function: Any, node_id: str, name: str) -> Any:

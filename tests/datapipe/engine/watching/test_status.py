@@ -124,6 +124,14 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     assert state.time_left() == TimeLeft(seconds=0.0)
 
 
+def test_status_of_a_run_that_waits_for_kernels_names_them_until_a_node_works() -> None:
+    state = RunState()
+    state.observe(Progress(waits_for="kernels that 2 nodes compile"))
+    assert (state.waiting(), state.time_left()) == (["kernels that 2 nodes compile"], TimeLeft(seconds=0.0))
+    state.observe(Progress(slots=2))
+    assert state.waiting() == []
+
+
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_reported_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
         serve_runs(RunState(), {}, taken.getsockname()[1])

@@ -36,14 +36,14 @@ class Machine:
     folder: Path
     home: Path
 
-    def start(self, code: str) -> subprocess.Popen[str]:
+    def start(self, code: str, *arguments: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(self.folder), str(_DATAPIPE)])
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.home), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-        command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+        command, pipe = [sys.executable, "-c", code, *arguments], subprocess.PIPE
         return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
-    def run(self, code: str) -> str:
-        with self.start(code) as process:
+    def run(self, code: str, *arguments: str) -> str:
+        with self.start(code, *arguments) as process:
             printed, _ = process.communicate()
         assert process.returncode == 0
         return printed.strip()
@@ -71,6 +71,35 @@ def test_node_whose_cache_keeps_nothing_gets_tasks_at_once(tmp_path: Path, machi
     (tmp_path / "file").touch()
     nowhere = Machine(machine.folder, tmp_path / "file")
     assert nowhere.run(f"{_HERE}print(num_missing(names))") == "0"
+
+
+_SEND = f"""
+import pickle, sys
+from datapipe.engine.cluster.kernels_here import shared_from_here
+pickle.dump(shared_from_here({_NAMES}), open(sys.argv[1], "wb"))
+"""
+_TAKE = f"""{_HERE}
+import pickle, sys
+from dataclasses import replace
+shared = pickle.load(open(sys.argv[1], "rb"))
+damaged = replace(shared, files={{name: content[:-1] for name, content in shared.files.items()}})
+of_another = replace(shared, version_key="python3.11.7-another-processor")
+print([bool(compile_here(names, each)) for each in (damaged, of_another, shared)], num_missing(names))
+"""
+
+
+def test_node_takes_kernels_of_a_machine_like_it_whole_and_compiles_all_others(tmp_path: Path, machine: Machine) -> None:
+    """The node has no compiler, so that it lacks what it does not take: a damaged file, and those of another processor."""
+    machine.run(_COMPILE)
+    machine.run(_SEND, str(tmp_path / "sent"))
+    node = Machine(tmp_path / "node", tmp_path / "node" / "cache")
+    node.folder.mkdir()
+    (node.folder / "numba.py").write_text("raise ImportError('no compiler')")
+    (node.folder / "small_kernels.py").write_bytes((machine.folder / "small_kernels.py").read_bytes())
+    assert node.run(_TAKE, str(tmp_path / "sent")) == "[True, True, False] 0"
+    (node.folder / "numba.py").unlink()
+    call = "import numpy as np\nfrom small_kernels import negate\nvalues = np.array([1, 2])\nnegate(values)\nprint(*values)"
+    assert node.run(call) == "-1 -2"
 
 
 def test_node_waits_for_a_kernel_that_another_process_compiles_and_compiles_it_where_that_is_killed(machine: Machine) -> None:

@@ -78,7 +78,10 @@ def run(
     trust_records: TrustRecords = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
+        typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus; 0: any port."),
+    ] = None,
+    metrics_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where the figures are served: loopback by default, 0.0.0.0 for all.")
     ] = None,
     log_json: Annotated[
         str | None, typer.Option("--log-json", metavar="FILE", help="Append an event a line, as JSON; - for stdout.")
@@ -105,6 +108,8 @@ def run(
         mixture = load_mixture(mixture_file, set_ or (), output)
         given = {"engine": engine, "workers": workers, "address": address, "limit": limit}
         options = RunOptions(**given, replaces=replace, rebuilds=rebuild, trusts_records=trust_records)
+        if metrics_host is not None and metrics_port is None:
+            raise UserError("--metrics-host requires --metrics-port, for example --metrics-port 9400")
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
@@ -115,8 +120,10 @@ def run(
                 from datapipe.storage.root import Root
 
                 about = {"mixture": mixture.name, "output": masked(Root(mixture.output).url), "engine": engine}
-                server = stack.enter_context(serve_runs(state, {**about, "version": version("datapipe")}, metrics_port))
-                show(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+                about["version"] = version("datapipe")
+                host = metrics_host or "127.0.0.1"
+                server = stack.enter_context(serve_runs(state, about, metrics_port, host))
+                show(f"figures for Prometheus: http://{host}:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())

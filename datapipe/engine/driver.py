@@ -161,7 +161,7 @@ class Driver:
         for line in engine.take_lines():
             self.emit(UserMessage(line))
         queued = max(0, len(ready) + len(attempts) - len(messages))
-        self.emit(Progress(messages=messages, slots=engine.slots, queued=queued))
+        self.emit(Progress(messages=messages, slots=engine.slots, queued=queued, waits_for=engine.waits_for()))
         self._reported_s = {each.attempt: self._report_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.update(messages)
         engine.demand(ready)

@@ -84,6 +84,7 @@ class Progress:
     messages: Sequence[Message] = ()  # the activity of each running attempt
     slots: int = 0  # tasks that the engine runs at once
     queued: int = 0  # tasks that could run and wait for a slot, here or in the engine
+    waits_for: str = ""  # what all tasks wait for on the machines of the engine; empty for nothing
     is_last: bool = False  # whether the driver has ended
 
 

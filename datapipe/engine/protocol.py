@@ -91,6 +91,10 @@ class Engine(Protocol):
         """The activity of each running attempt, as far as known."""
         ...
 
+    def waits_for(self) -> str:
+        """What all tasks wait for on its machines, in words; empty for nothing."""
+        return ""
+
     def take_lines(self) -> Sequence[str]:
         """Lines about its machines for the user, since the last call."""
         return ()

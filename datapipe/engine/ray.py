@@ -12,7 +12,7 @@ Ray gives placement, resources and detection of lost nodes. Retries, commits and
 asked whether it can run tasks when the run starts and when it joins; one that lacks something is reported and left alone
 (`cluster/nodes.py`). Before a node answers it copies the files that options of stages name, such as models, from OUTPUT.
 Tasks of a node that is taken away run again elsewhere, and count as no failure. The user's own stage modules travel with the
-tasks, as source. Every node compiles the kernels of the run once, on all its cores, while its first tasks begin.
+tasks, as source. A node compiles the kernels of the run that its cache lacks, on all its cores, before it gets tasks.
 """
 
 import os
@@ -118,8 +118,8 @@ class RayEngine(Engine):
         if not self._running:
             return None
         self._read_reports()
-        if (unplaced := self._unplaced()) is not None:
-            return unplaced
+        if (returned := self._unplaced() or self._from_compiling()) is not None:
+            return returned
         if not self._ready:
             self._ready.extend(_ready(list(self._running), timeout_s))
         while self._ready:
@@ -186,6 +186,9 @@ class RayEngine(Engine):
     def take_lines(self) -> list[str]:
         return self._nodes.known.take_lines()
 
+    def waits_for(self) -> str:
+        return self._nodes.known.waits_for
+
     def messages(self) -> list[Message]:
         """As declared. Raises DatapipeError where no node has been able to run tasks for long."""
         self._nodes.update(_NODES_EVERY_S)
@@ -229,7 +232,9 @@ class RayEngine(Engine):
                 self._reports.withdraw.remote(running.attempt)
                 failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
                 return Attempt(task=running.task, attempt=running.attempt, failure=failure)
-            missing = lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit])
+            missing = self._nodes.known.waits_for or lack_of(
+                _reserved(running.task, self._limits.memory), [node.resources for node in fit]
+            )
             running.update_resource(missing, step_s)
             if fit and running.missing_resource and running.missing_s >= self._wait_s:
                 message = (
@@ -238,6 +243,16 @@ class RayEngine(Engine):
                     f"{self._stall_s:g}"
                 )
                 return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
+        return None
+
+    def _from_compiling(self) -> Attempt | None:
+        """The end of the first attempt that reached a node while it compiles kernels, which its task would wait for."""
+        compiling = self._nodes.known.compiling if self._nodes.is_compiling else ()
+        for running in self._running.values() if compiling else ():
+            if running.node_id in compiling:
+                self.cancel(running.attempt)
+                failure = Failure(kind="node", message=f"{running.task.label} came to {running.node}, which compiles kernels")
+                return Attempt(task=running.task, attempt=running.attempt, node=running.node, failure=failure)
         return None
 
     def close(self) -> None:

@@ -39,6 +39,11 @@ def read_checked(path: Path) -> bytes | None:
     except OSError:
         return None
     mark_used(path)
+    return data_of(content)
+
+
+def data_of(content: bytes) -> bytes | None:
+    """The data in the content of a file; None where it is damaged."""
     data = content[_DIGEST_BYTES:]
     return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
 

@@ -101,23 +101,55 @@ def test_context_of_the_image_holds_what_the_dockerfile_copies() -> None:
     assert {name for name in copied if name != "."} <= allowed
 
 
-def _serve_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of a `datapipe serve` command line, by name. Fails for one that the command does not have."""
+def _options(name: str, arguments: list[str]) -> dict[str, Any]:
+    """The options of the command line of a command, by name. Fails for one that the command does not have."""
     command = typer.main.get_command(app)
-    serve = command.get_command(None, "serve")  # type: ignore[attr-defined]
-    assert arguments[0] == "serve"
-    return serve.make_context("serve", arguments[1:]).params
+    assert arguments[0] == name
+    return command.get_command(None, name).make_context(name, arguments[1:]).params  # type: ignore[attr-defined]
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return list(YAML(typ="safe", pure=True).load_all((DEPLOY / name).read_text()))
+
+
+def _ports(pod: dict[str, Any]) -> dict[str, int]:
+    """The ports of the container of a template of pods, by name."""
+    [container] = pod["spec"]["containers"]
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def test_pod_monitors_find_every_pod_by_its_labels_and_name_the_ports_on_which_its_programs_listen() -> None:
+    selected = {
+        frozenset(monitor["spec"]["selector"]["matchLabels"].items()): [
+            endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]
+        ]
+        for monitor in _documents("podmonitor.yaml")
+        if (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    }
+    job = _loaded("rayjob.yaml")["spec"]
+    head, workers = job["rayClusterSpec"]["headGroupSpec"], job["rayClusterSpec"]["workerGroupSpecs"]
+    run = _options("run", shlex.split(job["entrypoint"])[1:])
+    assert (run["metrics_host"], run["engine"]) == ("0.0.0.0", "ray")
+    for group in (head, *workers):
+        pod, expected = group["template"], {"metrics": int(group["rayStartParams"]["metrics-export-port"])}
+        if group is head:  # ports by KubeRay's names: where a container lists any, its service has no others
+            expected |= {"datapipe": run["metrics_port"], "gcs-server": 6379, "dashboard": 8265, "client": 10001}
+        assert _ports(pod) == expected
+        assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(expected["metrics"])
+        assert {"datapipe", "metrics"} & expected.keys() <= set(selected[frozenset(pod["metadata"]["labels"].items())])
+    [serve] = [document["spec"]["template"] for document in _documents("serve.yaml") if document["kind"] == "StatefulSet"]
+    [port] = selected[frozenset(serve["metadata"]["labels"].items())]
+    options = _options("serve", serve["spec"]["containers"][0]["args"])
+    assert str(_ports(serve)[port]) == serve["metadata"]["annotations"]["prometheus.io/port"] == str(options["status_port"])
 
 
 def test_servers_on_kubernetes_are_given_options_that_there_are_and_time_to_drain() -> None:
-    documents = {
-        document["kind"]: document for document in YAML(typ="safe", pure=True).load_all((DEPLOY / "serve.yaml").read_text())
-    }
+    documents = {document["kind"]: document for document in _documents("serve.yaml")}
     assert list(documents) == ["Service", "PodDisruptionBudget", "StatefulSet"]
     spec = documents["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]
     [container] = pod["containers"]
-    options = _serve_options(container["args"])
+    options = _options("serve", container["args"])
     assert (options["port"], options["status_port"]) == (8815, 8816)
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"grpc": 8815, "status": 8816}
     assert [port["port"] for port in documents["Service"]["spec"]["ports"]] == [8815, 8816]
@@ -136,7 +168,7 @@ def test_the_unit_of_systemd_is_valid_and_gives_time_to_drain() -> None:
     text = (DEPLOY / "serve.service").read_text()
     command = re.search(r"^ExecStart=/usr/bin/env datapipe (.*?[^\\])$", text, re.M | re.S)
     assert command is not None
-    options = _serve_options(shlex.split(command[1].replace("\\\n", " ")))
+    options = _options("serve", shlex.split(command[1].replace("\\\n", " ")))
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.M)
     assert stop is not None
     assert int(stop[1]) > options["drain_s"] + 5

@@ -1,16 +1,19 @@
 """The nodes of a cluster as the driver knows them: which of them run tasks, and why the others do not.
 
-    joins ─▶ asked ─▶ fit ──────▶ leaving (it got SIGTERM) ▶ gone
-               └────▶ left alone, asked again every `ASK_AGAIN_S` ─▶ fit
+    joins ─▶ asked ─▶ compiles kernels ─▶ fit ──────▶ leaving (it got SIGTERM) ▶ gone
+               └──────────┴─────▶ left alone, asked again every `ASK_AGAIN_S` ─▶ …
 
-A node is known by its id, since several nodes may have one address. It is asked when it joins, before it gets tasks. A task
-that waited for any node, and reaches a new one earlier, checks it in its own process (`on_node.py`) and comes back. What a
-node lacks is reported once, and again when it changes. Knows no scheduler.
+A node is known by its id, since several nodes may have one address. It is asked when it joins, before it gets tasks. One whose
+cache lacks kernels of the run compiles them first: a task there would wait for them, and look slow. A task that waited for any
+node, and reaches a new one earlier, checks it in its own process (`on_node.py`) and comes back; the engine takes it back from a
+node that compiles. What a node lacks is reported once, and again when it changes. Knows no scheduler.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from datapipe.quantities import counted, duration
 
 ASK_AGAIN_S = 60.0  # Pause after which a node that lacked something is asked again
 LEAVING_S = 60.0  # A node gets no tasks for so long after SIGTERM; a drained node is gone by then
@@ -27,6 +30,8 @@ class Node:
     resources: Mapping[str, float]  # of the idle node, by Ray's names
     labels: Mapping[str, str] = field(default_factory=dict)
     lacks: Sequence[str] | None = None  # in words; None before it has answered
+    reported: Sequence[str] = ()  # what it lacked when that was reported last; empty once it gets tasks
+    num_compiling: int = 0  # kernels that it compiles before it gets tasks
     asked_at: float | None = None  # when it was asked last, or its answer came; None while it is to be asked
     leaves_until: float = 0.0
     is_slow: bool = False  # whether its missing answer was reported
@@ -49,6 +54,9 @@ class Nodes:
     slow_s: float = SLOW_S
     _nodes: dict[str, Node] = field(default_factory=dict)
     _lines: list[str] = field(default_factory=list)
+    # since the last lines: nodes that began to compile, and that ended, with the seconds that it took
+    _began: list[Node] = field(default_factory=list)
+    _compiled: list[tuple[Node, float]] = field(default_factory=list)
 
     def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
         """Takes the live nodes, and those that leave. Returns the ids of those to ask."""
@@ -71,15 +79,32 @@ class Nodes:
             node.asked_at = now
         return [node.node_id for node in due]
 
-    def answer(self, node_id: str, lacks: Sequence[str]) -> None:
+    def answer(self, node_id: str, lacks: Sequence[str], num_missing: int = 0) -> None:
+        """Takes what a node lacks. One that lacks nothing compiles the `num_missing` kernels that its cache does not hold."""
         node = self._nodes.get(node_id)
         if node is None:
             return
-        if lacks and list(lacks) != list(node.lacks or ()):
+        node.num_compiling = 0 if lacks else num_missing
+        if node.num_compiling and not node.reported:
+            self._began.append(node)
+        if lacks and list(lacks) != node.reported:
             self._lines.append(f"{node} gets no tasks: {'; '.join(lacks)}")
-        if not lacks and (node.lacks or node.is_slow):
-            self._lines.append(f"{node} gets tasks now")
+            node.reported = list(lacks)
+        elif not lacks and not num_missing:
+            if node.reported or node.is_slow:
+                self._lines.append(f"{node} gets tasks now")
+            node.reported = []
         node.lacks, node.asked_at, node.is_slow = list(lacks), self.clock(), False
+
+    def compiled(self, node_id: str, lacks: Sequence[str]) -> None:
+        """Takes the end of a compilation, after which the node gets tasks or, with the error as what it lacks, none."""
+        node = self._nodes.get(node_id)
+        if node is None or not node.num_compiling:
+            return
+        if not lacks:
+            self._compiled.append((node, self.clock() - (node.asked_at or 0.0)))
+            node.reported = []
+        self.answer(node_id, lacks)
 
     def name(self, node_id: str) -> str:
         """A node, for display; without an address where it is not alive."""
@@ -102,7 +127,7 @@ class Nodes:
     @property
     def fit(self) -> list[Node]:
         """The nodes that get tasks. Where all are leaving, those that may stay: people end processes by mistake."""
-        now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == []]
+        now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == [] and not node.num_compiling]
         staying = [node for node in able if node.leaves_until <= now]
         return staying or [node for node in able if node.leaves_until < float("inf")]
 
@@ -112,6 +137,19 @@ class Nodes:
         return sorted(self._nodes.keys() - {node.node_id for node in self.fit})
 
     @property
+    def compiling(self) -> set[str]:
+        """The ids of the nodes that compile kernels."""
+        return {node.node_id for node in self._nodes.values() if node.num_compiling}
+
+    @property
+    def waits_for(self) -> str:
+        """What all tasks wait for, in words; empty where a node gets tasks, or none compiles."""
+        num_compiling = len(self.compiling)
+        if not num_compiling or self.fit:
+            return ""
+        return f"kernels that {counted(num_compiling, 'node')} {'compiles' if num_compiling == 1 else 'compile'}"
+
+    @property
     def num_alive(self) -> int:
         return len(self._nodes)
 
@@ -119,12 +157,26 @@ class Nodes:
         """Why the nodes get no tasks, in words; empty where none is alive."""
         texts = []
         for node in self._nodes.values():
-            why = "it has not answered" if node.lacks is None else "; ".join(node.lacks)
+            compiles = f"it still compiles {counted(node.num_compiling, 'kernel')}" if node.num_compiling else ""
+            why = "it has not answered" if node.lacks is None else compiles or "; ".join(node.lacks)
             texts.append(f"{str(node).capitalize()}: {'it got SIGTERM' if self.is_leaving(node.node_id) else why}")
         more = [f"So do {len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
         return ". ".join([*texts[:_MOST_NAMED], *more])
 
     def take_lines(self) -> list[str]:
-        """The lines for the user since the last call."""
-        lines, self._lines = self._lines, []
+        """The lines for the user since the last call; one for all nodes that began to compile, and one for all that ended."""
+        lines = self._lines
+        if began := [node for node in self._began if node.num_compiling]:
+            most = counted(max(node.num_compiling for node in began), "kernel")
+            lines.append(f"compiling {most} on {counted(len(began), 'node')}, before tasks run there: {_named(began)}")
+        if ended := [node for node, _ in self._compiled]:
+            took = duration(max(seconds for _, seconds in self._compiled))
+            lines.append(f"compiled kernels on {counted(len(ended), 'node')} in {took}, tasks run there now: {_named(ended)}")
+        self._lines, self._began, self._compiled = [], [], []
         return lines
+
+
+def _named(nodes: Sequence[Node]) -> str:
+    """The first nodes, and how many more there are."""
+    more = [f"and {len(nodes) - _MOST_NAMED} more"] if len(nodes) > _MOST_NAMED else []
+    return ", ".join([*(node.name for node in nodes[:_MOST_NAMED]), *more])

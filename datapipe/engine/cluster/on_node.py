@@ -39,7 +39,7 @@ from datapipe.storage.root import Root, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")
 _SOURCE = "source of datapipe"
-_INSTALLED = ("datapipe", "stages")
+INSTALLED = ("datapipe", "stages")
 """Packages that every node has. Every other package that defines a stage is shipped."""
 
 _MAY_BE_OF_THE_NODE = frozenset({"infrastructure", "task", "user"})  # kinds of failure
@@ -180,7 +180,7 @@ def user_modules(task: Task) -> dict[str, bytes]:
     """
     classes = [type(task), *(type(bound.stage) for bound in task.stages_run)]
     tops = {each.__module__.partition(".")[0] for each in classes}
-    return {path: content for top in tops.difference(_INSTALLED) for path, content in module_sources(top).items()}
+    return {path: content for top in tops.difference(INSTALLED) for path, content in module_sources(top).items()}
 
 
 def module_sources(top: str) -> dict[str, bytes]:

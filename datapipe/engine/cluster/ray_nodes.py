@@ -1,14 +1,15 @@
-"""The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and given their kernels.
+"""The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and let compile their kernels.
 
-ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `lacks_here` ─▶ `Nodes.answer`
-                                                            └─ fit ─▶ a process that compiles its kernels
+ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `lacks_here`, `num_missing` ─▶ `Nodes.answer`
+                                                  lacks kernels alone ─▶ `compile_here` on the node ─▶ `Nodes.compiled`
+                                    a fit node with the same processor ─▶ its kernels ──▲
 """
 
 import pickle
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +18,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.credentials import masked
+from datapipe.engine.cluster.kernels_here import SharedKernels, compile_here, shared_from_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
-from datapipe.engine.cluster.on_node import Expectation, versions_here
+from datapipe.engine.cluster.on_node import INSTALLED, Expectation, versions_here
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.records.option_files import OptionFile, put_into_output
@@ -30,6 +32,11 @@ from datapipe.storage.root import Root
 _PROBE_TIMEOUT_S = 60.0
 _LEAST_BYTES_PER_S = 10e6  # of the files that a node copies before it answers; a slower one answers late
 _WAIT_S = 1.0
+LONGEST_COMPILATION_S = 1800.0
+"""The most that a run waits for kernels alone: those of the quickstart take a minute on two cores, and took six minutes on two
+that twelve processes shared (2026-11-30)."""
+
+_SHARED_TIMEOUT_S = 20.0  # after which a node compiles kernels that another one has not sent
 
 _TAKEN_AWAY = frozenset({1, 3, 4})
 """Ray's reasons of an announced death: SIGTERM, preempted, drained while idle."""
@@ -57,16 +64,22 @@ class RayNodes:
             inputs=_first_inputs(request),
             files=tuple(files),
         )
-        self._kernels = kernels_of_run(request.mixture)
-        self._wait_s, self._placement = wait_s, request.mixture.execution.placement
+        self._kernels = [name for name in kernels_of_run(request.mixture) if name.partition(".")[0] in INSTALLED]
+        execution = request.mixture.execution
+        self._wait_s, self._placement = wait_s, execution.placement
+        self._compile_s = max(LONGEST_COMPILATION_S, execution.stall_s)
         self._check_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
-        self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
-        self._asked: dict[Any, str] = {}
-        self._compiling: dict[str, Any] = {}
+        self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(compile_there)
+        self._share_there: Any = ray.remote(num_cpus=0, max_retries=0)(shared_from_here)
+        self._asked: dict[Any, str] = {}  # the node of each call that checks one, and that compiles
+        self._compiling: dict[Any, str] = {}
+        self._version_keys: dict[str, str] = {}  # by node, of its compiled kernels
+        self._shared: dict[str, tuple[str, Any]] = {}  # by version key: the node that sends its kernels, and the reference
         self._counted_at = self._fit_at = time.monotonic()
 
     def admit_first(self) -> None:
-        """Asks all nodes, and waits for them. Raises UserError where none can run tasks, or a file has changed."""
+        """Asks all nodes, and waits for their answers, but for no kernels. Raises UserError where none can run tasks, or a
+        file has changed."""
         self.root.write_atomic(self.expectation.probe, b"datapipe")
         put_into_output(self.expectation.files, self.root)
         timeout_s = _PROBE_TIMEOUT_S + self._copy_s
@@ -75,14 +88,24 @@ class RayNodes:
         while self._asked and time.monotonic() < deadline:
             ray.wait(list(self._asked), num_returns=1, timeout=_WAIT_S)
             self.update(0.0)
-            if self.known.fit and time.monotonic() > deadline - timeout_s + self.known.slow_s:
+            if self._has_able and time.monotonic() > deadline - timeout_s + self.known.slow_s:
                 return
-        if self.known.num_alive and not self.known.fit:  # a cluster without nodes adds some when tasks wait
+        if self.known.num_alive and not self._has_able:  # a cluster without nodes adds some when tasks wait
             raise UserError(
                 f"no node of the Ray cluster can run tasks. {self.known.why_none()}. Install the same versions on every node, "
                 f"and put output and inputs where every node sees them: a shared file system, or URLs such as "
                 f"s3://bucket/folder, with their credentials on every node."
             )
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a node compiles kernels, at the cost of one look."""
+        return bool(self._compiling)
+
+    @property
+    def _has_able(self) -> bool:
+        """Whether a node gets tasks, now or once its kernels are compiled."""
+        return bool(self.known.fit or self.known.compiling)
 
     def update(self, every_s: float) -> None:
         """Takes the nodes that are alive, asks new ones, and takes their answers.
@@ -97,22 +120,40 @@ class RayNodes:
         self._counted_at = now
         for node_id in self.known.see([node for node in alive if node.takes_tasks(self._placement)], _draining()):
             check = on_node(self._check_there, node_id, "check the node")
-            self._asked[check.remote(pickle.dumps(self.expectation), node_id)] = node_id
+            self._asked[check.remote(pickle.dumps(self.expectation), node_id, self._kernels)] = node_id
         self._take_answers()
+        self._take_compiled()
         self._check_fit(now)
 
     def _take_answers(self) -> None:
-        asked = list(self._asked)
-        for reference in ray.wait(asked, num_returns=len(asked), timeout=0)[0] if asked else ():
-            node_id = self._asked.pop(reference)
+        for reference, node_id in _ended(self._asked):
+            try:
+                lacks, num_missing, self._version_keys[node_id] = ray.get(reference)
+            except RayError as error:
+                lacks, num_missing = [f"it cannot run datapipe: {error_line(error)}"], 0
+            lacks = lacks or self._unseen_answer(node_id)
+            self.known.answer(node_id, lacks, num_missing)
+        for node_id in self.known.compiling.difference(self._compiling.values()):
+            compilation = on_node(self._compile_there, node_id, "compile").remote(
+                self._kernels, self._kernels_of_others(node_id)
+            )
+            self._compiling[compilation] = node_id
+
+    def _kernels_of_others(self, node_id: str) -> list[Any]:
+        """A reference to the kernels of a fit node that has the processor and libraries of this one; none where no node has."""
+        version_key = self._version_keys[node_id]
+        alike = sorted(node.node_id for node in self.known.fit if self._version_keys.get(node.node_id) == version_key)
+        if alike and self._shared.get(version_key, ("",))[0] not in alike:  # the first time, or the node is gone
+            self._shared[version_key] = alike[0], on_node(self._share_there, alike[0], "send kernels").remote(self._kernels)
+        return [self._shared[version_key][1]] if alike else []
+
+    def _take_compiled(self) -> None:
+        for reference, node_id in _ended(self._compiling):
             try:
                 lacks = ray.get(reference)
             except RayError as error:
-                lacks = [f"it cannot run datapipe: {error_line(error)}"]
-            lacks = lacks or self._unseen_answer(node_id)
-            self.known.answer(node_id, lacks)
-            if node_id not in self._compiling and not lacks:
-                self._compiling[node_id] = on_node(self._compile_there, node_id, "compile").remote(self._kernels)
+                lacks = [f"its kernels do not compile: {error_line(error)}"]
+            self.known.compiled(node_id, lacks)
 
     def _unseen_answer(self, node_id: str) -> list[str]:
         answer = self.expectation.answer(node_id)
@@ -122,9 +163,11 @@ class RayNodes:
         return []
 
     def _check_fit(self, now: float) -> None:
+        ask_s = 2 * ASK_AGAIN_S if self.known.num_alive else 0.0
+        compile_s = self._compile_s if self.known.compiling else 0.0
         if self.known.fit:
             self._fit_at = now
-        elif now - self._fit_at >= self._copy_s + max(self._wait_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+        elif now - self._fit_at >= self._copy_s + max(self._wait_s, ask_s, compile_s):
             labels = ", ".join(f"{label}: {value}" for label, value in self._placement.items())
             wanted = f" and the labels of execution.placement ({labels})" if labels else ""
             why = self.known.why_none() or f"No node with cores{wanted} is alive"
@@ -152,32 +195,45 @@ class RayNodes:
             self.update(0.0)
         self._asked.clear()
         self._compiling.clear()
+        self._shared.clear()
         with suppress(OSError):  # a store that is gone keeps it until the next run
             self.root.delete(self.expectation.probe)
 
 
 def question_that_travels() -> Callable[..., Any]:
-    """What a node lacks. Ray sends the nested function whole, so that a node without datapipe can answer."""
+    """What a node lacks, how many kernels, and the key of the machine's compiled code. Ray sends the nested function whole,
+    so that a node without datapipe can answer."""
 
-    def check(expectation: bytes, node_id: str) -> list[str]:
+    def check(expectation: bytes, node_id: str, kernels: list[str]) -> tuple[list[str], int, str]:
         try:
             import pickle
 
+            from datapipe.engine.cluster.kernels_here import num_missing
             from datapipe.engine.cluster.on_node import lacks_here
+            from datapipe.kernels.keys import version_key
 
             opened = pickle.loads(expectation)
         except Exception as error:
-            return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"]
-        return lacks_here(opened, node_id)
+            return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], 0, ""
+        lacks = lacks_here(opened, node_id)
+        return (lacks, 0, "") if lacks else (lacks, num_missing(kernels), version_key())
 
     return check
 
 
-def _compile_here(names: list[str]) -> None:
-    from datapipe.engine.local import usable_cores
-    from datapipe.kernels.compiling import compile_kernels
+def compile_there(names: list[str], shared: list[Any]) -> list[str]:
+    """`compile_here` with the kernels of a reference, if they come in time. Runs on a node."""
+    kernels: SharedKernels | None = None
+    with suppress(RayError):  # the other node is gone, or slow
+        kernels = ray.get(shared[0], timeout=_SHARED_TIMEOUT_S) if shared else None
+    return compile_here(names, kernels)
 
-    compile_kernels(names, usable_cores(), lambda name, number, count: None)
+
+def _ended(running: dict[Any, str]) -> Iterator[tuple[Any, str]]:
+    """Removes what has ended from the remote calls by reference, and yields it, with its node."""
+    references = list(running)
+    for reference in ray.wait(references, num_returns=len(references), timeout=0)[0] if references else ():
+        yield reference, running.pop(reference)
 
 
 def on_node(function: Any, node_id: str, name: str) -> Any:

@@ -112,6 +112,6 @@ def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Met
     return family
 
 
-def serve_runs(state: RunState, about: dict[str, str], port: int) -> MetricsServer:
-    """Serves http://127.0.0.1:port/metrics from a thread. Raises UserError for a taken port."""
-    return MetricsServer("127.0.0.1", port, "--metrics-port", RunMetrics(state, about)).start()
+def serve_runs(state: RunState, about: dict[str, str], port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Serves http://host:port/metrics from a thread. Raises UserError for a taken port, or another machine's address."""
+    return MetricsServer(host, port, "--metrics-port", RunMetrics(state, about)).start()

@@ -122,7 +122,7 @@ class RunState:
         self.since: dict[str, float] = {}
         self.slots = self.queued = 0
         self.lines: list[str] = []
-        self.failed = self._blocked_by = ""
+        self.failed = self._blocked_by = self._waits_for = ""
 
     def observe(self, event: events.Event) -> None:
         match event:
@@ -180,6 +180,7 @@ class RunState:
         now = time.time()
         self.since = {message.attempt: self.since.get(message.attempt, now) for message in event.messages}
         self.messages, self.slots, self.queued = event.messages, event.slots, event.queued
+        self._waits_for = event.waits_for
         if event.is_last:
             self.pauses.end()
             self._blocked_by = ""
@@ -216,6 +217,7 @@ class RunState:
         return "" if left is None else str(left)
 
     def waiting(self) -> list[str]:
-        """What attempts wait for: another process, a node that has what they need, a disk or store that does not answer."""
+        """What tasks wait for: another process, a node that has what they need or compiles kernels, a disk or store that
+        does not answer."""
         works = {str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting}
-        return sorted(works | {self._blocked_by} - {""})
+        return sorted((works | {self._blocked_by, self._waits_for}) - {""})

@@ -129,6 +129,11 @@ def test_cli_inspect_refuses_options_that_do_not_go_together(plain, options):
         inspect(str(plain / "out"), **options)
 
 
+def test_cli_run_refuses_an_address_of_figures_without_their_port(plain):
+    done = datapipe(["run", str(plain / "mixture.yaml"), "--metrics-host", "0.0.0.0"])
+    assert done.returncode == 2 and "--metrics-host requires --metrics-port" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -13,10 +13,11 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.cluster.on_node import Expectation
-from datapipe.engine.events import Committed, Event, EventLog
+from datapipe.engine.events import AttemptEvent, Committed, Event, EventLog
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.kernels.cache import kernels_folder
 from datapipe.machine.json_log import JsonLog
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
@@ -208,6 +209,90 @@ def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_end
     told = [line for line in [*watcher.lines, *news] if "gets no tasks: it has numba 0.1, and the driver has 0." in line]
     assert sorted(line.split()[2] for line in told) == sorted(node.node_id[:12] for node in differ)
     assert not list((tmp_path / "out/work").glob("probe-*"))
+
+
+def test_ray_node_that_compiles_kernels_gets_no_tasks_and_one_whose_kernels_fail_is_named(tmp_path, cluster, monkeypatch):
+    """It joins during the run, with an empty cache."""
+
+    def compile_slowly(names: list[str], shared: list) -> list[str]:
+        import time
+        from pathlib import Path
+
+        while not Path(go).exists():
+            time.sleep(0.1)
+        return ["its kernels do not compile: words.find_words: TypingError"]
+
+    go, engines, nodes, news, added = str(tmp_path / "go"), [], set[str](), [], []
+    monkeypatch.setattr("datapipe.engine.cluster.ray_nodes.compile_there", compile_slowly)
+
+    def make(root, request):
+        engines.append(ray_engine.RayEngine(root, request, cluster.address))
+        return engines[0]
+
+    def is_told(text: str) -> bool:
+        engines[0].messages()
+        news.extend(engines[0].take_lines())
+        return any(text in line and added[0].node_id[:12] in line for line in news)
+
+    def on_commit(record) -> None:
+        if len(watcher.records) == 2:
+            added.append(cluster.add_node(num_cpus=1, env_vars={"XDG_CACHE_HOME": str(tmp_path / "cold")}))
+            wait_until(lambda: is_told("compiling "), "the answer of the node that joined")
+        if len(watcher.records) == 12:
+            Path(go).touch()
+            wait_until(lambda: is_told("gets no tasks: its kernels do not compile"), "the error of its kernels")
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Committed):
+            nodes.update(attempt.node.partition(" ")[0] for attempt in event.attempts)
+        if isinstance(event, AttemptEvent) and event.attempt.failure is not None:
+            returned.append(event.attempt.failure)
+        watcher(event)
+
+    returned, watcher = [], runs.Watcher(on_commit=on_commit)
+    overrides = [f"execution.{option}" for option in ("max_retries=0", "max_infrastructure_retries=0", "split_bytes=16KiB")]
+    mixture = _web(tmp_path, 16, "tokenizer: none\n")
+    try:
+        done = runs.run_mixture(mixture, make_engine=make, watcher=watcher, overrides=overrides, observer=observe)
+    finally:
+        for node in added:
+            cluster.remove_node(node)
+    assert nodes and added[0].node_id[:12] not in nodes
+    assert watcher.retries == [] and {failure.kind for failure in returned} <= {"node"}
+    local = runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess, overrides=overrides)
+    assert done.snapshot == local.snapshot
+
+
+def test_ray_node_with_an_empty_cache_gets_its_kernels_from_one_like_it(tmp_path, cluster):
+    engines, added, news = [], [], []
+
+    def make(root, request):
+        engines.append(ray_engine.RayEngine(root, request, cluster.address))
+        return engines[0]
+
+    def is_told(text: str) -> bool:
+        engines[0].messages()
+        news.extend(engines[0].take_lines())
+        return any(text in line and added[0].node_id[:12] in line for line in news)
+
+    def on_commit(record) -> None:
+        if len(watcher.records) == 2:
+            added.append(cluster.add_node(num_cpus=1, env_vars={"XDG_CACHE_HOME": str(tmp_path / "cold")}))
+            wait_until(lambda: is_told("compiled kernels on 1 node"), "the kernels")
+            slots.append(engines[0].slots)
+
+    slots, watcher = [], runs.Watcher(on_commit=on_commit)
+    try:
+        runs.run_mixture(_web(tmp_path, 4, "tokenizer: none\n"), make_engine=make, watcher=watcher)
+    finally:
+        for node in added:
+            cluster.remove_node(node)
+    assert slots == [3]
+    sent = list((tmp_path / "cold").rglob("*.bin"))
+    kernels = [path for path in sent if path.parent.parent == tmp_path / "cold/datapipe/kernels"]
+    assert kernels and all(
+        path.read_bytes() == (kernels_folder() / path.parent.name / path.name).read_bytes() for path in kernels
+    )
 
 
 def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, mixture, cluster):

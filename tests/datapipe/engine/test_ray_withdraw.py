@@ -47,6 +47,7 @@ def endless(tmp_path, monkeypatch, _connected):
     request, plan = planned(load_mixture(mixture))[:2]
     tasks = {task.splits[0].file.path[0]: task for task in reversed(plan.pending()) if isinstance(task, MapTask)}
     engine = ray_engine.RayEngine(Root(str(tmp_path / "out")), request)
+    wait_until(lambda: not engine.messages() and engine.slots, "the kernels of the node")
     engine.submit(tasks["a"], "one")
     wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
     yield engine, tasks["a"], tasks["b"], tasks["c"]
@@ -82,6 +83,19 @@ def test_ray_engine_that_is_closed_leaves_nothing_running_in_a_cluster_of_others
     wait_until(lambda: not ray_workers(), "the end of both")
 
 
+def test_ray_attempt_that_reached_a_node_which_compiles_kernels_comes_back_and_the_node_gets_tasks_after_it(endless):
+    engine, _, short, _ = endless
+    [node] = engine._nodes.known.fit
+    engine._nodes.known.answer(node.node_id, [], num_missing=1)
+    engine._nodes.update(0.0)
+    returned = engine.next_attempt(1.0)
+    assert returned is not None and (returned.attempt, returned.failure.kind, engine.slots) == ("one", "node", 0)
+    wait_until(lambda: not engine.messages() and engine.slots, "the kernels of the node")
+    engine.submit(short, "two")
+    [ended] = _all_of(engine)
+    assert (ended.attempt, ended.failure) == ("two", None)
+
+
 def _all_of(engine) -> list:
     """What the attempts that are not withdrawn return."""
     ended = []
@@ -103,7 +117,7 @@ def test_ray_node_without_the_datapipe_of_the_driver_can_report_it(module, told)
     """The question travels whole: a node that can import nothing of it answers."""
     from ray import cloudpickle
 
-    script = f"import pickle, sys\nsys.modules[{module!r}] = None\nprint(*pickle.load(sys.stdin.buffer)(b'?', 'n'))"
+    script = f"import pickle, sys\nsys.modules[{module!r}] = None\nprint(pickle.load(sys.stdin.buffer)(b'?', 'n', [])[0][0])"
     question = cloudpickle.dumps(ray_nodes.question_that_travels())
     done = subprocess.run([sys.executable, "-c", script], input=question, capture_output=True, check=False)
     assert done.stdout.decode().startswith(f"it cannot run the datapipe of the driver: {told}: "), done.stderr.decode()

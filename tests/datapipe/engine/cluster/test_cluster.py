@@ -183,9 +183,13 @@ class _Case(Nodes):
         nodes = [Node(node_id=name * 56, address="10.0.0.7", resources={"CPU": 2.0}) for name in names]
         return "".join(node_id[0] for node_id in self.see(nodes, [name * 56 for name in drained]))
 
-    def answers(self, names: str, *lacks: str) -> None:
+    def answers(self, names: str, *lacks: str, num_missing: int = 0) -> None:
         for name in names:
-            self.answer(name * 56, list(lacks))
+            self.answer(name * 56, list(lacks), num_missing)
+
+    def compiles(self, names: str, *lacks: str) -> None:
+        for name in names:
+            self.compiled(name * 56, list(lacks))
 
     @property
     def fitting(self) -> str:
@@ -264,6 +268,64 @@ def test_nodes_that_are_gone_are_forgotten_and_their_answers_passed_over(nodes):
     nodes.answers("a", "it has numba 1, and the driver has 2")
     assert (nodes.num_alive, nodes.excluded, nodes.why_none()) == (0, [], "")
     assert len(nodes.take_lines()) == 1
+
+
+def test_node_without_kernels_gets_tasks_once_they_are_compiled_while_others_work(nodes):
+    nodes.shows("abc")
+    nodes.answers("a")
+    nodes.answers("bc", num_missing=43)
+    assert (nodes.fitting, [node_id[0] for node_id in nodes.excluded], nodes.waits_for) == ("a", ["b", "c"], "")
+    [line] = nodes.take_lines()
+    assert line.startswith("compiling 43 kernels on 2 nodes, ") and "bbbbbbbbbbbb (10.0.0.7), cccccccccccc" in line
+    nodes.now += 41
+    nodes.compiles("b")
+    assert (nodes.fitting, nodes.shows("abc"), {node_id[0] for node_id in nodes.compiling}) == ("ab", "", {"c"})
+    [line] = nodes.take_lines()
+    assert "1 node in 0:41" in line and "bbbbbbbbbbbb" in line
+    assert nodes.take_lines() == []
+
+
+def test_nodes_that_all_compile_are_what_a_run_waits_for(nodes):
+    nodes.shows("ab")
+    assert nodes.waits_for == ""
+    nodes.answers("ab", num_missing=2)
+    assert (nodes.fitting, nodes.waits_for) == ("", "kernels that 2 nodes compile")
+    assert [line.endswith("it still compiles 2 kernels") for line in nodes.why_none().split(". ")] == [True, True]
+    nodes.shows("b")
+    assert nodes.waits_for == "kernels that 1 node compiles"
+    nodes.compiles("ab")  # the one that is gone, too
+    assert (nodes.fitting, nodes.waits_for) == ("b", "")
+
+
+def test_node_whose_kernels_do_not_compile_is_named_once_left_alone_and_asked_again(nodes):
+    why = "its kernels do not compile: words.find_words: TypingError"
+    nodes.shows("ab")
+    nodes.answers("a")
+    lines = []
+    for _ in range(3):
+        nodes.answers("b", num_missing=1)
+        lines += nodes.take_lines()
+        nodes.compiles("b", why)
+        lines += nodes.take_lines()
+        assert (nodes.fitting, nodes.compiling) == ("a", set())
+        nodes.now += ASK_AGAIN_S
+        assert nodes.shows("ab") == "b"
+    assert [line.partition(" ")[0] for line in lines] == ["compiling", "the"]
+    assert "bbbbbbbbbbbb" in lines[1] and lines[1].endswith(f"gets no tasks: {why}")
+    nodes.answers("b", num_missing=1)
+    assert nodes.fitting == "a"
+    nodes.compiles("b")
+    assert nodes.fitting == "ab"
+    [line] = nodes.take_lines()
+    assert line.startswith("compiled kernels on 1 node ")
+
+
+def test_node_that_loses_its_disk_while_it_compiles_gets_no_tasks_after_it(nodes):
+    nodes.shows("a")
+    nodes.answers("a", num_missing=1)
+    nodes.answers("a", "its disk is full: /tmp")  # by a task that came there before its answer
+    nodes.compiles("a")
+    assert nodes.fitting == "" and "its disk is full" in nodes.why_none()
 
 
 CPUS, GPUS = {"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "GPU": 1.0, "memory": 64e9}

@@ -124,9 +124,38 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     assert state.time_left() == TimeLeft(seconds=0.0)
 
 
+class _Cold(runs.InProcess):
+    """Compiles kernels for two updates of the driver."""
+
+    def __init__(self, root: Root, request: Any) -> None:
+        super().__init__(root, request)
+        self.slots, self._left = 0, 2
+
+    def waits_for(self) -> str:
+        self._left -= 1
+        self.slots = int(self._left < 0)
+        return "" if self.slots else "kernels that 2 nodes compile"
+
+
+@pytest.mark.medium
+def test_status_of_a_run_that_waits_for_kernels_names_them_and_no_time_until_a_node_works(mixture: Path) -> None:
+    state, seen = RunState(), []
+
+    def look(event: Event) -> None:
+        if isinstance(event, Progress):
+            left = state.time_left()
+            seen.append((tuple(state.waiting()), left is not None and left.seconds > 0))
+
+    runs.run_mixture(mixture, make_engine=_Cold, observer=all_of([state.observe, look]))
+    assert seen[:2] == [(("kernels that 2 nodes compile",), False)] * 2
+    assert {waiting for waiting, _ in seen[2:]} == {()}
+
+
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_reported_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
         serve_runs(RunState(), {}, taken.getsockname()[1])
+    with pytest.raises(UserError, match=r"--metrics-port: .*: 192\.0\.2\.1:0"):
+        serve_runs(RunState(), {}, 0, "192.0.2.1")
     with pytest.raises(UserError, match="--log-json"):
         JsonLog(str(tmp_path / "no/such/folder"))
 

@@ -7,12 +7,20 @@ bytes of text in the input ─▶ text that enters each step ─▶ bytes that i
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from datapipe.metrics import total_counts
 from datapipe.shards.schemas import token_type
-from datapipe.steps.costs import StepCost, Texts, passed_on
-from datapipe.steps.kind import Plan
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS
+from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, passed_on
+from datapipe.steps.growth import Files, StepSize
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.pipeline import GlobalStep, RankingStep
+from datapipe.steps.rank import scores_of
 from datapipe.steps.request import Request
+from datapipe.steps.tokenize import training_parts
+from datapipe.steps.unread import DOCUMENTS as DOCUMENT_FILES
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 
 KeptText = Mapping[str, float]
@@ -23,6 +31,8 @@ _START_S, _STEP_S = 4.0, 0.25
 15 steps over a small corpus, which took 8 s, is estimated at 8 s."""
 
 _BYTES_PER_LIMITED = 4_000  # bytes of text in a document of a limited run
+_FINAL = 0.02  # bytes of decisions for a byte of the rows that a global stage exchanges
+_UNPACKED = 1.5  # bytes of rows in memory for a byte in a file: 46 to 88 % are left of them (`exchange/files.py`)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +67,58 @@ def step_costs(request: Request, plan: Plan, kept: KeptText) -> dict[str, StepCo
         unknown = tuple(name for part in parts for name in part.unknown)
         costs[step.id] = StepCost(sum(part.bytes for part in parts), sum(part.seconds for part in parts), unknown)
     return costs
+
+
+def estimated_sizes(request: Request, plan: Plan, kept: KeptText) -> list[StepSize]:
+    """What each step of a plan would measure."""
+    texts, costs = _texts(request, plan, kept_text(plan, kept)), step_costs(request, plan, kept)
+    return [_estimated(request, plan, step, costs, texts) for step in plan.steps]
+
+
+def _estimated(request: Request, plan: Plan, step: Step, costs: Mapping[str, StepCost], texts: Texts) -> StepSize:
+    entering, leaving = texts.of_steps.get(step.id, (0.0, 0.0))
+    written = _written(request, plan, step, costs, texts).items()
+    files = {kind: Files(number=1, bytes=size, row_bytes=size * _UNPACKED, lanes=1, runs=1) for kind, size in written if size}
+    return StepSize(
+        id=step.id,
+        work=step.work,
+        source=step.source,
+        seconds=costs[step.id].seconds,
+        writes=files,
+        read=entering / _BYTES_PER_LIMITED,
+        kept=leaving / _BYTES_PER_LIMITED,
+        kept_bytes=leaving,
+        tokens=texts.cleaned[step.source] / BYTES_PER_TOKEN if step.kind == "tokenize" else 0.0,
+    )
+
+
+def _written(request: Request, plan: Plan, step: Step, costs: Mapping[str, StepCost], texts: Texts) -> dict[str, float]:
+    """Bytes by kind of file. Half the rows of a global stage are emitted, and its exchanges share the others."""
+
+    def documents(step_id: str) -> float:
+        return texts.of_steps[step_id][1] * DOCUMENTS
+
+    if step.kind == "map":
+        ending = plan.pipeline.after[step.source][plan.of_kind("map", step.source).index(step)]
+        own, rows = {DOCUMENT_FILES: documents(step.id)}, costs[step.id].bytes - documents(step.id)
+        if isinstance(ending, GlobalStep):
+            tables = cast(Global, ending.stage.stage).emits()
+            own |= {f"emitted.{table}": rows / 2 / len(tables) for table in tables}
+        return own if not isinstance(ending, RankingStep) else own | {scores_of(ending.id): own[DOCUMENT_FILES] / 50}
+    for group in plan.pipeline.global_steps:
+        if step.id.startswith(f"{group.id}/"):
+            rows = sum(
+                costs[name].bytes - documents(name) for name in (plan.pipeline.map_step(*each) for each in group.sources)
+            )
+            exchanges = cast(Global, group.stage.stage).exchanges()
+            number = sum(len(exchange.outputs.keys() - FINAL_SCHEMAS) for exchange in exchanges) or 1
+            own = (each.outputs for each in exchanges if step.id.removesuffix("-1") == f"{group.id}/{each.name}")
+            return {table: rows * _FINAL if table in FINAL_SCHEMAS else rows / 2 / number for of in own for table in of}
+    if step.kind == "tokenize":
+        strata = request.mixture.sources[step.source].strata
+        parts = training_parts(strata and strata.bounds).values()
+        return {part: costs[step.id].bytes / len(parts) for part in parts}
+    return {{"pack": "shards", "write": "files"}.get(step.kind, step.kind): costs[step.id].bytes}
 
 
 def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:

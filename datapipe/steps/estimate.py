@@ -12,12 +12,10 @@ from typing import cast
 from datapipe.metrics import total_counts
 from datapipe.shards.schemas import token_type
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, passed_on
 from datapipe.steps.growth import Files, StepSize
 from datapipe.steps.kind import Plan, Step
-from datapipe.steps.pipeline import GlobalStep, RankingStep
-from datapipe.steps.rank import scores_of
+from datapipe.steps.pipeline import GlobalStep
 from datapipe.steps.request import Request
 from datapipe.steps.tokenize import training_parts
 from datapipe.steps.unread import DOCUMENTS as DOCUMENT_FILES
@@ -31,7 +29,6 @@ _START_S, _STEP_S = 4.0, 0.25
 15 steps over a small corpus, which took 8 s, is estimated at 8 s."""
 
 _BYTES_PER_LIMITED = 4_000  # bytes of text in a document of a limited run
-_FINAL = 0.02  # bytes of decisions for a byte of the rows that a global stage exchanges
 _UNPACKED = 1.5  # bytes of rows in memory for a byte in a file: 46 to 88 % are left of them (`exchange/files.py`)
 
 
@@ -93,27 +90,13 @@ def _estimated(request: Request, plan: Plan, step: Step, costs: Mapping[str, Ste
 
 
 def _written(request: Request, plan: Plan, step: Step, costs: Mapping[str, StepCost], texts: Texts) -> dict[str, float]:
-    """Bytes by kind of file. Half the rows of a global stage are emitted, and its exchanges share the others."""
-
-    def documents(step_id: str) -> float:
-        return texts.of_steps[step_id][1] * DOCUMENTS
-
+    """Bytes by kind of file. All rows of a global stage count as emitted ones."""
     if step.kind == "map":
         ending = plan.pipeline.after[step.source][plan.of_kind("map", step.source).index(step)]
-        own, rows = {DOCUMENT_FILES: documents(step.id)}, costs[step.id].bytes - documents(step.id)
-        if isinstance(ending, GlobalStep):
-            tables = cast(Global, ending.stage.stage).emits()
-            own |= {f"emitted.{table}": rows / 2 / len(tables) for table in tables}
-        return own if not isinstance(ending, RankingStep) else own | {scores_of(ending.id): own[DOCUMENT_FILES] / 50}
-    for group in plan.pipeline.global_steps:
-        if step.id.startswith(f"{group.id}/"):
-            rows = sum(
-                costs[name].bytes - documents(name) for name in (plan.pipeline.map_step(*each) for each in group.sources)
-            )
-            exchanges = cast(Global, group.stage.stage).exchanges()
-            number = sum(len(exchange.outputs.keys() - FINAL_SCHEMAS) for exchange in exchanges) or 1
-            own = (each.outputs for each in exchanges if step.id.removesuffix("-1") == f"{group.id}/{each.name}")
-            return {table: rows * _FINAL if table in FINAL_SCHEMAS else rows / 2 / number for of in own for table in of}
+        documents = texts.of_steps[step.id][1] * DOCUMENTS
+        tables = cast(Global, ending.stage.stage).emits() if isinstance(ending, GlobalStep) else ()
+        emitted = {f"emitted.{table}": (costs[step.id].bytes - documents) / len(tables) for table in tables}
+        return {DOCUMENT_FILES: documents, **emitted}
     if step.kind == "tokenize":
         strata = request.mixture.sources[step.source].strata
         parts = training_parts(strata and strata.bounds).values()

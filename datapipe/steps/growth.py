@@ -151,7 +151,7 @@ def _parts(files: Files) -> float:
 
 class Growth:
     """A run of another size in the making: `steps` of it by id, from the measured ones (`sizes`). `tables`: by global step, or
-    step that packs, its tables so far."""
+    step that packs, its tables so far. `sampled`: the share of text that trains the tokenizer, before and at the other size."""
 
     def __init__(
         self, request: Request, pipeline: Pipeline, sizes: Iterable[StepSize], sources: Mapping[str, GrownSource]
@@ -163,18 +163,22 @@ class Growth:
         by_id = {step.id: step for step in sizes}
         kept = {source: by_id[self.cleaned(source)].kept_bytes for source in sources}
         self.factor = sum(sources[name].factor * size for name, size in kept.items()) / (sum(kept.values()) or 1.0)
-        self.sampled = self._sampled(sum(kept.values()))
+        self.sampled = tuple(self._sampled(size) for size in (sum(kept.values()), self.factor * sum(kept.values())))
 
     def cleaned(self, source: str) -> str:
         """The step that leaves the cleaned documents of a source."""
         return self.pipeline.map_step(source, len(self.pipeline.segments[source]) - 1)
 
     def _sampled(self, kept_bytes: float) -> float:
-        """How many times the text of the sample that trains the tokenizer."""
+        """The share of the text that trains the tokenizer."""
         training = self.mixture.tokenizer.train
-        if training is None or self.request.tokenizer_content or not kept_bytes:
-            return 1.0
-        return min(training.sample_bytes, kept_bytes * self.factor) / min(training.sample_bytes, kept_bytes)
+        return 0.0 if training is None or not kept_bytes else min(1.0, training.sample_bytes / kept_bytes)
+
+    @property
+    def sample_factor(self) -> float:
+        """How many times the text of the sample; 1 where a run takes a tokenizer as it is."""
+        before, after = self.sampled
+        return 1.0 if self.request.tokenizer_content or not before else self.factor * after / before
 
     def documents(self, source: str) -> Reads:
         """The cleaned documents of a source."""

@@ -24,7 +24,7 @@ from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
-from datapipe.steps.growth import Growth, Reads, StepSize
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering, file_checksums
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
@@ -65,8 +65,9 @@ class RankTask(_OfFilter):
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
         kind = scores_of(_filter_of(step.id))
-        scores = next(each.writes[kind] for each in growth.steps.values() if each.source == step.source and kind in each.writes)
-        a_task = max(1, growth.bucket_bytes // 4 * scores.number // max(1, scores.row_bytes))
+        written = (each.writes.get(kind) for each in growth.steps.values() if each.source == step.source)
+        scores = next(filter(None, written), Files())
+        a_task = max(1, growth.bucket_bytes // 4 * scores.number // (scores.row_bytes or 1))
         growth.add(step, math.ceil(scores.number / a_task), Reads.whole(scores))
 
 

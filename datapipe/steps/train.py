@@ -100,11 +100,11 @@ class SampleTask(Task):
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
-        """The time is that of reading all text, and what it writes grows with the sample."""
-        grown = growth.add(step, growth.sources[step.source].tasks, growth.documents(step.source))
-        more = growth.sampled / (growth.sources[step.source].factor or 1.0)
-        writes = {name: files.grown(more, files.number) for name, files in grown.writes.items()}
-        growth.steps[step.id] = replace(grown, writes=writes)
+        """All text is read. What is counted and written grows with the sample."""
+        tasks, factor = growth.sources[step.source].tasks, growth.sources[step.source].factor
+        grown = growth.add(step, tasks, growth.documents(step.source), factor=growth.sample_factor)
+        before, after = (1 / _SAMPLE_MB_PER_S + share / _COUNT_MB_PER_S for share in growth.sampled)
+        growth.steps[step.id] = replace(grown, seconds=step.seconds * factor * after / before)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +170,7 @@ class TrainTask(Task):
     def grow(cls, growth: Growth, step: StepSize) -> None:
         samples = [each.writes.get("sample", Files()) for each in growth.steps.values() if each.kind == SampleTask.kind]
         folded = (replace(files, number=num_folded(files.number)) for files in samples)
-        growth.add(step, 1, *map(Reads.whole, folded), factor=growth.sampled)
+        growth.add(step, 1, *map(Reads.whole, folded), factor=growth.sample_factor)
 
 
 def _train(task: TrainTask, root: Root) -> bytes:

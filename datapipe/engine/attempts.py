@@ -62,6 +62,7 @@ class Attempts:
     emit: Observer
     clock: Callable[[], float] = time.monotonic
     _open: dict[str, _Open] = field(default_factory=dict)
+    _of_task: dict[str, list[str]] = field(default_factory=dict)  # the open ones by fingerprint
     _with_second: set[str] = field(default_factory=set)  # fingerprints of tasks
     _messages: Sequence[Message] = ()
     _rates: dict[str, deque[float]] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Attempts:
         """Hands a task to the engine; the name of the attempt."""
         attempt = uuid.uuid4().hex[:12]
         self._open[attempt] = _Open(task, is_second)
+        self._of_task.setdefault(task.fingerprint, []).append(attempt)
         self.engine.submit(task, attempt)
         return attempt
 
@@ -85,7 +87,8 @@ class Attempts:
         if not attempt.node and (ended.record is not None or ended.node):
             self.emit(AttemptEvent("started", replace(ended, record=None, failure=None)))
         ended, name, failure = replace(ended, node=ended.node or attempt.node), ended.task.fingerprint, ended.failure
-        others = [other for other, each in self._open.items() if each.task.fingerprint == name]
+        self._of_task[name].remove(ended.attempt)
+        others = [*self._of_task[name]] or self._of_task.pop(name)
         if failure is not None:
             self.emit(AttemptEvent("failed", ended))
             if others and failure.kind not in _FINAL:
@@ -94,6 +97,7 @@ class Attempts:
                 return None
         for other in others:
             node = self._open.pop(other).node
+            self._of_task.pop(name, None)
             self.engine.cancel(other)
             if node:
                 self.emit(AttemptEvent("cancelled", Attempt(task=ended.task, attempt=other, node=node)))

@@ -109,6 +109,7 @@ class Driver:
         self.ledger.restore(fingerprints)
         self._submitted.difference_update(fingerprints)
         self.plan = None  # its steps have the records of these tasks
+        self.freeing.again()
 
     def run(self, engine: Engine) -> Plan:
         """Runs every task without a record. Raises UserError or DatapipeError; records stay."""

@@ -9,12 +9,12 @@ its rows. Shards go when they are published, under their own names.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.records.ledger import Ledger
 from datapipe.records.outputs import OutputFile, Record
-from datapipe.steps.kind import Plan, Task
+from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, UnreadFiles, documents_read, files_of, is_index_row
 from datapipe.storage.lock import OutputLock
 
@@ -35,6 +35,8 @@ class Freeing:
     _documents: dict[str, Record] = field(default_factory=dict)  # by path, files that go after their last reader
     _left: Counter[str] = field(default_factory=Counter)  # the number of their readers without a record
     _unread: list[OutputFile] = field(default_factory=list)
+    # by step and kind of files, the records whose files are taken: each record is decoded once for a kind
+    _taken: dict[tuple[str, str], Sequence[Record]] = field(default_factory=dict)
 
     def plan(self, plan: Plan) -> None:
         """Takes a new plan, in which steps have ended and others have got their tasks."""
@@ -42,12 +44,25 @@ class Freeing:
             return
         unread = UnreadFiles(plan, self.level, self.keeps_index)
         for step, kinds in unread.of_steps():
-            self._add(step.records, kinds)
-        records, self._left = unread.readers_of_documents()
-        paths = ((file.path, record) for record in records for file in record.of(DOCUMENTS))
-        self._documents = {path: record for path, record in paths if self._left[path]}
-        read = {record.fingerprint for record in self._documents.values()}
-        self._add((record for record in records if record.fingerprint not in read), (DOCUMENTS,))
+            fresh = [kind for kind in sorted(kinds) if self._is_fresh(step, kind)]
+            self._add(step.records if fresh else (), fresh)
+        self._left = unread.readers_left()
+        for step in unread.with_known_readers():
+            if self._is_fresh(step, DOCUMENTS):
+                self._documents.update((file.path, record) for record in step.records for file in record.of(DOCUMENTS))
+        done = [path for path in self._documents if not self._left[path]]
+        self._add((self._documents.pop(path) for path in done), (DOCUMENTS,))
+
+    def _is_fresh(self, step: Step, kind: str) -> bool:
+        if self._taken.get((step.id, kind)) is step.records:
+            return False
+        self._taken[step.id, kind] = step.records
+        return True
+
+    def again(self) -> None:
+        """Takes the next plan as the first one, since tasks run again that were committed."""
+        self._taken.clear()
+        self._documents.clear()
 
     def committed(self, tasks: Iterable[Task]) -> None:
         """Takes tasks that are committed."""
@@ -60,6 +75,7 @@ class Freeing:
         """Takes the plan of a snapshot that is published, and the tasks of the others."""
         if self.level != "resume":
             self.others = others
+            self.again()
             self.plan(plan)
             for step in plan.steps:
                 self._add(step.records, PUBLISHED)
@@ -84,16 +100,9 @@ class Freeing:
 
 
 def freed_inputs(ledger: Ledger, plan: Plan) -> set[str]:
-    """The tasks that have to run again, since tasks without a record, or others of them, read files that are freed."""
-    if not ledger.has_freed:
-        return set()
-    tasks = {task.fingerprint: task for step in plan.steps for task in step.tasks or ()}
-    again, level = set[str](), plan.pending()
-    while level:
-        writers = ledger.freed_by(file for task in level for file in task.read_files) - again
-        again |= writers
-        level = [tasks[name] for name in writers if name in tasks]
-    return again
+    """The tasks that have to run again, since tasks without a record read files of theirs that are freed. A plan in which they
+    have no record shows which others have to run for them."""
+    return ledger.freed_by(file for task in plan.pending() for file in task.read_files) if ledger.has_freed else set()
 
 
 def has_freed_rows(ledger: Ledger, plan: Plan) -> bool:

@@ -27,7 +27,6 @@ from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
-from datapipe.metrics import total_counts
 from datapipe.records.commit_files import RECORD_VERSION
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
@@ -159,7 +158,7 @@ def _text_read(history: RunHistory, limit: int | None) -> dict[str, float]:
         unpacked[source] += file.text_bytes
     read: dict[str, float] = dict(stored)
     for step in history.steps:
-        counts = total_counts(record.metrics.document_counts for record in step.records)
+        counts = step.totals.documents
         if step.id == f"{step.source}/read" and limit is not None and counts.read >= limit:
             read[step.source] = min(read[step.source], counts.read_bytes * stored[step.source] / unpacked[step.source])
     return read

@@ -18,16 +18,15 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from sys import intern
+from itertools import islice
 from typing import Any, TypeVar
 
 import xxhash
-from pydantic_core import from_json
 
-from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import Outputs, Record, output_from_json, output_to_json
@@ -60,13 +59,6 @@ class Line:
     attempt: str  # the folder of its outputs; empty where it has none
     content: bytes  # JSON
 
-    def record(self) -> Record:
-        data: Mapping[str, Any] = from_json(self.content)  # twice as fast as `json`
-        outputs: Outputs = {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
-        metrics = TaskMetrics.from_json(data["metrics"])
-        versions = intern(data.get("versions", ""))  # of few kinds
-        return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics, versions=versions)
-
     def names(self) -> list[str]:
         """The checksums of the lines that a line `forget` takes back."""
         return json.loads(self.content)
@@ -79,16 +71,17 @@ class Line:
         return f"{RECORD_VERSION}\t{self.checksum}\t".encode() + _covered(self.fingerprint, self.attempt, self.content) + b"\n"
 
 
-def attempt_of(record: Record) -> str:
-    """The folder of the outputs of a record; empty where it has none."""
-    folders = (attempt_folder(output.path) for group in record.outputs.values() for output in group)
-    return next((folder for folder in folders if folder), "")
-
-
 def line_of(record: Record) -> Line:
-    outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
-    body = {"step": record.step, "versions": record.versions, "outputs": outputs, "metrics": record.metrics.to_json()}
-    return _sealed(record.fingerprint, attempt_of(record), json.dumps(body, ensure_ascii=False).encode())
+    content = record.content
+    folders = (attempt_folder(output.path) for group in content.outputs.values() for output in group)
+    outputs = {kind: [output_to_json(output) for output in group] for kind, group in content.outputs.items()}
+    body = {"step": record.step, "versions": record.versions, "outputs": outputs, "metrics": content.metrics.to_json()}
+    return sealed(record.fingerprint, next(filter(None, folders), ""), json.dumps(body, ensure_ascii=False).encode())
+
+
+def outputs_of(data: Mapping[str, Any]) -> Outputs:
+    """The outputs of a record, in the JSON of its line."""
+    return {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -105,15 +98,16 @@ def freed_lines(freed: Mapping[str, Collection[str]]) -> Iterator[Line]:
     folders = sorted(freed)
     for start in range(0, len(folders), MOST_RECORDS):
         names = {folder: sorted(freed[folder]) for folder in folders[start : start + MOST_RECORDS]}
-        yield _sealed(FREED, "", json.dumps(names, ensure_ascii=False).encode())
+        yield sealed(FREED, "", json.dumps(names, ensure_ascii=False).encode())
 
 
 def forget_line(checksums: Iterable[str]) -> Line:
     """The line that takes back the lines with these checksums."""
-    return _sealed(FORGET, "", json.dumps(sorted(checksums)).encode())
+    return sealed(FORGET, "", json.dumps(sorted(checksums)).encode())
 
 
-def _sealed(fingerprint: str, attempt: str, content: bytes) -> Line:
+def sealed(fingerprint: str, attempt: str, content: bytes) -> Line:
+    """A line with its checksum."""
     return Line(xxhash.xxh3_128_hexdigest(_covered(fingerprint, attempt, content)), fingerprint, attempt, content)
 
 
@@ -157,9 +151,17 @@ class CommitFiles:
             yield from lines
 
     def _each(self, action: Callable[[str], T], paths: Iterable[str]) -> Iterator[T]:
-        """The results of an action on each file, of an object store for several at once."""
-        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            yield from pool.map(action, paths)
+        """The results of an action on each file, of an object store for several at once, and no further ahead: a reader of very
+        many files holds few."""
+        if self.root.local is not None:
+            yield from map(action, paths)
+            return
+        left = iter(paths)
+        with ThreadPoolExecutor(_READERS) as pool:
+            begun = deque(pool.submit(action, path) for path in islice(left, _READERS))
+            while begun:
+                yield begun.popleft().result()
+                begun.extend(pool.submit(action, path) for path in islice(left, 1))
 
     def _lines(self, path: str) -> tuple[list[Line], int]:
         """As `lines_of`. A file with torn or damaged lines is read again; the reading with most lines counts."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
@@ -23,7 +24,6 @@ from datapipe.records.commit_files import (
     CommitFiles,
     Line,
     attempt_folder,
-    attempt_of,
     by_folder,
     forget_line,
     freed_lines,
@@ -31,6 +31,7 @@ from datapipe.records.commit_files import (
 )
 from datapipe.records.names import ATTEMPTS, INDEX, LEDGER, LISTS, PUBLISH, PUBLISHED, SNAPSHOTS, WORK
 from datapipe.records.outputs import OutputFile, Record
+from datapipe.records.packed import Hashes, PackedLine, Packer
 from datapipe.records.versions import content_of, versions_digest
 from datapipe.storage.lock import PROBE, OutputLock
 from datapipe.storage.root import Root
@@ -48,10 +49,11 @@ class Ledger:
         self.files = CommitFiles(root)
         self._pending_deletions = frozenset(pending_deletions)
         self._unnoted = by_folder(filter(attempt_folder, pending_deletions))  # freed, without a line
-        self._lines: dict[str, list[Line]] = {}
+        self._packer = Packer()
+        self._lines: dict[str, PackedLine] = {}  # of each task, the first one
+        self._more: dict[str, list[PackedLine]] = {}  # the others of a task that has several
         self._records: dict[str, Record | None] = {}
-        self._named: set[str] = set()
-        self._sizes: dict[str, int] = {}
+        self._present = Hashes()  # of the files under work/attempts, with their sizes
         self._freed: dict[str, frozenset[str]] = {}  # names of files by the folder of their attempt
         self._same_names: dict[frozenset[str], frozenset[str]] = {}  # most folders lack the same files
         self._restored: set[str] = set()  # tasks that run again since a freed file is needed
@@ -60,27 +62,55 @@ class Ledger:
     @without_collection()
     def load(self) -> None:
         """Reads all records, once, and lists their outputs; each record is decoded when it is asked for."""
-        lines: dict[str, Line] = {line.checksum: line for line in self.files.read()}
-        forgotten = {name for line in lines.values() if line.fingerprint == FORGET for name in line.names()}
-        for line in lines.values():
+        forgotten = set[str]()
+        for line in self.files.read():
             if line.fingerprint == FREED:
                 self._note_freed(line.freed())
-            elif line.fingerprint != FORGET and line.checksum not in forgotten:
-                self._lines.setdefault(line.fingerprint, []).append(line)
-                self._named.add(line.attempt)
+            elif line.fingerprint == FORGET:
+                forgotten.update(line.names())
+            elif line.fingerprint not in self._lines or all(
+                line.checksum != other.line.checksum for other in self._lines_of(line.fingerprint)
+            ):
+                self._add_line(line)
+        if forgotten:
+            for name in [*self._lines]:
+                self._keep_lines(name, [line for line in self._lines_of(name) if line.line.checksum not in forgotten])
         self._note_freed(self._unnoted)
-        self._sizes = dict(self.root.list_files(ATTEMPTS))
+        self._present = Hashes(f"{size} {path}" for path, size in self.root.each_file(ATTEMPTS))
+
+    def _add_line(self, line: Line) -> PackedLine:
+        packed = self._packer.packed(line)
+        if self._lines.setdefault(line.fingerprint, packed) is not packed:
+            self._more.setdefault(line.fingerprint, []).append(packed)
+        return packed
+
+    def _lines_of(self, fingerprint: str) -> list[PackedLine]:
+        first = self._lines.get(fingerprint)
+        return [] if first is None else [first, *self._more.get(fingerprint, ())]
+
+    def _keep_lines(self, fingerprint: str, lines: Sequence[PackedLine]) -> None:
+        """Leaves a task these lines of its own."""
+        self._lines.pop(fingerprint, None)
+        self._more.pop(fingerprint, None)
+        if lines:
+            self._lines[fingerprint] = lines[0]
+        if len(lines) > 1:
+            self._more[fingerprint] = [*lines[1:]]
 
     def fingerprints(self) -> list[str]:
         """Of all tasks that have a record, whether its outputs are there or not."""
-        return [*self._lines, *(name for name, record in self._records.items() if record and name not in self._lines)]
+        return [*self._lines]
 
     def look_up(self, fingerprint: str) -> Record | None:
         """The committed record of a task whose outputs are all still there, or freed; or None."""
         if fingerprint not in self._records:
-            lines = (line for line in self._lines.get(fingerprint, ()) if line.attempt not in self._pending_deletions)
-            records = (line.record() for line in sorted(lines, key=lambda line: len(self._freed.get(line.attempt, ()))))
-            self._records[fingerprint] = next((record for record in records if not any(self._lost(record))), None)
+            lines = self._lines_of(fingerprint)
+            if self._pending_deletions:
+                lines = [line for line in lines if line.attempt not in self._pending_deletions]
+            if len(lines) > 1:
+                lines = sorted(lines, key=lambda line: len(self._freed.get(line.attempt, ())))
+            found = (record for record, files in (line.record_and_files() for line in lines) if not any(self._lost(files)))
+            self._records[fingerprint] = next(found, None)
         return self._records[fingerprint]
 
     def look_up_any_version(self, fingerprint: str) -> Record | None:
@@ -89,19 +119,21 @@ class Ledger:
         if self._by_content is None:
             self._by_content = _by_content(self._lines)
         found = [*filter(None, map(self.look_up, self._by_content.get(content_of(fingerprint), ())))]
-        whole = (record for record in found if attempt_of(record) not in self._freed)
+        whole = (record for record in found if not self._freed or self._attempt_of(record) not in self._freed)
         return next(whole, None) or next(iter(found), None) or self.look_up(fingerprint)
 
     def lost_output(self, fingerprint: str) -> str | None:
         """The first file that a record of a task names and that is gone, or cut; None where the task has all, or no record."""
         if self.look_up(fingerprint) is not None:
             return None
-        records = [line.record() for line in self._lines.get(fingerprint, ())]
-        return next((output.path for record in records for output in self._lost(record)), None)
+        return next((path for line in self._lines_of(fingerprint) for path in self._lost(line.record_and_files()[1])), None)
 
-    def _lost(self, record: Record) -> Iterator[OutputFile]:
-        outputs = (output for group in record.outputs.values() for output in group)
-        return (file for file in outputs if self._sizes.get(file.path) != file.bytes and not self.is_freed(file.path))
+    def _lost(self, files: Iterable[tuple[str, int]]) -> Iterator[str]:
+        return (path for path, size in files if f"{size} {path}" not in self._present and not self.is_freed(path))
+
+    def _attempt_of(self, record: Record) -> str:
+        """The folder of the outputs of a record; empty where it has none."""
+        return record.stored.attempt if isinstance(record.stored, PackedLine) else line_of(record).attempt
 
     @property
     def has_freed(self) -> bool:
@@ -115,7 +147,7 @@ class Ledger:
     def was_freed(self, fingerprint: str, output: OutputFile) -> bool:
         """Whether an earlier attempt at a task wrote the same file, which was freed."""
         name = output.path.rpartition("/")[2]
-        return any(name in self._freed.get(line.attempt, ()) for line in self._lines.get(fingerprint, ()))
+        return any(name in self._freed.get(line.attempt, ()) for line in self._lines_of(fingerprint))
 
     def _note_freed(self, freed: Mapping[str, Collection[str]]) -> None:
         for folder, names in freed.items():
@@ -142,7 +174,7 @@ class Ledger:
             return set()
         prefixes = {folder.rpartition("/")[2][:TASK_DIGITS] for folder in freed}
         alike = [name for name in self.fingerprints() if name[:TASK_DIGITS] in prefixes]
-        return {name for name in alike if (record := self.look_up(name)) is not None and attempt_of(record) in freed}
+        return {name for name in alike if (record := self.look_up(name)) is not None and self._attempt_of(record) in freed}
 
     def restore(self, fingerprints: Collection[str]) -> None:
         """Lets tasks run again, of which freed files are needed. What they wrote before stays until `forget_replaced`."""
@@ -152,19 +184,17 @@ class Ledger:
     def forget_replaced(self) -> None:
         """Takes back the earlier records of tasks that ran again, also in a run that was killed. Their files go with the next
         orphans."""
-        several = (name for name, lines in self._lines.items() if len(lines) > 1)
-        replaced = [line for name in {*self._restored, *several} for line in self._replaced(name)]
-        self._write_forget(line.checksum for line in replaced)
-        self._named -= {line.attempt for line in replaced}
-        for line in replaced:
-            self._lines[line.fingerprint].remove(line)
+        replaced = [line for name in {*self._restored, *self._more} for line in self._replaced(name)]
+        self._write_forget(line.line.checksum for line in replaced)
+        for name in {line.fingerprint for line in replaced}:
+            self._keep_lines(name, [line for line in self._lines_of(name) if line not in replaced])
         self._restored.clear()
 
-    def _replaced(self, fingerprint: str) -> list[Line]:
+    def _replaced(self, fingerprint: str) -> list[PackedLine]:
         """The lines of a task beside that of the record that counts; none where no record does."""
         record = self.look_up(fingerprint)
-        own = None if record is None else attempt_of(record)
-        return [line for line in self._lines.get(fingerprint, ()) if own is not None and line.attempt != own]
+        own = None if record is None else self._attempt_of(record)
+        return [line for line in self._lines_of(fingerprint) if own is not None and line.attempt != own]
 
     def commit(self, records: Sequence[Record]) -> list[Record]:
         """Makes records durable, together. Returns for each the record that stands: the first one of its task."""
@@ -172,13 +202,12 @@ class Ledger:
         missing = [record for name, record in first.items() if self.look_up(name) is None]
         lines = [line_of(record) for record in missing]
         self.files.write(lines)
+        standing = dict[str, Record]()
         for record, line in zip(missing, lines):
-            self._records[record.fingerprint] = record
-            self._named.add(line.attempt)
-            if record.fingerprint in self._restored:
-                self._lines.setdefault(record.fingerprint, []).append(line)
+            standing[record.fingerprint] = record
+            self._records[record.fingerprint] = replace(record, stored=self._add_line(line))
         self.files.merge_small(_MERGED)
-        return [self._records[record.fingerprint] or record for record in records]
+        return [standing.get(record.fingerprint) or self.look_up(record.fingerprint) or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:
         """Takes the records of tasks back, which run again, with any versions of libraries. Their files go with the next
@@ -188,11 +217,8 @@ class Ledger:
         self._by_content = None
         self._write_forget(line.checksum for line in self.files.read() if line.fingerprint in wanted)
         for fingerprint in wanted:
-            self._lines.pop(fingerprint, None)
-            record = self._records.get(fingerprint)
+            self._keep_lines(fingerprint, ())
             self._records[fingerprint] = None
-            if record is not None:
-                self._named.discard(line_of(record).attempt)
 
     def _write_forget(self, checksums: Iterable[str]) -> None:
         listed = [*checksums]
@@ -201,26 +227,33 @@ class Ledger:
     def keep(self, fingerprints: Collection[str]) -> None:
         """Deletes the records of all other tasks, and torn records. Only while no run is active."""
         paths, wanted = list(self.files.sizes), set(fingerprints)
-        replaced = {line for name, lines in self._lines.items() if len(lines) > 1 for line in self._replaced(name)}
-        kept = [line for name, lines in self._lines.items() if name in wanted for line in lines if line not in replaced]
-        attempts = {line.attempt for line in kept}
-        self.files.write([*kept, *freed_lines({name: files for name, files in self._freed.items() if name in attempts})])
+        replaced = {line for name in self._more for line in self._replaced(name)}
+        names = [name for name in self._lines if name in wanted]
+        kept = {name: [line for line in self._lines_of(name) if line not in replaced] for name in names}
+        lines = [line.line for listed in kept.values() for line in listed]
+        attempts = {line.attempt for line in lines}
+        self.files.write([*lines, *freed_lines({name: files for name, files in self._freed.items() if name in attempts})])
         self.files.delete(paths)
-        self._lines = {}
-        for line in kept:
-            self._lines.setdefault(line.fingerprint, []).append(line)
+        self._lines, self._more = {}, {}
+        for name, listed in kept.items():
+            self._keep_lines(name, listed)
         self._records.clear()
-        self._named = {line.attempt for line in kept}
 
     def delete_orphans(self, lock: OutputLock) -> int:
         """Deletes the files of killed runs and attempts: attempts that no record names, and files
         on their way to a final name. No task may be running. Returns how many files of attempts it
         deleted. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
         """
-        paths = [path for path, _ in self.root.list_files(ATTEMPTS)]
-        named = self._named - self._pending_deletions
-        attempts = Counter(folder for folder in map(attempt_folder, paths) if folder is not None and folder not in named)
-        left = [*self._unfinished(), *(path for path in paths if self.is_freed(path) and attempt_folder(path) not in attempts)]
+        lines = (line for name in self._lines for line in self._lines_of(name))
+        named = Hashes(attempt for line in lines if (attempt := line.attempt) not in self._pending_deletions)
+        attempts, freed = Counter[str](), list[str]()
+        for path, _ in self.root.each_file(ATTEMPTS):
+            folder = attempt_folder(path)
+            if folder is not None and folder not in named:
+                attempts[folder] += 1
+            elif self.is_freed(path):
+                freed.append(path)
+        left = [*self._unfinished(), *freed]
         with lock.deleting([*attempts, *left], ATTEMPTS):
             self.files.write(freed_lines(self._unnoted))
             self._unnoted = {}

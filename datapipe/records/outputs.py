@@ -10,7 +10,7 @@ OutputFile       any file: path, rows, bytes, checksum
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from datapipe.metrics import TaskMetrics
 
@@ -97,22 +97,69 @@ TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
 """Outputs of tokenize tasks with the hashes of texts, where documents are held out."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a committed task left: its outputs by kind, and its numbers."""
+
+    outputs: Outputs
+    metrics: TaskMetrics
+
+
+class Stored(Protocol):
+    """A content in a short form, which is decoded each time."""
+
+    @property
+    def outputs(self) -> Outputs: ...
+
+    @property
+    def metrics(self) -> TaskMetrics: ...
+
+    @property
+    def content(self) -> Content: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """The ledger's record of a committed task: its outputs by kind, and its numbers."""
+    """The ledger's record of a committed task. The ledger keeps its content in a short form, which is decoded each time that
+    outputs or metrics are asked for: who asks for both takes `content` once."""
 
     step: str
     fingerprint: str
-    outputs: Outputs
-    metrics: TaskMetrics
+    stored: Content | Stored
     versions: str = ""  # of the libraries that decided the outputs: "pyarrow=26.0.1 unicode=14.0.0"; empty where unknown
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return self.step, self.fingerprint, self.content, self.versions
+
+    @property
+    def content(self) -> Content:
+        return self.stored if isinstance(self.stored, Content) else self.stored.content
+
+    @property
+    def outputs(self) -> Outputs:
+        return self.stored.outputs
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        return self.stored.metrics
 
     def of(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
         """The outputs of a kind, which are files of one type."""
-        files = self.outputs.get(kind, ())
-        typed = tuple(file for file in files if isinstance(file, file_type))
-        assert len(typed) == len(files), f"expected {file_type.__name__} only, found {files}"
-        return typed
+        return typed(self.outputs.get(kind, ()), file_type)
+
+
+def typed(files: tuple[OutputFile, ...], file_type: type[F]) -> tuple[F, ...]:
+    """Files that are of one type."""
+    of_type = tuple(file for file in files if isinstance(file, file_type))
+    assert len(of_type) == len(files), f"expected {file_type.__name__} only, found {files}"
+    return of_type
 
 
 _TYPES: Mapping[str, type[OutputFile]] = {

@@ -38,8 +38,8 @@ def searched_sets(measured: Measured) -> list[SearchedSet]:
     """The lists that filters searched for. Entries are contaminated where some document holds them, undetectable where they
     cannot be found, and clean otherwise."""
     searched: dict[str, dict[str, list[int]]] = {}
-    for own in (own for step in measured.steps for own in step.numbers(MapMetrics)):
-        for stage, lists in own.searched.items():
+    for step in measured.steps:
+        for stage, lists in step.own(MapMetrics).searched.items():
             searched.setdefault(stage, {}).update(lists)
     found = {entry for rows in measured.rows("findings", measured.steps) for entry in entries_of(rows)} if searched else ()
     return counts_of(searched, found)

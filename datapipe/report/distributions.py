@@ -117,7 +117,7 @@ def distributions(measured: Measured) -> dict[str, Any]:
         of_source = _of_source(measured, steps)
         of_lengths = of_source.pop(("", LENGTH), _Sums(facts={})).counts
         lengths[source] = {part: _bins(of_lengths[:, COLUMNS[part] :: 2]) for part in ("read", "kept")}
-        dropped = total_counts(record.metrics.document_counts for step in steps for record in step.records).dropped
+        dropped = total_counts(step.totals.documents for step in steps).dropped
         for (stage, rule), sums in of_source.items():
             by_stage = rules.setdefault(source, {}).setdefault(stage, {})
             by_stage[rule] = sums.rule(dropped[f"{stage}:{rule}"], measured.name_of)

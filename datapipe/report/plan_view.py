@@ -164,8 +164,7 @@ def _state(step: Step) -> list[str | tuple[str, str]]:
         return [("after the steps before", "yellow")]
     fingerprints = f" {step.tasks[0].fingerprint[:12]}…" if step.tasks else ""
     if step.is_committed:
-        stored = sum(output.bytes for record in step.records for group in record.outputs.values() for output in group)
-        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(stored)}{fingerprints}"]
+        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(step.totals.bytes)}{fingerprints}"]
     return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"]
 
 

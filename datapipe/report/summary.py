@@ -52,8 +52,6 @@ def summarize(
     is None before it is published, `warnings` are those of the run, and `before` is the fingerprint
     of the snapshot before this one."""
     counts_by_source = {source: source_counts(plan, source) for source in sources}
-    records = [record for step in plan.steps for record in step.records]
-    attempts = {step.id: [*filter(None, (record.metrics.second_attempt for record in step.records))] for step in plan.steps}
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None
     mixture = mixture_shares(packed) if packed is not None and packed.shards else None
@@ -63,7 +61,7 @@ def summarize(
         problem=None,
         total=Total(
             **dict(_entry(_total(list(counts_by_source.values()), plan))),
-            task_seconds=sum(record.metrics.seconds for record in records),
+            task_seconds=sum(step.totals.seconds for step in plan.steps),
         ),
         sources=entries,
         taken={} if packed is None else taken_sources(packed, counts_by_source),
@@ -75,9 +73,11 @@ def summarize(
         },
         tasks={step.id: _tasks(step) for step in plan.steps},
         second_attempts={
-            name: SecondAttempts(tasks=len(each), won=each.count("won")) for name, each in attempts.items() if each
+            step.id: SecondAttempts(tasks=each.total(), won=each["won"])
+            for step in plan.steps
+            if (each := step.totals.second_attempts)
         },
-        peak_worker_bytes=max((record.metrics.peak_bytes for record in records), default=0),
+        peak_worker_bytes=max((step.totals.peak_bytes for step in plan.steps), default=0),
         shards=None if snapshot is None else Published.of(snapshot, before),
         provenance=ReportProvenance(),
     )
@@ -124,18 +124,17 @@ def _entry(counts: SourceCounts) -> Entry:
 
 
 def _tasks(step: Step) -> TaskCounts:
-    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
-    is_exchange = step.work.is_exchange
+    totals, is_exchange = step.totals, step.work.is_exchange
     return TaskCounts(
         planned=None if step.tasks is None else len(step.tasks),
         committed=len(step.records),
         kind=step.kind,
         source=step.source or None,
         label=step.label,
-        seconds=round(sum(record.metrics.seconds for record in step.records), 6),
-        peak_bytes=max((record.metrics.peak_bytes for record in step.records), default=0),
-        rows=sum(output.rows for output in outputs) if is_exchange else None,
-        bytes=sum(output.bytes for output in outputs) if is_exchange else None,
+        seconds=round(totals.seconds, 6),
+        peak_bytes=totals.peak_bytes,
+        rows=totals.rows.total() if is_exchange else None,
+        bytes=totals.bytes if is_exchange else None,
     )
 
 
@@ -150,9 +149,7 @@ def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     steps, unused = plan.of_kind("tokenize"), None
     sources: dict[str, Fertility] = {}
     for step in steps:
-        fertility = sources.setdefault(step.source, Fertility())
-        for own in step.numbers(TokenizeMetrics):
-            fertility.add(own.fertility)
+        sources.setdefault(step.source, Fertility()).add(step.own(TokenizeMetrics).fertility)
     if all(step.is_committed for step in steps):
         parts = (committed_bytes(root, output) for step in steps for output in fewest(plan, step, "used_ids", OutputFile))
         unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(tokenizer.vocab_size, parts))

@@ -49,8 +49,7 @@ def held_out_warnings(
         )
         yield RunWarning.of_sources("nothing_held_out", sorted(without), text)
     paths = {number: path for number, _, path in files}
-    written = (step.outputs(name) for step in plan.of_kind("tokenize") for name in (TRAINING_TEXTS, HELD_OUT_TEXTS))
-    num_texts = sum(file.rows for files in written for file in files)
+    num_texts = sum(step.totals.rows[name] for step in plan.of_kind("tokenize") for name in (TRAINING_TEXTS, HELD_OUT_TEXTS))
     training, held_out_files = _text_files(plan, TRAINING_TEXTS), _text_files(plan, HELD_OUT_TEXTS)
     yield from _copies_in_training(root, paths, training, held_out_files, num_texts)
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import prod
 
 from datapipe.errors import DatapipeError
-from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name, total_counts
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name
 from datapipe.quantities import counted
 from datapipe.records.outputs import Record
 from datapipe.stage.base import BELOW_SHARE
@@ -47,7 +47,7 @@ class SourceCounts:
 def source_counts(plan: Plan, source: str) -> SourceCounts:
     """The counts of a source. Raises DatapipeError when two committed steps disagree."""
     steps = steps_of_documents(plan, source)
-    parts = [_counts_of(step) for step in steps]
+    parts = [step.totals.documents for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
         if step.is_committed and before.kept != after.read:
             raise _mismatch(step.id, f"the previous step kept {before.kept} documents, this step read {after.read}")
@@ -60,16 +60,16 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
-    of_tokens = [own for step in tokenized for own in step.numbers(TokenizeMetrics)]
-    of_files = [own for step in written for own in step.numbers(WriteMetrics)]
+    of_tokens = [step.own(TokenizeMetrics) for step in tokenized]
+    of_files = [step.own(WriteMetrics) for step in written]
     counts = SourceCounts(
         document_counts=total,
         tokens=sum(own.tokens for own in of_tokens),
         empty=sum(own.empty for own in (*of_tokens, *of_files)),
-        sequences=sum(own.sequences for step in packed[:1] for own in step.numbers(PackMetrics)),
-        packing=total_by_name(own.packing for step in packed for own in step.numbers(PackMetrics)),
-        work=total_by_name(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
-        unreadable_files=by_file(file for own in steps[0].numbers(MapMetrics) for file in own.unreadable_files),
+        sequences=sum(step.own(PackMetrics).sequences for step in packed[:1]),
+        packing=total_by_name(step.own(PackMetrics).packing for step in packed),
+        work=total_by_name(step.totals.work for step in plan.steps if step.source == source),
+        unreadable_files=by_file(steps[0].own(MapMetrics).unreadable_files),
         is_complete=all(step.is_committed for step in (*steps, *packed, *written)),
     )
     if counts.is_complete:
@@ -82,19 +82,15 @@ def steps_of_documents(plan: Plan, source: str) -> list[Step]:
     return [*plan.of_kind("map", source), *plan.of_kind("tokenize", source)]
 
 
-def _counts_of(step: Step) -> DocumentCounts:
-    return total_counts(record.metrics.document_counts for record in step.records)
-
-
 def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:
     counts.document_counts.check(source)
     num_kept = counts.document_counts.kept
     for step in written:
-        num_read = _counts_of(step).read
+        num_read = step.totals.documents.read
         if num_read != num_kept:
             raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
     for step in packed:
-        packing = total_by_name(own.packing for own in step.numbers(PackMetrics)).values()
+        packing = step.own(PackMetrics).packing.values()
         in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)
         if in_shards + dropped != counts.tokens:
             raise _mismatch(step.id, f"{counts.tokens} tokens were encoded, {in_shards} are in shards, {dropped} were dropped")
@@ -106,17 +102,14 @@ def _mismatch(where: str, counts: str) -> DatapipeError:
 
 def shared_work(plan: Plan) -> dict[str, Work]:
     """Time of the work that serves several sources: global stages and the tokenizer."""
-    return total_by_name(record.metrics.work for step in plan.steps if not step.source for record in step.records)
+    return total_by_name(step.totals.work for step in plan.steps if not step.source)
 
 
 def fields_without_value(step: Step) -> list[str]:
     """The kept fields that are null in every document that a source's first step read, where it read any."""
-    values: Counter[str] = Counter()
-    for own in step.numbers(MapMetrics):
-        values.update(own.field_values)
-    counts = _counts_of(step)
+    counts = step.totals.documents
     has_documents = step.is_committed and counts.read > counts.quarantined
-    return [name for name, count in values.items() if count == 0] if has_documents else []
+    return [name for name, count in step.own(MapMetrics).field_values.items() if count == 0] if has_documents else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +144,7 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
             stage, name = next(stages), global_step.id
             if stage.max_dropped is None or not step.is_committed:
                 continue
-            counts = _counts_of(step)
+            counts = step.totals.documents
             dropped = sum(count for reason, count in counts.dropped.items() if reason.startswith(f"{name}:"))
             if _is_more(dropped, counts.read, stage.max_dropped):
                 inspect = f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {name}"
@@ -237,9 +230,10 @@ class FirstTasks:
     _has_documents: bool = False
 
     def add(self, record: Record) -> None:
-        counts = record.metrics.document_counts
+        metrics = record.metrics
+        counts = metrics.document_counts
         self._read += counts.read
-        self._damages += len(record.metrics.of(MapMetrics).unreadable_files)
+        self._damages += len(metrics.of(MapMetrics).unreadable_files)
         self._has_documents = self._has_documents or counts.read != counts.quarantined
         self.records = [] if self._has_documents else [*self.records, record]
 

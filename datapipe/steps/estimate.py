@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from datapipe.metrics import total_counts
 from datapipe.shards.schemas import token_type
 from datapipe.stage.global_stage import Global
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, passed_on
@@ -109,7 +108,7 @@ def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:
     steps = plan.of_kind("map")
     shares = {step.id: before[step.id] for step in steps if before is not None and step.id in before}
     for step in steps:
-        counts = total_counts(record.metrics.document_counts for record in step.records)
+        counts = step.totals.documents
         if counts.read_bytes:
             shares[step.id] = counts.kept_bytes / counts.read_bytes
     return shares

@@ -8,7 +8,7 @@ the same result from either. Steps of few tasks have no folds.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,17 @@ from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, TableWriter, committed_bytes, read_table
 from datapipe.kernels.distributions import NEAREST
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, F, OutputFile, Outputs, TableFile
+from datapipe.records.outputs import (
+    HELD_OUT_TEXTS,
+    TRAINING_TEXTS,
+    ExchangeFile,
+    F,
+    OutputFile,
+    Outputs,
+    Record,
+    TableFile,
+    typed,
+)
 from datapipe.stage.clusters import first_of_group
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering
@@ -40,7 +50,10 @@ FOLDED: Mapping[str, Sequence[str]] = {"map": _OF_MAP, "tokenize": _OF_TOKENIZE,
 
 @dataclass(slots=True)
 class FoldMetrics:
-    folded: int = 0  # tasks of the step whose files are in these
+    """The tasks of the step whose files are in these: `folded` of them, from the one with the fingerprint `first` on."""
+
+    folded: int = 0
+    first: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,11 +66,13 @@ class FoldTask(Task):
     files: Mapping[str, tuple[OutputFile, ...]] = field(
         metadata=entering(lambda files: {name: [file.checksum for file in listed] for name, listed in sorted(files.items())})
     )
+    # as in `FoldMetrics`
     folded: int
+    first: str
     stop: int  # hashes of texts below it are kept
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        metrics, outputs = TaskMetrics(own=FoldMetrics(self.folded)), dict[str, tuple[OutputFile, ...]]()
+        metrics, outputs = TaskMetrics(own=FoldMetrics(self.folded, self.first)), dict[str, tuple[OutputFile, ...]]()
         with metrics.timed("fold") as work:
             for name, files in self.files.items():
                 outputs[f"folded.{name}"] = tuple(_FOLDS[name](self, root, folder, name))
@@ -79,7 +94,7 @@ def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
     """Adds the steps that fold files of a step that has many tasks, level by level."""
     level, last, prefix, stop = 1, step, "", HASH_SPACE
     if step.is_committed:
-        stop = compared_below(sum(file.rows for name in _OF_TOKENIZE[1:] for file in step.outputs(name)))
+        stop = compared_below(sum(step.totals.rows[name] for name in _OF_TOKENIZE[1:]))
     while last.tasks is not None and len(last.tasks) > MOST_FILES:
         own = _groups(last, prefix, names, stop) if last.is_committed else None
         label = "add up what was measured"
@@ -114,18 +129,61 @@ def compared_below(num_texts: int) -> int:
 def _groups(step: Step, prefix: str, names: Sequence[str], stop: int) -> Iterator[dict[str, Any]]:
     for number, start in enumerate(range(0, len(step.records), MOST_FILES)):
         records = step.records[start : start + MOST_FILES]
-        files = {name: tuple(file for record in records for file in record.of(prefix + name)) for name in names}
-        folded = sum(record.metrics.of(FoldMetrics).folded for record in records) if prefix else len(records)
-        yield {"number": number, "files": files, "folded": folded, "stop": stop}
+        known = [record.metrics.of(FoldMetrics) if prefix else FoldMetrics(1, record.fingerprint) for record in records]
+        folded, first = sum(own.folded for own in known), known[0].first
+        yield {
+            "number": number,
+            "files": FilesOf(tuple(records), prefix, names),
+            "folded": folded,
+            "first": first,
+            "stop": stop,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOf(Mapping[str, tuple[OutputFile, ...]]):
+    """The files of some records by name, of a kind with this prefix. They are decoded when they are asked for, and sent whole:
+    the files of all tasks of a step take more memory than all else that a driver has."""
+
+    records: tuple[Record, ...]
+    prefix: str
+    names: Sequence[str]
+
+    def __getitem__(self, name: str) -> tuple[OutputFile, ...]:
+        return tuple(file for record in self.records for file in record.outputs.get(self.prefix + name, ()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def items(self) -> ItemsView[str, tuple[OutputFile, ...]]:
+        """As that of any mapping, with each record decoded once."""
+        outputs, names = [record.outputs for record in self.records], {name: self.prefix + name for name in self.names}
+        return {name: tuple(file for each in outputs for file in each.get(kind, ())) for name, kind in names.items()}.items()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)
 
 
 def fewest(plan: Plan, step: Step, name: str, file_type: type[F]) -> tuple[F, ...]:
-    """The fewest files that hold what the tasks of a step wrote of a kind."""
-    folds = [each for each in plan.of_kind("fold") if each.id.startswith(f"{step.id}.fold-")]
-    for each in reversed(folds):
-        if sum(own.folded for own in each.numbers(FoldMetrics)) == len(step.records):  # else it knows some of them alone
-            return each.outputs(f"folded.{name}", file_type)
-    return step.outputs(name, file_type)
+    """The fewest files that hold what the tasks of a step wrote of a kind: those of folds, and those of tasks that no fold
+    knows, as of some files that were added."""
+    places: dict[str, int] = {}
+    for number, record in enumerate(step.records):
+        places.setdefault(record.fingerprint, number)
+    left, parts = set(range(len(step.records))), dict[int, tuple[F, ...]]()  # of each part, where its tasks begin
+    for each in reversed([each for each in plan.of_kind("fold") if each.id.startswith(f"{step.id}.fold-")]):
+        for content in (record.content for record in each.records):
+            own = content.metrics.of(FoldMetrics)
+            start = places.get(own.first, len(places))
+            of_fold = range(start, start + own.folded)
+            if left.issuperset(of_fold):
+                left.difference_update(of_fold)
+                parts[start] = typed(content.outputs.get(f"folded.{name}", ()), file_type)
+    parts |= {number: step.records[number].of(name, file_type) for number in left}
+    return tuple(file for start in sorted(parts) for file in parts[start])
 
 
 def _measured(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[OutputFile]:

@@ -36,15 +36,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile
+from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile, typed
 from datapipe.records.versions import fingerprint_of, versions_of
 from datapipe.stage.reader import InputFile
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.pipeline import BoundStage, Pipeline
 from datapipe.steps.request import PlannedSource, Request
+from datapipe.steps.totals import Records, Summed, Totals
 from datapipe.storage.root import Root
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Task:
     # megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is
     # short
     mb_per_s: ClassVar[float] = 0.0
+    metrics_type: ClassVar[type[Summed] | None] = None  # `TaskMetrics.own` of its tasks, where these can be added up
 
     step: str = field(metadata=LEFT_OUT)  # the id of its step
     fingerprint: str = field(default="", metadata=LEFT_OUT)  # 64 hex digits
@@ -123,6 +125,11 @@ class Task:
     def libraries_used(self) -> tuple[str, ...]:
         """The libraries whose versions decide what the task writes."""
         return self.libraries
+
+    def noted(self) -> Task:
+        """What is asked for of a task that is committed. A plan of very many tasks has no room for the files that all read."""
+        names = [each.name for each in fields(Task)]
+        return Task(**{name: getattr(self, name) for name in names})
 
     def with_open_stages(self, open_stage: OpenStage) -> Self:
         """The task with opened stages."""
@@ -234,7 +241,11 @@ class Step:
     label: str  # for people: "read → filter.length → filter.url"
     source: str = ""  # empty where the step serves several
     tasks: tuple[Task, ...] | None = None  # None while the steps that it needs are not committed
-    records: tuple[Record, ...] = ()  # of the committed tasks, in task order
+    records: tuple[Record, ...] = ()  # of the committed tasks, in task order; `Records`
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.records, Records):
+            object.__setattr__(self, "records", Records(self.records))
 
     @property
     def kind(self) -> str:
@@ -253,11 +264,22 @@ class Step:
         return self.tasks is not None and len(self.records) == len(self.tasks)
 
     def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
-        return tuple(output for record in self.records for output in record.of(kind, file_type))
+        return typed(cast(Records, self.records).outputs(kind), file_type)
 
     def numbers(self, kind: type[Own]) -> Iterator[Own]:
         """The metrics of its kind of work, of each committed task."""
         return (record.metrics.of(kind) for record in self.records)
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over its committed tasks."""
+        return cast(Records, self.records).totals(self.work.metrics_type)
+
+    def own(self, kind: type[Own]) -> Own:
+        """The sums of the metrics of its kind of work."""
+        own = self.totals.own
+        assert isinstance(own, kind), f"{self.id}: {type(own).__name__}, expected {kind.__name__}"
+        return own
 
     def joined(self, later: Step) -> Step:
         """This step, which is committed, and the same step of files that are added, as one."""
@@ -338,7 +360,12 @@ class Planning:
                 step = replace(step, tasks=tuple(fingerprinted(kind(step=step_id, **common, **each)) for each in own))
         if step.tasks is not None and not step.is_committed:
             assert len({task.fingerprint for task in step.tasks}) == len(step.tasks), f"{step_id}: equal tasks"
-            step = replace(step, records=tuple(self._records(step.tasks)))
+            records = Records(self._records(step.tasks))
+            if len(records) < len(step.tasks):  # else it is summed in the order of its tasks
+                records = records.growing(cast(Records, step.records))
+            step = replace(step, records=records)
+            if step.is_committed:
+                step = replace(step, tasks=tuple(task.noted() for task in step.tasks or ()))
         self.known[step_id] = step
         self.plan.steps.append(step)
         return step

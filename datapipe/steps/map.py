@@ -56,7 +56,7 @@ class MapTask(Task):
     """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
     kind, version, libraries = "map", max(2, *(measurement.since for measurement in MEASUREMENTS)), (UNICODE,)
-    options = ("execution.split_bytes",)
+    options, metrics_type = ("execution.split_bytes",), MapMetrics
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
     fields: FieldNames = field(default_factory=FieldNames, metadata=entering(lambda names: names.identity()))
@@ -112,6 +112,9 @@ class MapTask(Task):
     def is_doubtful(self, metrics: TaskMetrics) -> bool:
         """The network may damage bytes of a store or server. Only damage that every reading finds is damage of the file."""
         return bool(metrics.of(MapMetrics).unreadable_files) and any(is_remote(split.file.url) for split in self.splits)
+
+    def noted(self) -> Task:
+        return self if self.inputs else super(MapTask, self).noted()  # a file that changes takes back the tasks that read it
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         flow = _Flow(self, root, folder)
@@ -290,7 +293,9 @@ def _read(planning: Planning, step_id: str, label: str, common: Fields) -> Step:
         now = planned.with_whole(whole) if whole else planned
         fields = now.field_names(planning.mixture.sources[name])
         step = planning.add(MapTask, step_id, label, _of_inputs(now, limit), fields=fields, limit=limit, **common)
-        tasks = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records}
+        found = step.own(MapMetrics)
+        is_odd = bool(found.unsplittable_files or found.wider_types)
+        tasks = {record.fingerprint: record.metrics.of(MapMetrics) for record in step.records} if is_odd else {}
         unsplittable = {path: fingerprint for fingerprint, own in tasks.items() for path in own.unsplittable_files}
         wider = {fingerprint: own.wider_types for fingerprint, own in tasks.items() if own.wider_types}
         if not unsplittable.keys() - whole.keys() and not wider:

@@ -15,8 +15,8 @@ is the range; the rows of the range are released as they are copied to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow as pa
 from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
-from datapipe.metrics import Packing, TaskMetrics
+from datapipe.metrics import Packing, TaskMetrics, add_to
 from datapipe.records.names import PUBLISH
 from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
 from datapipe.records.versions import PARQUET
@@ -49,6 +49,10 @@ class PackMetrics:
 
     packing: dict[int, Packing] = field(default_factory=dict)
 
+    def add(self, other: Self) -> None:
+        for length, packing in other.packing.items():
+            add_to(self.packing, length, packing)
+
     @property
     def sequences(self) -> int:
         return sum(packing.rows for packing in self.packing.values())
@@ -59,7 +63,7 @@ class PackTask(Task):
     """Packs one hash range of a source's token rows, of one split and stratum, into shards."""
 
     kind, version, of_tokens = "pack", 1, True
-    mb_per_s = 150.0
+    mb_per_s, metrics_type = 150.0, PackMetrics
     options = (
         *("seed", "pack", "shards"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
@@ -96,6 +100,9 @@ class PackTask(Task):
     @property
     def libraries_used(self) -> tuple[str, ...]:
         return (PARQUET if self.format == "parquet" else "pyarrow",)
+
+    def noted(self) -> Task:
+        return replace(self, files=())  # publishing asks for the part that it packed
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())

@@ -6,7 +6,7 @@ splits ─▶ reader ─▶ fields in the types of their columns ─▶ keys ─
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,15 @@ class MapMetrics:
     searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     # by kept field, documents with a value; of tasks that read input
     field_values: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Self) -> None:
+        self.unreadable_files += other.unreadable_files
+        self.unsplittable_files += other.unsplittable_files
+        self.wider_types |= other.wider_types
+        for stage, lists in other.searched.items():
+            self.searched.setdefault(stage, {}).update(lists)
+        for name, number in other.field_values.items():
+            self.field_values[name] = self.field_values.get(name, 0) + number
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
 from datapipe.records.names import ATTEMPTS
 from datapipe.records.option_files import path_here, with_paths
-from datapipe.records.outputs import Outputs, Record
+from datapipe.records.outputs import Content, Outputs, Record
 from datapipe.stage.base import Stage, StageContext
 from datapipe.steps.guard import breaches_raised
 from datapipe.steps.kind import StepKind, Task
@@ -57,7 +57,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         raise
     metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
     metrics.peak_bytes = peak_bytes()
-    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics, versions=task.versions)
+    return Record(task.step, task.fingerprint, Content(outputs, metrics), task.versions)
 
 
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:

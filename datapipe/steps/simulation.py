@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from datapipe.metrics import TaskMetrics, total_counts
-from datapipe.records.outputs import Record
+from datapipe.metrics import TaskMetrics
+from datapipe.records.outputs import Content, OutputFile, Record
 from datapipe.steps.fold import grow_folds
 from datapipe.steps.growth import Files, GrownSource, Growth, Reads, StepSize
 from datapipe.steps.kind import Plan, Step, Task
@@ -23,7 +23,7 @@ from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, freed_after
 
 _DRIVER_S, _RAY_DRIVER_S = 0.00044, 0.00174  # CPU of each task, on a machine and on Ray
 _DRIVER_START_S = 4.0  # of starting, and of the snapshot
-_DRIVER_BYTES, _DRIVER_TASK_BYTES = 225e6, 7_100  # without tasks, and of each: 232 MB with 414, 935 MB with 100,001
+_DRIVER_BYTES, _DRIVER_TASK_BYTES = 225e6, 2_000  # without tasks, and of each
 """Measured on 2026-11-28 and 30, two cores."""
 
 _COMMITS_PER_S, _RENEWALS_PER_S = 10, 1 / 15  # files of the ledger at most, and writes of the lease
@@ -94,19 +94,21 @@ class Simulation:
 def size_of_step(step: Step) -> StepSize:
     """What the committed tasks of a step have measured. The seconds are those of work, without the imports and kernels of the
     first task of a worker, which were 28 % of the time that a task took to read 18 MB."""
-    kinds = sorted({kind for record in step.records for kind in record.outputs})
-    counts = total_counts(record.metrics.document_counts for record in step.records)
+    totals, files = step.totals, dict[str, list[OutputFile]]()
+    for outputs in (record.outputs for record in step.records):
+        for kind, listed in outputs.items():
+            files.setdefault(kind, []).extend(listed)
     return StepSize(
         id=step.id,
         work=step.work,
         source=step.source,
         tasks=len(step.records),
-        seconds=sum(work.seconds for each in step.records for name, work in each.metrics.work.items() if name != LOADING),
-        writes={kind: Files.of(step.outputs(kind)) for kind in kinds},
-        read=counts.read,
-        kept=counts.kept,
-        kept_bytes=counts.kept_bytes,
-        tokens=sum(own.tokens for own in step.numbers(TokenizeMetrics)) if step.kind == "tokenize" else 0,
+        seconds=sum(work.seconds for name, work in totals.work.items() if name != LOADING),
+        writes={kind: Files.of(listed) for kind, listed in files.items()},
+        read=totals.documents.read,
+        kept=totals.documents.kept,
+        kept_bytes=totals.documents.kept_bytes,
+        tokens=step.own(TokenizeMetrics).tokens if step.kind == "tokenize" else 0,
     )
 
 
@@ -232,8 +234,10 @@ def _documents_before(plan: Plan, step: StepSize, level: KeepWork) -> str | None
 
 
 def _committed(step: StepSize) -> Step:
-    """A step with one record that has its kinds of files."""
-    record = Record(step=step.id, fingerprint="", outputs=dict.fromkeys(step.writes, ()), metrics=TaskMetrics())
+    """A step with one record that has a file of each of its kinds."""
+    file = OutputFile(path="", rows=0, bytes=0, checksum="")
+    content = Content(outputs=dict.fromkeys(step.writes, (file,)), metrics=TaskMetrics())
+    record = Record(step=step.id, fingerprint="", stored=content)
     task = Task(step=step.id, seed=0)
     return Step(id=step.id, work=step.work, label="", source=step.source, tasks=(task,), records=(record,))
 

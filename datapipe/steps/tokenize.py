@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -81,13 +81,19 @@ class TokenizeMetrics:
     # tokens by the licences of documents, of a source with a `license_field`
     licenses: CountsByName = field(default_factory=CountsByName)
 
+    def add(self, other: Self) -> None:
+        self.tokens += other.tokens
+        self.empty += other.empty
+        self.fertility.add(other.fertility)
+        self.licenses.add(other.licenses)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeTask(Task):
     """Encodes documents and writes their token rows sorted by keyed hash."""
 
     kind, version, of_tokens, libraries = "tokenize", 2, True, (*ENCODERS, "pyarrow")
-    mb_per_s = 50.0
+    mb_per_s, metrics_type = 50.0, TokenizeMetrics
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),

@@ -82,7 +82,7 @@ class SampleTask(Task):
         if planning.request.tokenizer_content or training is None:
             return
         cleaned = [planning.cleaned(name) for name in planning.request.sources]
-        kept = {step.source: sum(record.metrics.document_counts.kept_bytes for record in step.records) for step in cleaned}
+        kept = {step.source: step.totals.documents.kept_bytes for step in cleaned}
         shares = shares_of(mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept.items()})
         fractions = sample_fractions(kept, shares, training.sample_bytes, mixture.validation)
         ready = all(step.is_committed for step in cleaned)

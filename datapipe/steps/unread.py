@@ -66,19 +66,21 @@ class UnreadFiles:
         """Committed steps, each with the kinds of its files that no task reads any more, other than documents."""
         for step in self.plan.steps:
             if step.is_committed:
-                kinds = {kind for record in step.records for kind in record.outputs} - PUBLISHED - {DOCUMENTS}
+                kinds = step.totals.rows.keys() - PUBLISHED - {DOCUMENTS}
                 yield step, frozenset(kind for kind in kinds if not self._stays(step, kind) and self._is_read(step, kind))
 
-    def readers_of_documents(self) -> tuple[list[Record], Counter[str]]:
-        """The tasks whose documents may go once they have no reader; by path, the number of the readers that are left."""
-        records: list[Record] = []
+    def with_known_readers(self) -> Iterator[Step]:
+        """The steps whose documents may go once they have no reader."""
         for step in self.plan.of_kind("map"):
             number = self._segment(step)
             is_last = number == len(self.plan.pipeline.segments[step.source]) - 1
             known = [self._after(step)] if not is_last else self._of_source(step, ("tokenize", "write"))
             if all(each.tasks is not None for each in known) and not (is_last and self.level == "inspect"):
-                records += step.records
-        return records, Counter(path for task in self.plan.pending() for path in documents_read(task))
+                yield step
+
+    def readers_left(self) -> Counter[str]:
+        """By path, the number of tasks without a record that read a file of documents."""
+        return Counter(path for task in self.plan.pending() for path in documents_read(task))
 
     def _stays(self, step: Step, kind: str) -> bool:
         of_inspect = (step.kind, kind) in _FACTS or step.kind == "gather"
@@ -133,7 +135,8 @@ class UnreadFiles:
 
 
 def files_of(record: Record, kinds: Iterable[str]) -> Iterator[OutputFile]:
-    return (file for kind in kinds for file in record.of(kind))
+    outputs = record.outputs
+    return (file for kind in kinds for file in outputs.get(kind, ()))
 
 
 def documents_read(task: Task) -> set[str]:

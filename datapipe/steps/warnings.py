@@ -70,7 +70,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
 
 
 def _read_again(plan: Plan) -> Iterator[RunWarning]:
-    count = sum(record.metrics.rereads for step in plan.steps for record in step.records)
+    count = sum(step.totals.rereads for step in plan.steps)
     if count:
         text = (
             f"{counted(count, 'block was', 'blocks were')} read again, because the checksum was wrong at first. The result is "
@@ -254,8 +254,7 @@ def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
 def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
     fertility = Fertility()
     for step in plan.of_kind("tokenize", source):
-        for own in step.numbers(TokenizeMetrics):
-            fertility.add(own.fertility)
+        fertility.add(step.own(TokenizeMetrics).fertility)
     tokens = fertility.total.tokens
     share = fertility.unknown / tokens if tokens else 0.0
     if share > MOST_UNKNOWN:
@@ -291,7 +290,7 @@ def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
         tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
-        for length, packing in total_by_name(own.packing for own in step.numbers(PackMetrics)).items():
+        for length, packing in step.own(PackMetrics).packing.items():
             if tasks and step.is_committed:
                 yield from _padding(source, length, packing, tasks)
 
@@ -327,8 +326,7 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
         details = {"vocab_size": tokenizer.vocab_size, "asked": training.vocab_size}
         yield RunWarning(kind="small_vocabulary", text=text, details=details)
     if tokenizer is not None and tokenizer.fallback_reason:
-        records = (record for step in plan.of_kind("tokenize") for record in step.records)
-        work = total_by_name(record.metrics.work for record in records).get("tokenize", Work())
+        work = total_by_name(step.totals.work for step in plan.of_kind("tokenize")).get("tokenize", Work())
         rate = rate_mb_per_s(work.bytes, work.seconds)
         speed = "" if rate is None else f" at {rate:.1f} MB/s a core"
         text = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +50,15 @@ class WriteMetrics:
     empty: int = 0
     licenses: CountsByName = field(default_factory=CountsByName)
 
+    def add(self, other: Self) -> None:
+        self.empty += other.empty
+        self.licenses.add(other.licenses)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteTask(Task):
     kind, version, of_tokens = "write", 1, False
-    mb_per_s = 100.0
+    mb_per_s, metrics_type = 100.0, WriteMetrics
     options = ("seed", "documents")
 
     # files of the step before that overlap the part, in the order of the input

@@ -17,6 +17,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -318,11 +319,15 @@ class Root:
 
     def list_files(self, relative: str, *, recursive: bool = True) -> list[tuple[str, int]]:
         """(path relative to this root, bytes) of every file below `relative`, or directly in it, sorted by path."""
+        return sorted(self.each_file(relative, recursive=recursive))
+
+    def each_file(self, relative: str, *, recursive: bool = True) -> Iterator[tuple[str, int]]:
+        """As `list_files`, in any order, as they are found."""
         if self.local is not None:
-            return sorted(local_files(self.local / relative, f"{relative}/" if relative else "", recursive=recursive))
+            return local_files(self.local / relative, f"{relative}/" if relative else "", recursive=recursive)
         start = len(self.path(".")) - 1
         found = self._store.entries(self.path(relative), recursive=recursive)
-        return sorted((key[start:], state.num_bytes) for key, state in found if state is not None)
+        return ((key[start:], state.num_bytes) for key, state in found if state is not None)
 
 
 def _copy(source: pa.NativeFile, target: pa.NativeFile) -> None:

@@ -11,14 +11,18 @@ so that the start of workers does not count. The times are fitted by least squar
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
@@ -26,10 +30,11 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
+from datapipe.engine.watching.state import RunState
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import Record, TableFile
+from datapipe.records.outputs import Content, Record, TableFile
 from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.generations import Generation, begin_generation
 from datapipe.steps.kind import Task
@@ -41,7 +46,7 @@ from tests.benchmarks.tables import Bound, Settings, Table
 from tests.support import corpora, runs
 
 _BYTES = 1024
-_SIZES = (1_000, 10_000, 100_000)
+_SIZES = (1_000, 10_000, 100_000, 500_000)
 _GENERATIONS, _ADDED = 100, (1000, 4000)
 _STAGES = "stages:\n  - normalize.unicode\n  - filter.gopher_quality\n  - dedup.exact\n  - dedup.minhash: {}\n"
 _TAIL = "tokenizer: {train: {vocab_size: 4096}}\npack: {sequence_length: 512}\nexecution: {check_disk: false}\n"
@@ -55,7 +60,9 @@ def tables(settings: Settings) -> Iterator[Table]:
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
-    few, many = (measure(folder / str(size), size, "none") for size in (1_000, 10_000))
+    few, many = (_apart(folder / str(size), size, "none") for size in (1_000, 10_000))
+    kilobytes = 1e3 * (many["MB"] - few["MB"]) / (many["tasks"] - few["tasks"])
+    yield Bound(name="driver, peak kB of memory a task", ratio=kilobytes, most=2)
     for name in ("driver", "resumed"):
         ratio = many[f"{name} ms a task"] / few[f"{name} ms a task"]
         yield Bound(name=f"{name}, ms a task, ten times the tasks", ratio=ratio, most=2)
@@ -90,21 +97,34 @@ class NoEngine(Engine):
     def close(self) -> None: ...
 
 
+_WORK = (
+    *("read", "measure", "filter.url", "filter.language", "lines", "raw_lines", "words", "english_words"),
+    *("filter.gopher_repetition", "filter.gopher_quality", "filter.c4_quality", "filter.fineweb_quality"),
+    *("dedup.minhash", "dedup.minhash: exchange", "write documents", "write facts"),
+)
+_FILES = ("documents.arrow", "drops.parquet", "measured.arrow", "borderline.parquet", "bands.exchange", "signatures.exchange")
+
+
 def _record(task: Task, attempt: str) -> Record:
-    """A record as the task would have it, of outputs that do not exist."""
+    """A record as the task would have it, of outputs that do not exist; those of map tasks have as many files, counts and times
+    as a task of `mixtures/fineweb.yaml`."""
     metrics, outputs = TaskMetrics(seconds=0.001, peak_bytes=1 << 28), {}
     if isinstance(task, MapTask):
+        varied, folder = int(task.fingerprint[:8], 16), f"{ATTEMPTS}/{task.step.replace('/', '.')}"
         metrics.document_counts = DocumentCounts(read=1, read_bytes=_BYTES, kept=1, kept_bytes=_BYTES)
-        for name in ("read", "filter.length", "write documents"):
-            metrics.spent(name, 0.0001, _BYTES, 1)
-        path = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}/documents.arrow"
-        checksum = f"xxh3:{task.fingerprint[:32]}"
-        outputs = {"documents": (TableFile(path=path, rows=1, bytes=1200, checksum=checksum, row_bytes=_BYTES),)}
+        metrics.document_counts.counts.update({f"filter.c4_quality:lines_{number}": varied >> number for number in range(20)})
+        for number, name in enumerate(_WORK):
+            metrics.spent(name, (varied >> number) / 1e9, varied >> number, varied >> (16 + number))
+        for number, name in enumerate(_FILES):
+            path = f"{folder}/{task.fingerprint[:16]}-{attempt}/{name}"
+            checksum = f"xxh3_128:{xxhash.xxh3_128_hexdigest(task.fingerprint.encode(), number)}"
+            file = TableFile(path=path, rows=1, bytes=1200 + (varied >> 20), checksum=checksum, row_bytes=varied)
+            outputs[name.partition(".")[0]] = (file,)
     if isinstance(task, WriteTask):
         each = weight(_BYTES, 1)
         number = sum(task.start <= task.begin + each * place < task.stop for place in range(len(task.documents)))
         metrics.document_counts = DocumentCounts(read=number, kept=number)
-    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+    return Record(task.step, task.fingerprint, Content(outputs, metrics))
 
 
 def _write_corpus(folder: Path, num_tasks: int) -> Path:
@@ -126,7 +146,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
     request = prepare(mixture)
     with exclusive(root) as lock:
         cpu = time.process_time()
-        driver = Driver(request, _loaded(root, lock), runs.Watcher(), lock)
+        driver = Driver(request, _loaded(root, lock), RunState().observe, lock)
         driver.compile()
         run_cpu = time.process_time() - cpu
         workers = NoEngine() if engine == "none" else RunOptions(engine=engine).start_engine(root, request)
@@ -136,20 +156,36 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
         finally:
             run_cpu += time.process_time() - cpu
             workers.close()
-        count = sum(len(step.tasks or ()) for step in plan.steps)
+        count, most_mb = (
+            sum(len(step.tasks or ()) for step in plan.steps),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        )
+        del plan, driver
         started, cpu = time.perf_counter(), time.process_time()
         ledger = _loaded(root, lock)
         if engine == "none":
-            ledger._lost = lambda record: iter(())  # type: ignore[method-assign]  # they never existed
-        assert Driver(request, ledger, runs.Watcher(), lock).compile().is_committed
+            ledger._lost = lambda files: iter(())  # type: ignore[method-assign]  # they never existed
+        assert Driver(request, ledger, RunState().observe, lock).compile().is_committed
         resumed_s, resumed_cpu = time.perf_counter() - started, time.process_time() - cpu
     shutil.rmtree(folder)
     return {
         "tasks": count,
+        "MB": most_mb,
+        "resumed MB": _peak_mb(),  # or of the run before it
         "driver ms a task": 1e3 * run_cpu / count,
         "resumed s": resumed_s,
         "resumed ms a task": 1e3 * resumed_cpu / count,
     }
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def _apart(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
+    """As `measure`, in a process whose peak memory is that of this run."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, folder, num_tasks, engine).result()
 
 
 def _loaded(root: Root, lock: OutputLock) -> Ledger:
@@ -162,15 +198,16 @@ def _loaded(root: Root, lock: OutputLock) -> Ledger:
 def _driver(folder: Path, runs_of: Sequence[tuple[str, int]]) -> Table:
     rows = []
     for engine, size in runs_of:
-        figures = measure(folder / f"{engine}-{size}", size, engine)
-        rows.append((engine, f"{figures['tasks']:,}", f"{figures['driver ms a task']:.3f}", f"{figures['resumed s']:.2f}"))
+        figures = _apart(folder / f"{engine}-{size}", size, engine)
+        names = {"driver ms a task": ".3f", "resumed s": ".2f", "MB": ",.0f"}
+        rows.append((engine, f"{figures['tasks']:,}", *(format(figures[name], form) for name, form in names.items())))
     return Table(
         title="The driver",
         note="Tasks with next to no work, from a mixture with two steps of as many tasks before and after a global "
         "stage. CPU of the driver's process for planning after each step, submitting, checking and committing; and the "
         "time in which the same run, resumed, reads its records and plans. Without an engine the records come at once, of "
         "outputs that do not exist.",
-        header=("engine", "tasks", "driver, ms a task", "resumed, s"),
+        header=("engine", "tasks", "driver, ms a task", "resumed, s", "peak MB of the driver"),
         rows=rows,
     )
 

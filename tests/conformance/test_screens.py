@@ -22,7 +22,7 @@ from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.terminal import Terminal
 from datapipe.machine.activity import Activity
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.outputs import Record
+from datapipe.records.outputs import Content, Record
 from datapipe.report.report import Report
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
 from datapipe.steps.kind import Plan, Step
@@ -167,7 +167,7 @@ def test_screens_of_any_report_fit_and_have_their_numbers(number: int) -> None:
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_display_of_progress_has_a_line_for_each_step_and_worker(columns: int) -> None:
     metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
-    record = Record(step="web/read", fingerprint="0", outputs={}, metrics=metrics)
+    record = Record("web/read", "0", Content({}, metrics))
     tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(2000))
     label = f"apply dedup.exact → redact.pii → {_LONG}"
     steps = [Step(id="web/read", work=MapTask, label=label, source="web", tasks=tasks)]

@@ -17,7 +17,7 @@ from datapipe.report.report import Report
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
 from datapipe.snapshots.publish import MakeReport
-from datapipe.steps.kind import Plan
+from datapipe.steps.kind import Plan, Task
 from datapipe.steps.run_task import run_task
 from datapipe.steps.warnings import RunWarning, run_warnings
 
@@ -44,7 +44,9 @@ execution: {split_bytes: 64KiB, bucket_bytes: 64KiB}
 class Watcher:
     """An observer that remembers."""
 
+    # records, tasks: of each committed attempt
     records: list[Record] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
     retries: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     on_commit: Callable[[Record], None] = lambda record: None
@@ -52,9 +54,11 @@ class Watcher:
     def __call__(self, event: Event) -> None:
         match event:
             case Committed():
-                for record in (attempt.record for attempt in event.attempts if attempt.record is not None):
-                    self.records.append(record)
-                    self.on_commit(record)
+                for attempt in event.attempts:
+                    assert attempt.record is not None
+                    self.records.append(attempt.record)
+                    self.tasks.append(attempt.task)
+                    self.on_commit(attempt.record)
             case Retried() if event.attempt.failure is not None:
                 self.retries.append(replace(event.attempt.failure, message=event.text))
             case UserMessage():

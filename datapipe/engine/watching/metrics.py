@@ -83,8 +83,8 @@ def _tasks(state: RunState) -> Metric:
     running, values = state.running, {}
     for step_id, step in state.steps.items():
         if step.planned is not None:
-            labels, left = (step_id, step.step.source, step.step.kind), step.planned - step.committed
-            values[*labels, "committed"], values[*labels, "running"] = step.committed, min(running[step_id], left)
+            labels, left = (step_id, step.step.source, step.step.kind), step.planned - step.totals.tasks
+            values[*labels, "committed"], values[*labels, "running"] = step.totals.tasks, min(running[step_id], left)
             values[*labels, "pending"] = left - min(running[step_id], left)
     return _gauges("tasks", "Tasks of the steps that are planned.", ["step", "source", "kind", "state"], values)
 

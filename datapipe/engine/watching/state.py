@@ -9,22 +9,22 @@ one after the other, which find the committed tasks of the runs before: steps, f
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from datapipe.engine import events
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
-from datapipe.records.outputs import Record
-from datapipe.steps.kind import Plan, Step
-from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask
+from datapipe.steps.tokenize import TokenizeMetrics
+from datapipe.steps.totals import TASK_SECONDS, Totals
 
 _LAST_LINES = 20
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WINDOW_S = 60.0
 
 BOUNDS: Mapping[str, Sequence[float]] = {
-    "task_duration_seconds": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0),
+    "task_duration_seconds": TASK_SECONDS,
     "driver_lag_seconds": _SECONDS,
     "commit_seconds": _SECONDS,
     "commit_records": (1, 3, 10, 30, 100, 300, 1000, 3000),
@@ -46,34 +46,29 @@ class Figures(dict[tuple[str, ...], float]):
         self[name, *labels, "sum"] += value
 
 
-class Sums(Figures):
+def sums_of(steps: Mapping[str, StepState]) -> Figures:
     """Sums over the committed tasks of a plan, as `metrics.py` names them. Documents are by source
     and fate: read, kept, dropped, quarantined."""
-
-    def __init__(self, plan: Plan | None = None) -> None:
-        maps = [] if plan is None else plan.of_kind("map")
-        self._first = {step.source: step.id for step in reversed(maps)}
-        self._last = {step.source: step.id for step in maps}
-
-    def count(self, step: Step, records: Iterable[Record]) -> None:
-        for record in records:
-            metrics = record.metrics
-            self["task_seconds", step.id] += metrics.seconds
-            self.observe("task_duration_seconds", step.kind, value=metrics.seconds)
-            self["tokens", step.source] += metrics.of(TokenizeMetrics).tokens if step.work is TokenizeTask else 0
-            if metrics.second_attempt:
-                self["second_attempts", metrics.second_attempt] += 1
-            self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)
-            if step.kind != "map":
-                continue
-            counts, source = metrics.document_counts, step.source
-            self["documents", source, "dropped"] += counts.dropped.total()
-            self["documents", source, "quarantined"] += counts.quarantined
-            if step.id == self._first[source]:
-                self["documents", source, "read"] += counts.read
-                self["input_bytes", source] += counts.read_bytes
-            if step.id == self._last[source]:
-                self["documents", source, "kept"] += counts.kept
+    sums, of_documents = Figures(), dict[str, list[Totals]]()
+    for name, state in steps.items():
+        totals, kind, source = state.totals, state.step.kind, state.step.source
+        sums["task_seconds", name] = totals.seconds
+        for number, count in dict(totals.durations).items():
+            sums["task_duration_seconds", kind, str([*TASK_SECONDS, "+Inf"][number])] += count
+        sums["task_duration_seconds", kind, "sum"] += totals.seconds
+        sums["tokens", source] += totals.own.tokens if isinstance(totals.own, TokenizeMetrics) else 0
+        for end, count in dict(totals.second_attempts).items():
+            sums["second_attempts", end] += count
+        sums["output_bytes", kind] += totals.bytes
+        if kind == "map":
+            of_documents.setdefault(source, []).append(totals)
+    for source, listed in of_documents.items():
+        first, last = listed[0].documents, listed[-1].documents
+        sums["documents", source, "read"], sums["input_bytes", source] = first.read, first.read_bytes
+        sums["documents", source, "kept"] = last.kept
+        sums["documents", source, "dropped"] = sum(sum(dict(each.documents.dropped).values()) for each in listed)
+        sums["documents", source, "quarantined"] = sum(each.documents.quarantined for each in listed)
+    return sums
 
 
 class Pauses:
@@ -115,7 +110,7 @@ class RunState:
         self.num_published = 0
         self.listed_at: float | None = None
         self.pauses = Pauses()
-        self.sums = Sums()  # over the committed tasks of the last plan
+        self._planned: Mapping[str, StepState] = {}  # the steps of the last plan, also while the next run has none
         self._of_process = Figures()  # of all runs, whatever they found committed
         self._begin()
 
@@ -159,19 +154,15 @@ class RunState:
                 pass
 
     def _plan(self, event: events.Planned) -> None:
-        steps, sums = {}, Sums(event.plan)
+        steps: dict[str, StepState] = {}
         for step in event.plan.steps:
-            num_tasks = None if step.tasks is None else len(step.tasks)
-            state = steps[step.id] = StepState(step=step, planned=num_tasks, estimate=event.costs.get(step.id))
+            num_tasks, totals = None if step.tasks is None else len(step.tasks), deepcopy(step.totals)
+            state = steps[step.id] = StepState(step=step, planned=num_tasks, totals=totals, estimate=event.costs.get(step.id))
             if (before := self.steps.get(step.id)) is not None:
                 state.began, state.done_here, state.bytes_here = before.began, before.done_here, before.bytes_here
             if num_tasks is not None:
                 state.began = state.began or time.monotonic()
-            records = tuple(step.records)
-            for record in records:
-                state.add(record)
-            sums.count(step, records)
-        self.steps, self.sums = steps, sums  # as a whole, so that no scrape sees a counter fall
+        self.steps = self._planned = steps  # as a whole, so that no scrape sees a counter fall
 
     def _commit(self, event: events.Committed) -> None:
         self._blocked_by = ""
@@ -183,8 +174,7 @@ class RunState:
             state = self.steps[attempt.task.step]
             state.done_here += 1
             state.bytes_here += attempt.record.metrics.document_counts.read_bytes
-            state.add(attempt.record)
-            self.sums.count(state.step, [attempt.record])
+            state.totals.add(attempt.record)
 
     def _progress(self, event: events.Progress) -> None:
         now = time.time()
@@ -196,8 +186,13 @@ class RunState:
         else:
             self.pauses.update()
 
+    @property
+    def sums(self) -> Figures:
+        """Over the committed tasks of the last plan."""
+        return sums_of(self._planned)
+
     def totals(self) -> Figures:
-        totals = Figures(self.sums)
+        totals = self.sums
         for key, value in dict(self._of_process).items():
             totals[key] += value
         return totals

@@ -95,17 +95,18 @@ class StatusFile:
 def step_json(step: StepState) -> dict[str, Any]:
     """How far a step is. The rate and the time left are of this process alone."""
     here_s = 0.0 if step.began is None else time.monotonic() - step.began
-    remaining = (step.planned or 0) - step.committed
+    totals = step.totals
+    remaining = (step.planned or 0) - totals.tasks
     return {
         "step": step.step.id,
         "title": step.step.title,
         "state": step.state,
         "tasks": step.planned,
-        "committed": step.committed,
-        "seconds": step.seconds,
-        "slowest": {"task": step.slowest, "seconds": step.slowest_s},
-        "kept": step.kept,
-        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.work.is_exchange else None,
+        "committed": totals.tasks,
+        "seconds": totals.seconds,
+        "slowest": {"task": totals.slowest, "seconds": totals.slowest_s},
+        "kept": totals.documents.kept,
+        "written": {"rows": sum(dict(totals.rows).values()), "bytes": totals.bytes} if step.step.work.is_exchange else None,
         "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
         "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
     }

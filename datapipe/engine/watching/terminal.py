@@ -63,7 +63,7 @@ class Terminal:
 
     def _print_all(self) -> None:
         if self._state.steps:
-            self._print_steps(step for step in self._state.steps.values() if step.state == "running" and step.committed)
+            self._print_steps(step for step in self._state.steps.values() if step.state == "running" and step.totals.tasks)
             for line in self._training():
                 self._print(line)
             if left := self._state.text_of_time_left():

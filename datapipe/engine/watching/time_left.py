@@ -9,12 +9,12 @@ task that runs alone. Rough like the estimate: slots that the last tasks of a st
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from datapipe.quantities import duration
-from datapipe.records.outputs import Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Step
+from datapipe.steps.totals import Totals
 
 _SLOWEST, _FASTEST = 3.0, 1 / 3
 """Limits of the pace: in a run of seconds, the start of processes would pass for slow work."""
@@ -24,18 +24,9 @@ _SLOWEST, _FASTEST = 3.0, 1 / 3
 class StepState:
     step: Step
     planned: int | None  # tasks; None while the step waits for others
-    committed: int = 0
-    seconds: float = 0.0  # of its committed tasks, summed. running_s: of each running attempt.
-    running_s: Sequence[float] = ()
+    totals: Totals = field(default_factory=Totals)  # of its committed tasks
+    running_s: Sequence[float] = ()  # of each running attempt
     estimate: StepCost | None = None  # of all its tasks; None for none
-    kept: int = 0  # documents. bytes: of text that its tasks have read.
-    bytes: int = 0
-    # rows, stored_bytes: of the files that its tasks have written
-    rows: int = 0
-    stored_bytes: int = 0
-    # slowest_s, slowest: of the slowest committed task: its time, and the first digits of its fingerprint
-    slowest_s: float = 0.0
-    slowest: str = ""
     began: float | None = None  # when this process first saw its tasks, in seconds of `time.monotonic`
     # done_here, bytes_here: tasks that this process has committed, and the text that they have read
     done_here: int = 0
@@ -45,23 +36,11 @@ class StepState:
     def state(self) -> str:
         if self.planned is None:
             return "waiting"
-        return "committed" if self.committed >= self.planned else "running"
+        return "committed" if self.totals.tasks >= self.planned else "running"
 
     @property
     def is_alone(self) -> bool:
         return self.step.kind == "train"
-
-    def add(self, record: Record) -> None:
-        counts = record.metrics.document_counts
-        outputs = [output for files in record.outputs.values() for output in files]
-        self.committed += 1
-        self.seconds += record.metrics.seconds
-        if record.metrics.seconds > self.slowest_s:
-            self.slowest_s, self.slowest = record.metrics.seconds, record.fingerprint[:12]
-        self.kept += counts.kept
-        self.bytes += counts.read_bytes
-        self.rows += sum(output.rows for output in outputs)
-        self.stored_bytes += sum(output.bytes for output in outputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,13 +66,13 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
     now_s = longest_s = alone_s = later_s = 0.0
     for step in ahead:
         task_s = _task_seconds(step, slowdown)
-        if not step.committed:  # no committed task corrects the estimate
+        if not step.totals.tasks:  # no committed task corrects the estimate
             is_late = task_s is not None and max(step.running_s, default=0.0) > task_s
             is_least |= is_late or step.estimate is None or bool(step.estimate.unknown)
         if task_s is None:
             continue
         is_known |= task_s > 0
-        num_left = 1 if step.planned is None else step.planned - step.committed
+        num_left = 1 if step.planned is None else step.planned - step.totals.tasks
         left_s = num_left * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
         if step.is_alone:
             alone_s += left_s
@@ -110,14 +89,14 @@ def _slowdown(steps: Iterable[StepState]) -> float:
     """Seconds that tasks took here for each second of their estimate."""
     took = expected = 0.0
     for step in steps:
-        if step.planned and step.committed and step.estimate and not step.estimate.unknown:
-            took += step.seconds
-            expected += step.estimate.seconds * step.committed / step.planned
+        if step.planned and step.totals.tasks and step.estimate and not step.estimate.unknown:
+            took += step.totals.seconds
+            expected += step.estimate.seconds * step.totals.tasks / step.planned
     return min(_SLOWEST, max(_FASTEST, took / expected)) if expected else 1.0
 
 
 def _task_seconds(step: StepState, slowdown: float) -> float | None:
     """Seconds of one task; of the whole step where its tasks are unknown. None where unknown."""
-    if step.committed:
-        return step.seconds / step.committed
+    if step.totals.tasks:
+        return step.totals.seconds / step.totals.tasks
     return None if step.estimate is None else step.estimate.seconds * slowdown / (step.planned or 1)

@@ -79,8 +79,8 @@ def _by_license(mixture: Mixture, plan: Plan, report: Summary, name: str) -> dic
 def _counted(plan: Plan, source: str) -> CountsByName:
     total = CountsByName()
     for kind, numbers in (("tokenize", TokenizeMetrics), ("write", WriteMetrics)):
-        for own in (own for step in plan.of_kind(kind, source) for own in step.numbers(numbers)):
-            total.add(own.licenses)
+        for step in plan.of_kind(kind, source):
+            total.add(step.own(numbers).licenses)
     return total
 
 
@@ -155,4 +155,6 @@ def _cost(mixture: Mixture, plan: Plan, sources: Mapping[str, float | None], nod
 def _core_s(step: Step, is_cluster: bool) -> float:
     """Core-seconds of the committed tasks of a step: their seconds, on a cluster times the cores that they reserve."""
     cores = {task.fingerprint: dict(task.resources).get("num_cpus", 1.0) for task in step.tasks or ()} if is_cluster else {}
+    if {1.0}.issuperset(cores.values()):
+        return step.totals.seconds
     return sum(record.metrics.seconds * cores.get(record.fingerprint, 1.0) for record in step.records)

@@ -20,7 +20,7 @@ from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.machine.activity import Activity
 from datapipe.metrics import TaskMetrics
 from datapipe.records.commit_files import MOST_RECORDS
-from datapipe.records.outputs import Record, TableFile
+from datapipe.records.outputs import Content, Record, TableFile
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.storage.root import Root
 from tests.support import hostile_stages, runs
@@ -62,7 +62,7 @@ class _Case:
         self.attempts.update(messages)
 
     def ends(self, task: Any, attempt: str, seconds: float = 1.0) -> bool:
-        self.record = Record(step=task.step, fingerprint=task.fingerprint, outputs={}, metrics=TaskMetrics(seconds=seconds))
+        self.record = Record(task.step, task.fingerprint, Content({}, TaskMetrics(seconds=seconds)))
         return self.attempts.ended(Attempt(task=task, attempt=attempt, record=self.record)) is not None
 
     def fails(self, task: Any, attempt: str, kind: str) -> bool:
@@ -158,7 +158,7 @@ def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> N
     assert 0 < pending.due_in_s <= LONGEST_WAIT_S / 2
     now[0] += LONGEST_WAIT_S
     assert pending.due_in_s == 0
-    record = Record(step="web/sample", fingerprint="0", outputs={}, metrics=TaskMetrics())
+    record = Record("web/sample", "0", Content({}, TaskMetrics()))
     committed = pending.take([record, record], 2.0)
     assert committed.lags_s == pytest.approx([1.5 * LONGEST_WAIT_S, LONGEST_WAIT_S])
     assert [each.record for each in committed.attempts] == [record, record]

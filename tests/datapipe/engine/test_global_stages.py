@@ -41,13 +41,13 @@ def _dropped(finished: runs.Finished) -> dict[str, int]:
 def test_map_task_gets_the_decisions_on_its_own_files(tmp_path: Path) -> None:
     corpus = dedup_runs.write_corpus(tmp_path / "corpus", 100)
     stages = "stages: [dedup.minhash]\n"
-    done = _run(dedup_runs.write_mixture(tmp_path, corpus, stages), overrides=["tokenizer=none", "execution.bucket_bytes=1KiB"])
+    watcher, overrides = runs.Watcher(), ["tokenizer=none", "execution.bucket_bytes=1KiB"]
+    done = _run(dedup_runs.write_mixture(tmp_path, corpus, stages), overrides=overrides, watcher=watcher)
     root, given = Root(done.mixture.output), set()
     steps = {step.id: step for step in done.plan.steps}
     decisions = steps["dedup.minhash/decisions"].outputs("drops")
     assert len(decisions) > 1
-    tasks = [task for name in dedup_runs.FILES for task in steps[f"{name}/apply-dedup.minhash"].tasks or ()]
-    for task in tasks:
+    for task in (task for task in watcher.tasks if task.step.endswith("/apply-dedup.minhash")):
         assert isinstance(task, MapTask)
         assert task.decisions is not None
         batches = [batch for output in task.documents for batch in read_table(root, output)]

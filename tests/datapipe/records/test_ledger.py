@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
+from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, Line, line_of, lines_of
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, LEDGER
-from datapipe.records.outputs import ExchangeFile, OutputFile, Record, ShardFile, TableFile, TokenizerFile
+from datapipe.records.outputs import Content, ExchangeFile, OutputFile, Record, ShardFile, TableFile, TokenizerFile
+from datapipe.records.packed import Packer
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
@@ -29,7 +30,7 @@ def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> 
     output = TableFile(path=path, rows=1, bytes=len(name), checksum="x", row_bytes=3)
     metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), rereads=9)
     metrics.spent("read", 1.5, 100, 3)
-    return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
+    return Record("web/read", fingerprint, Content({"documents": (output,)}, metrics))
 
 
 def _opened(root: Root, *pending_deletions: str) -> Ledger:
@@ -101,9 +102,9 @@ TOKENIZER = {
 )
 def test_record_keeps_every_type_of_output(output):
     metrics = TaskMetrics(document_counts=DocumentCounts(read=1, kept=1))
-    record = Record(step="web/read", fingerprint=FINGERPRINT, outputs={"some": (output,)}, metrics=metrics)
+    record = Record("web/read", FINGERPRINT, Content({"some": (output,)}, metrics))
     ([line], _) = lines_of(line_of(record).to_bytes())
-    assert line.record() == record
+    assert _record_of(line) == record
 
 
 def test_ledger_records_of_other_versions_are_counted_and_not_read(root):
@@ -155,11 +156,15 @@ def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_rec
     assert {name: again.look_up(name) for name in again.fingerprints()} == dict(list(records.items())[:7])
 
 
+def _record_of(line: Line) -> Record:
+    return Packer().packed(line).record()
+
+
 def _numbered(number: int) -> Record:
     path = f"{ATTEMPTS}/web.read/{number:016x}-one/documents.arrow"
     output = TableFile(path=path, rows=1, bytes=5, checksum="x", row_bytes=3)
     metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a\tb:é\n": 2})), rereads=number)
-    return Record(step="web/read", fingerprint=f"{number:064x}", outputs={"documents": (output,)}, metrics=metrics)
+    return Record("web/read", f"{number:064x}", Content({"documents": (output,)}, metrics))
 
 
 @pytest.mark.medium
@@ -171,13 +176,13 @@ def test_every_flipped_bit_and_every_torn_end_costs_one_record() -> None:
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         lines, num_refused = lines_of(bytes(flipped))
-        found = [line.record() for line in lines]
+        found = [_record_of(line) for line in lines]
         assert found[0] == records[0]
         assert found in ([records[0], records[2]], records[:1], records)  # the end of a line separates two of them
         assert num_refused <= (bit // 8 == first)
     for length in range(len(content) - 1):
         whole = [record for record, end in zip(records, (first, first + second, len(content))) if length >= end - 1]
-        assert [line.record() for line in lines_of(content[:length])[0]] == whole
+        assert [_record_of(line) for line in lines_of(content[:length])[0]] == whole
 
 
 def test_records_are_written_in_files_of_a_thousand_and_read_in_their_order(tmp_path: Path) -> None:

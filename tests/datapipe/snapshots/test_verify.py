@@ -15,7 +15,8 @@ from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, bytes_checksum, file_checksum
 from datapipe.records.commit_files import CommitFiles, line_of
-from datapipe.records.outputs import Record
+from datapipe.records.outputs import Content, Record
+from datapipe.records.packed import Packer
 from datapipe.shards import writer as writers
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
@@ -211,11 +212,11 @@ def test_verify_piece_of_another_length_than_its_shard_is_found():
 @CHANGING
 def test_commit_file_is_read_again_so_that_no_record_is_lost(store: UnreliableStore) -> None:
     root = Root(f"s3://outputs/ledger{store.query}")
-    records = [Record(step="web/read", fingerprint=f"{n:064x}", outputs={}, metrics=TaskMetrics()) for n in range(3)]
+    records = [Record("web/read", f"{n:064x}", Content({}, TaskMetrics())) for n in range(3)]
     CommitFiles(root).write(map(line_of, records))
     for after in (0, 40, 300):
         failing = store.fail("flip", path="work/ledger/", after=after, times=READINGS - 1)
-        assert [line.record() for line in CommitFiles(root).read()] == records
+        assert [Packer().packed(line).record() for line in CommitFiles(root).read()] == records
         assert failing.hits == READINGS - 1
 
 

@@ -12,7 +12,7 @@ from datapipe.records.outputs import TableFile
 from datapipe.report.report import measured_parts
 from datapipe.report.summary import tokenizer_figures
 from datapipe.steps import fold
-from datapipe.steps.fold import FoldTask, fewest
+from datapipe.steps.fold import FoldMetrics, fewest
 from datapipe.steps.measuring import Measured
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
@@ -72,22 +72,26 @@ def test_the_report_and_the_tokenizer_are_the_same_with_and_without_folds(tmp_pa
         assert len(fewest(folded.plan, step, "measured", TableFile)) <= 2
 
 
-def test_files_of_a_fold_that_knows_some_tasks_alone_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As after files were added: the folds of the first files know nothing of the tasks of the others."""
+def test_files_of_tasks_that_no_fold_knows_are_read_beside_those_of_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As after files were added: folds of the first files know nothing of the tasks of the others, or the other way round."""
     monkeypatch.setattr(fold, "MOST_FILES", 4)
     plan = _run(tmp_path, 9, "out").plan
     (step,) = [each for each in plan.of_kind("map") if each.id == "web/read"]
     assert len(fewest(plan, step, "measured", TableFile)) == 3
-    grown = replace(step, records=(*step.records, step.records[0]))
-    assert fewest(plan, grown, "measured", TableFile) == grown.outputs("measured", TableFile)
+    folds, added = fewest(plan, step, "measured", TableFile), replace(step.records[0], fingerprint="added")
+    for records, files in (
+        ((*step.records, added), (*folds, *added.of("measured"))),
+        ((added, *step.records), (*added.of("measured"), *folds)),
+        (step.records[:6], (folds[0], *step.outputs("measured")[4:6])),  # the second fold knows tasks that this plan has not
+        (step.records[1:], step.outputs("measured")[1:4] + folds[1:]),
+    ):
+        assert fewest(plan, replace(step, records=records), "measured", TableFile) == files
 
 
 def test_groups_are_of_records_in_order_and_an_empty_kind_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fold, "MOST_FILES", 4)
     run = _run(tmp_path, 9, "out")
     (step,) = [each for each in run.plan.of_kind("fold") if each.id == "web/tokenize.fold-1"]
-    tasks = [task for task in step.tasks or () if isinstance(task, FoldTask)]
-    assert [task.folded for task in tasks] == [4, 4, 1]
     tokenized = run.plan.of_kind("tokenize")[0]
-    listed = [file for task in tasks for file in task.files["used_ids"]]
-    assert listed == [*tokenized.outputs("used_ids")]
+    starts = [tokenized.records[start].fingerprint for start in (0, 4, 8)]
+    assert [*step.numbers(FoldMetrics)] == [*map(FoldMetrics, (4, 4, 1), starts)]

@@ -13,7 +13,7 @@ import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records import versions
-from datapipe.records.outputs import ExchangeFile, Record, TableFile, TokenizerFile
+from datapipe.records.outputs import Content, ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
@@ -125,7 +125,7 @@ def _committed(number: int, sizes: list[int]) -> Record:
     counts = DocumentCounts(kept=len(sizes), kept_bytes=sum(sizes))
     file = TableFile(path=str(number), rows=len(sizes), bytes=1, checksum=str(number), row_bytes=1)
     outputs = {"documents": (file,) if sizes else ()}
-    return Record(step="web/read", fingerprint=str(number), outputs=outputs, metrics=TaskMetrics(document_counts=counts))
+    return Record("web/read", str(number), Content(outputs, TaskMetrics(document_counts=counts)))
 
 
 def _cut(sizes: list[int], rng: random.Random) -> list[list[int]]:

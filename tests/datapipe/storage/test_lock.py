@@ -18,7 +18,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import TaskMetrics
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
-from datapipe.records.outputs import Record, TableFile
+from datapipe.records.outputs import Content, Record, TableFile
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage import conditional
 from datapipe.storage import lock as lease_module
@@ -108,7 +108,7 @@ def _record(root: Root, name: str) -> Record:
     path = f"{ATTEMPTS}/step/{name}/out.bin"
     root.write_atomic(path, name.encode())
     output = TableFile(path=path, rows=1, bytes=len(name), checksum="x", row_bytes=3)
-    return Record(step="step", fingerprint="ab" * 32, outputs={"documents": (output,)}, metrics=TaskMetrics())
+    return Record("step", "ab" * 32, Content({"documents": (output,)}, TaskMetrics()))
 
 
 def test_run_that_is_paused_while_it_sweeps_takes_nothing_from_the_next(root: Root, paused) -> None:

@@ -35,16 +35,17 @@ from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.records.outputs import Record
+from datapipe.records.outputs import Content, Record
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask
 from datapipe.steps.pack import PackTask
 from datapipe.steps.pipeline import lay_out
+from datapipe.steps.totals import Totals
 from datapipe.steps.train import TrainTask
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
-RECORD = Record(step="web/read", fingerprint=TASK.fingerprint, outputs={}, metrics=TaskMetrics())
+RECORD = Record("web/read", TASK.fingerprint, Content({}, TaskMetrics()))
 
 
 class _Log:
@@ -119,10 +120,9 @@ def test_of_several_attempts_at_a_task_those_that_are_ended_are_logged_as_cancel
 
 RECORDS = tuple(
     Record(
-        step="web/read",
-        fingerprint=f"{number:064x}",
-        outputs={},
-        metrics=TaskMetrics(document_counts=DocumentCounts(read=10, kept=7), seconds=1.0 + number),
+        "web/read",
+        f"{number:064x}",
+        Content({}, TaskMetrics(document_counts=DocumentCounts(read=10, kept=7), seconds=1.0 + number)),
     )
     for number in range(3)
 )
@@ -167,7 +167,7 @@ def test_no_sum_falls_while_a_new_plan_is_read() -> None:
     assert documents == {"read": 30, "kept": 21, "dropped": 0, "quarantined": 0}
     assert state.sums["task_duration_seconds", "map", "sum"] == 6.0
     step = state.steps["web/read"]
-    assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
+    assert (step.totals.slowest_s, step.totals.slowest, step.totals.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
 
 
 def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
@@ -178,7 +178,8 @@ _STEP, _TRAIN = (Step(id=kind.kind, work=kind, label=kind.kind, source="web") fo
 
 
 def _step(planned: int | None, **known: Any) -> StepState:
-    return StepState(**{"step": _STEP, "planned": planned, **known})
+    totals = Totals(tasks=known.pop("committed", 0), seconds=known.pop("seconds", 0.0))
+    return StepState(**{"step": _STEP, "planned": planned, "totals": totals, **known})
 
 
 READING = _step(planned=10, committed=4, seconds=40.0, estimate=_estimate(100.0))

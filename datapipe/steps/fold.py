@@ -8,7 +8,7 @@ the same result from either. Steps of few tasks have no folds.
 
 import json
 import math
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,10 @@ class FoldTask(Task):
     folded: int
     first: str
     stop: int  # hashes of texts below it are kept
+
+    @property
+    def input_bytes(self) -> float:
+        return self.folded  # about as much of each
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics, outputs = TaskMetrics(own=FoldMetrics(self.folded, self.first)), dict[str, tuple[OutputFile, ...]]()
@@ -157,6 +161,9 @@ class FilesOf(Mapping[str, tuple[OutputFile, ...]]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def values(self) -> ValuesView[tuple[OutputFile, ...]]:
+        return dict(self.items()).values()
 
     def items(self) -> ItemsView[str, tuple[OutputFile, ...]]:
         """As that of any mapping, with each record decoded once."""

@@ -23,7 +23,7 @@ from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, freed_after
 
 _DRIVER_S, _RAY_DRIVER_S = 0.00044, 0.00174  # CPU of each task, on a machine and on Ray
 _DRIVER_START_S = 4.0  # of starting, and of the snapshot
-_DRIVER_BYTES, _DRIVER_TASK_BYTES = 225e6, 2_000  # without tasks, and of each
+_DRIVER_BYTES, _DRIVER_TASK_BYTES = 250e6, 2_000  # without tasks, and of each
 """Measured on 2026-11-28 and 30, two cores."""
 
 _COMMITS_PER_S, _RENEWALS_PER_S = 10, 1 / 15  # files of the ledger at most, and writes of the lease

@@ -33,9 +33,9 @@ README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 BENCHMARKS = (
     *("cleaning", "secrets", "classifiers", "web", "dedup", "dedup_quality", "near_copies", "decontamination"),
-    *("encoders", "loader", "service", "driver", "task_memory", "work_bytes", "browse", "kernels"),
+    *("encoders", "loader", "service", "driver", "task_memory", "work_bytes", "browse", "scale", "kernels"),
 )
-ON_ALL_CORES = ("service", "driver")
+ON_ALL_CORES = ("service", "driver", "scale")
 """Benchmarks of several processes; all others run on one core."""
 
 _PACKAGES = ("numpy", "numba", "pyarrow", "fastokens", "tokenizers")
@@ -54,7 +54,7 @@ def main() -> None:
             print("\n".join(table.to_markdown() for table in tables), flush=True)
             if given.write:
                 kept = [table for table in tables if not table.kept_in]
-                README.write_text(rewritten(README.read_text(encoding="utf-8"), kept, _measured_on()), encoding="utf-8")
+                README.write_text(rewritten(README.read_text(encoding="utf-8"), kept, measured_on()), encoding="utf-8")
 
 
 def _arguments() -> argparse.Namespace:
@@ -66,7 +66,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="what has this in its name: kernels, sets, tasks")
     parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data", help="the folder of real corpora")
+    parser.add_argument("--sizes", type=_bytes, default=(), metavar="GB,…", help="corpora of scale, in GB of text")
+    parser.add_argument("--figures", type=Path, metavar="FILE", help="the JSON file that keeps the figures of scale")
+    parser.add_argument("--price", type=float, default=0.04, metavar="DOLLARS", help="of a core and hour, for scale")
     return parser.parse_args()
+
+
+def _bytes(gigabytes: str) -> tuple[int, ...]:
+    return tuple(round(float(size) * 1e9) for size in gigabytes.split(","))
 
 
 def _settings(given: argparse.Namespace, folder: Path) -> Settings:
@@ -117,7 +124,7 @@ def rewritten(readme: str, tables: Iterable[Table], measured: str) -> str:
     return (opening + "".join(by_title.values())).rstrip("\n") + "\n"
 
 
-def _measured_on() -> str:
+def measured_on() -> str:
     """When and on what the figures of a section were measured."""
     versions = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
     python = f"CPython {platform.python_version()}"

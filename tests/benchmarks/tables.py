@@ -22,6 +22,9 @@ class Settings:
         web: JSON lines of English web text inside `folder`, field `text`.
         only: measure what has this in its name.
         documents: the size of what grows with documents; 0: the size that the README shows.
+        sizes: bytes of the corpora of `scale`; none: those that the README shows.
+        figures: the file that keeps the figures of `scale`; None: the one beside it.
+        price: dollars for a core and hour.
     """
 
     quick: bool
@@ -30,6 +33,9 @@ class Settings:
     web: Path
     only: str = ""
     documents: int = 0
+    sizes: Sequence[int] = ()
+    figures: Path | None = None
+    price: float = 0.04
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,6 +211,7 @@ def _listed(shown: list[dict[str, Any]], options: Mapping[str, Any]) -> list[dic
     return sorted(chosen, key=lambda row: (row[kind] is None, sign * (row[kind] or 0)))
 
 
+@pytest.mark.slow
 def test_lists_of_the_page_are_the_rows_filtered_sorted_and_cut(rows: list[Row], page: Browsed) -> None:
     shown = page.listed()
     by_key = {row.key: row for row in rows}

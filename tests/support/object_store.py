@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
 
     WSGIRequestHandler.disable_nagle_algorithm = True  # an answer in two writes would wait for an acknowledgement
     BaseWSGIServer.serve_forever.__defaults__ = (0.02,)  # seconds until it sees that it is to end
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each request
 
     before = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)

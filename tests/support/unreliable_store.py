@@ -14,7 +14,6 @@ import http.client
 import socket
 import struct
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -36,7 +35,6 @@ class UnreliableStore(Faulty):
         super().__init__()
         self.upstream, self.host = upstream, host
         self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
-        self.requests: Counter[str] = Counter()  # by class, as they are billed: GET, HEAD, PUT, LIST, DELETE
         self.authorizations: set[str | None] = set()  # of all requests
         self._server = Server(self, _Handler, host)
 
@@ -57,23 +55,12 @@ class UnreliableStore(Faulty):
         """Counts one request of `path`; what is to go wrong with it."""
         with self.lock:
             self.authorizations.add(authorization)
-            self.requests[_class_of(method, path)] += 1
             if method == "GET":
                 self.gets.append(path)
             return self.hit(path, method)
 
     def close(self) -> None:
         self._server.close()
-
-
-def _class_of(method: str, path: str) -> str:
-    """POST begins and ends uploads in parts, or deletes many objects."""
-    names = dict(parse_qsl(urlsplit(path).query, keep_blank_values=True))
-    if method == "GET" and "list-type" in names:
-        return "LIST"
-    if method == "POST":
-        return "DELETE" if "delete" in names else "PUT"
-    return method
 
 
 class _Handler(Handler):

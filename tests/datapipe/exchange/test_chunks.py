@@ -112,7 +112,7 @@ def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(
     assert whole["none"].schema == SCHEMA
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 1 << 32), st.booleans(), GROUPS, st.sampled_from([0.0, 0.02, 0.5, 1.0, 1.0]), TABLES)
 def test_old_rows_of_a_join_come_only_beside_new_rows_of_their_hash(tmp_path_factory, seed, neighbours, group, share, named):

@@ -18,7 +18,7 @@ from datapipe.storage.root import Root
 from tests.benchmarks.fit import fits
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
-from tests.support.unreliable_store import UnreliableStore
+from tests.support.counting_store import counting
 
 pytestmark = pytest.mark.medium
 
@@ -182,10 +182,10 @@ def test_peak_of_work_is_that_of_a_run(tmp_path, level):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_requests_are_those_of_a_run_on_an_object_store(store: UnreliableStore, tmp_path):
-    done = finished(tmp_path / "in", 1, EXACT, output=f"s3://outputs/simulated{store.query}")
-    measured = Counter(store.requests)
-    simulated = Counter(at(done, 1).requests)
+def test_requests_are_those_of_a_run_on_an_object_store(query: str, tmp_path):
+    with counting(query) as store:
+        done = finished(tmp_path / "in", 1, EXACT, output=f"s3://outputs/simulated{store.query}")
+        measured, simulated = Counter(store.requests), Counter(at(done, 1).requests)
     assert sum(simulated.values()) == pytest.approx(sum(measured.values()), rel=0.2), (simulated, measured)
     for name in ("GET", "PUT"):
         assert simulated[name] == pytest.approx(measured[name], rel=0.2), (simulated, measured)

@@ -360,7 +360,7 @@ def test_memory_that_is_used_again_after_a_write_does_not_change_the_object(publ
     assert root.checksum("reused") == (stream.checksum, 200)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_list_whose_answer_ends_early_goes_on_where_it_was(public: UnreliableStore) -> None:
     expected = [(f"{number:04}", 1) for number in range(1001)]
     for name, _ in expected:

@@ -102,7 +102,7 @@ def test_the_stream_is_as_wide_as_its_documents_and_ends_with_those_kept() -> No
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("num_sources", "num_rules"), [(1, 200), (500, 200), (2, 1)])
+@pytest.mark.parametrize(("num_sources", "num_rules"), [(1, 200), pytest.param(500, 200, marks=pytest.mark.slow), (2, 1)])
 def test_the_page_is_small_however_many_sources_and_rules(num_sources: int, num_rules: int) -> None:
     content = report([f"s{number}" for number in range(num_sources)], [f"rule_{number}" for number in range(num_rules)])
 

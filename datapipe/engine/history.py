@@ -11,7 +11,8 @@ URLs are written without credentials. They get them back from the mixture, whose
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,10 +34,11 @@ from datapipe.snapshots.committed_steps import read_step, step_entry
 from datapipe.snapshots.index.reference_rows import earlier_runs
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
-from datapipe.steps.estimate import Estimate, KeptText, estimate, kept_text
+from datapipe.steps.estimate import Estimate, KeptText, estimate, estimated_sizes, kept_text
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.steps.request import Request
+from datapipe.steps.simulation import Basis, size_of_step
 from datapipe.steps.splits import file_hash
 from datapipe.storage.root import Root, parquet_table
 
@@ -127,6 +129,39 @@ def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
 def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
     """An estimate of the steps that are not committed, by the shares that the last run kept."""
     return estimate(request, plan, kept_by_last_run(root))
+
+
+def basis_of(root: Root, request: Request, plan: Plan) -> Basis:
+    """What the last run of an output measured, where it has ended and had the steps of a plan; else estimates. Raises
+    UserError for damaged files."""
+    last, wanted = _last(root), {step.id for step in plan.steps}
+    if last.get("version") == RECORD_VERSION and wanted <= {step["id"] for step in last["steps"]}:
+        history = read_history(root)
+        steps = [step for step in history.steps if step.is_committed and _is_among(step.id, wanted)]
+        if wanted <= {step.id for step in steps}:
+            sizes = [size_of_step(step) for step in steps]
+            return Basis(steps=sizes, text_bytes=_text_read(history, last["limit"]), is_measured=True)
+    stored = {name: sum(file.num_bytes for file in source.files.values()) for name, source in request.sources.items()}
+    return Basis(steps=estimated_sizes(request, plan, kept_by_last_run(root)), text_bytes=stored, is_measured=False)
+
+
+def _is_among(step_id: str, wanted: Collection[str]) -> bool:
+    """Whether a step is one of these, or a later round of one."""
+    return step_id in wanted or f"{step_id.rpartition('-')[0]}-1" in wanted
+
+
+def _text_read(history: RunHistory, limit: int | None) -> dict[str, float]:
+    """The stored bytes that a run read of each source. Of a limited run, those of the text that it read."""
+    stored, unpacked = Counter[str](), Counter[str]()
+    for source, file, _ in history.files.values():
+        stored[source] += file.num_bytes
+        unpacked[source] += file.text_bytes
+    read: dict[str, float] = dict(stored)
+    for step in history.steps:
+        counts = step.totals.documents
+        if step.id == f"{step.source}/read" and limit is not None and counts.read >= limit:
+            read[step.source] = min(read[step.source], counts.read_bytes * stored[step.source] / unpacked[step.source])
+    return read
 
 
 def kept_by_last_run(root: Root) -> KeptText:

@@ -15,7 +15,7 @@ from datapipe.config import Mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.events import Observer, UserMessage
 from datapipe.engine.freeing import Freeing, freed_inputs, has_freed_rows
-from datapipe.engine.history import estimated, kept_by_last_run, was_whole, write_inputs, write_run
+from datapipe.engine.history import basis_of, estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import LocalEngine, usable_cores
 from datapipe.engine.prepare import Show, prepare
@@ -37,6 +37,7 @@ from datapipe.snapshots.publish import MakeReport, publish, unpublished
 from datapipe.steps.kind import Plan
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.request import Request
+from datapipe.steps.simulation import Prices, Simulation, simulate
 from datapipe.steps.trusted import offer, trusted_warning
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import LeaseLostError, OutputLock, exclusive
@@ -276,3 +277,13 @@ def planned(
     plan.again = again
     warning = trusted_warning(plan) if trusts_records else offer(request, any_version, plan)
     return (request if warning is None else replace(request, warnings=(*request.warnings, warning))), plan
+
+
+def simulation(root: Root, request: Request, plan: Plan, text_bytes: int, cores: int | None, prices: Prices) -> Simulation:
+    """The run of a plan at another size, on Ray where it has more cores than this machine. Raises UserError for a mixture
+    without input files."""
+    if not any(source.files for source in request.sources.values()):
+        raise UserError(f"{request.mixture.name}: the mixture has no input files, so there is no run of another size")
+    here = usable_cores()
+    about = {"is_local": root.local is not None, "on_ray": (cores or here) > here}
+    return simulate(request, plan, basis_of(root, request, plan), text_bytes, cores or here, prices, **about)

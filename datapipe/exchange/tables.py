@@ -44,7 +44,7 @@ FACT_COLUMNS = (
 _FEW_VALUES = ("source", "fate", "stage", "rule", "path", "list", "shard")
 _PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
 _PARQUET_ROWS = 1 << 14
-_HELD_BYTES = 256 << 20
+HELD_BYTES = 256 << 20
 
 
 class TableWriter:
@@ -202,7 +202,7 @@ def read_row(root: Root, output: TableFile, number: int) -> pa.RecordBatch:
 def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
     """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it. A
     remote file is fetched once for both, or twice if it is too large to hold."""
-    if root.local is None and output.bytes <= _HELD_BYTES:
+    if root.local is None and output.bytes <= HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
     check_committed(root, output)
     return root.open_unmapped(output.path, output.bytes)

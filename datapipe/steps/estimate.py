@@ -7,11 +7,17 @@ bytes of text in the input ─▶ text that enters each step ─▶ bytes that i
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from datapipe.shards.schemas import token_type
-from datapipe.steps.costs import StepCost, Texts, passed_on
-from datapipe.steps.kind import Plan
+from datapipe.stage.global_stage import Global
+from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, passed_on
+from datapipe.steps.growth import Files, StepSize
+from datapipe.steps.kind import Plan, Step
+from datapipe.steps.pipeline import GlobalStep
 from datapipe.steps.request import Request
+from datapipe.steps.tokenize import training_parts
+from datapipe.steps.unread import DOCUMENTS as DOCUMENT_FILES
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 
 KeptText = Mapping[str, float]
@@ -22,6 +28,7 @@ _START_S, _STEP_S = 4.0, 0.25
 15 steps over a small corpus, which took 8 s, is estimated at 8 s."""
 
 _BYTES_PER_LIMITED = 4_000  # bytes of text in a document of a limited run
+_UNPACKED = 1.5  # bytes of rows in memory for a byte in a file: 46 to 88 % are left of them (`exchange/files.py`)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +63,44 @@ def step_costs(request: Request, plan: Plan, kept: KeptText) -> dict[str, StepCo
         unknown = tuple(name for part in parts for name in part.unknown)
         costs[step.id] = StepCost(sum(part.bytes for part in parts), sum(part.seconds for part in parts), unknown)
     return costs
+
+
+def estimated_sizes(request: Request, plan: Plan, kept: KeptText) -> list[StepSize]:
+    """What each step of a plan would measure."""
+    texts, costs = _texts(request, plan, kept_text(plan, kept)), step_costs(request, plan, kept)
+    return [_estimated(request, plan, step, costs, texts) for step in plan.steps]
+
+
+def _estimated(request: Request, plan: Plan, step: Step, costs: Mapping[str, StepCost], texts: Texts) -> StepSize:
+    entering, leaving = texts.of_steps.get(step.id, (0.0, 0.0))
+    written = _written(request, plan, step, costs, texts).items()
+    files = {kind: Files(number=1, bytes=size, row_bytes=size * _UNPACKED, lanes=1, runs=1) for kind, size in written if size}
+    return StepSize(
+        id=step.id,
+        work=step.work,
+        source=step.source,
+        seconds=costs[step.id].seconds,
+        writes=files,
+        read=entering / _BYTES_PER_LIMITED,
+        kept=leaving / _BYTES_PER_LIMITED,
+        kept_bytes=leaving,
+        tokens=texts.cleaned[step.source] / BYTES_PER_TOKEN if step.kind == "tokenize" else 0.0,
+    )
+
+
+def _written(request: Request, plan: Plan, step: Step, costs: Mapping[str, StepCost], texts: Texts) -> dict[str, float]:
+    """Bytes by kind of file. All rows of a global stage count as emitted ones."""
+    if step.kind == "map":
+        ending = plan.pipeline.after[step.source][plan.of_kind("map", step.source).index(step)]
+        documents = texts.of_steps[step.id][1] * DOCUMENTS
+        tables = cast(Global, ending.stage.stage).emits() if isinstance(ending, GlobalStep) else ()
+        emitted = {f"emitted.{table}": (costs[step.id].bytes - documents) / len(tables) for table in tables}
+        return {DOCUMENT_FILES: documents, **emitted}
+    if step.kind == "tokenize":
+        strata = request.mixture.sources[step.source].strata
+        parts = training_parts(strata and strata.bounds).values()
+        return {part: costs[step.id].bytes / len(parts) for part in parts}
+    return {{"pack": "shards", "write": "files"}.get(step.kind, step.kind): costs[step.id].bytes}
 
 
 def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:

@@ -7,6 +7,7 @@ the same result from either. Steps of few tasks have no folds.
 """
 
 import json
+import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from datapipe.records.outputs import (
     typed,
 )
 from datapipe.stage.clusters import first_of_group
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering
 from datapipe.steps.measuring import MOST_OF_TASK, RULES, ClusterSample, add_clusters
 from datapipe.storage.root import Root
@@ -43,6 +45,7 @@ MOST_TEXTS = 1 << 23
 
 _OF_MAP = ("measured", "borderline", "findings", "survivors")
 _OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS)
+FOLDED: Mapping[str, Sequence[str]] = {"map": _OF_MAP, "tokenize": _OF_TOKENIZE, "sample": ("sample",)}
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class FoldTask(Task):
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
         for step in [*planning.plan.of_kind("map", source), *planning.plan.of_kind("tokenize", source)]:
-            fold(planning, step, _OF_MAP if step.kind == "map" else _OF_TOKENIZE)
+            fold(planning, step, FOLDED[step.kind])
 
 
 def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
@@ -101,6 +104,25 @@ def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
         label = "add up what was measured"
         last = planning.add(FoldTask, f"{step.id}.fold-{level}", label, own, source=step.source)
         level, prefix = level + 1, "folded."
+
+
+def num_folded(num_files: float) -> float:
+    """How many of so many files are left after all levels."""
+    while num_files > MOST_FILES:
+        num_files = math.ceil(num_files / MOST_FILES)
+    return num_files
+
+
+def grow_folds(growth: Growth, step: StepSize) -> None:
+    """Adds the steps that fold files of a step of a run of another size."""
+    level, tasks, names = 1, step.tasks, FOLDED.get(step.kind, ())
+    files = sum((step.writes.get(name, Files()) for name in names), Files())
+    while names and tasks > MOST_FILES:
+        tasks, reads = math.ceil(tasks / MOST_FILES), [Reads.whole(files)]
+        files = files.grown(1 / MOST_FILES, tasks * len(names))
+        about = {"id": f"{step.id}.fold-{level}", "work": FoldTask, "source": step.source, "tasks": tasks}
+        growth.steps[f"{step.id}.fold-{level}"] = StepSize(**about, reads=reads, writes={"folded": files})
+        level += 1
 
 
 def compared_below(num_texts: int) -> int:

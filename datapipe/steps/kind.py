@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile, typed
@@ -47,6 +47,9 @@ from datapipe.steps.pipeline import BoundStage, Pipeline
 from datapipe.steps.request import PlannedSource, Request
 from datapipe.steps.totals import Records, Summed, Totals
 from datapipe.storage.root import Root
+
+if TYPE_CHECKING:
+    from datapipe.steps.growth import Growth, StepSize
 
 _ENTERS = "enters"
 
@@ -154,6 +157,14 @@ class Task:
         if cls.mb_per_s:
             text, written = texts.cleaned[step.source], texts.token_bytes if cls.of_tokens else DOCUMENTS
             yield StepCost(text * written, seconds_of(text, cls.mb_per_s))
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        """Adds a step to a run of another size. By default it has a task for each of those that cleaned the source."""
+        if step.source:
+            growth.add(step, growth.sources[step.source].tasks, growth.documents(step.source))
+        else:
+            growth.add(step, step.tasks)
 
     @classmethod
     def options_of(cls, step: Step) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
 from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_on, rows_cost, seconds_of, stage_cost
 from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.guard import NO_HINTS, RetryHints
 from datapipe.steps.kind import ARROW, LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, documents_of, entering
 from datapipe.steps.measuring import MEASUREMENTS, Measurement, searched
@@ -160,6 +161,22 @@ class MapTask(Task):
         if isinstance(following, GlobalStep):
             yield rows_cost(following.stage.stage, leaving)
             yield stage_cost(following.stage.stage, (1 - EXCHANGED) * leaving)
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        """As many tasks as there are groups of splits; later ones look up the decisions on their documents."""
+        pipeline, source = growth.pipeline, step.source
+        steps = [pipeline.map_step(source, number) for number in range(len(pipeline.segments[source]))]
+        number, tasks = steps.index(step.id), growth.sources[source].tasks
+        if number == 0:
+            growth.add(step, tasks, growth.sources[source].reads)
+            return
+        reads, ending = [Reads.whole(growth.steps[steps[number - 1]].writes.get("documents", Files()))], pipeline.after[source]
+        if isinstance(group := ending[number - 1], GlobalStep):
+            share = tasks / sum(growth.sources[name].tasks for name, _ in group.sources)
+            for files in growth.steps[f"{group.id}/decisions"].writes.values():
+                reads.append(Reads.by_key(files, min(growth.sources[source].files_a_task, files.number) * tasks, share))
+        growth.add(step, tasks, *reads)
 
 
 class _Flow:

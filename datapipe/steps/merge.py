@@ -14,10 +14,11 @@ so equal content needs no second run.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.exchange.files import TableWriters
@@ -26,11 +27,13 @@ from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.steps import runs
 from datapipe.steps.costs import EXCHANGED, StepCost, Texts, seconds_of, stage_cost
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, Fields, Plan, Planning, Step, Task, entering, table_checksums
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
 _TOKENS_MB_PER_S = 150.0  # of text, whose token rows are merged
+_ROWS_MB_PER_S = 100.0  # of rows in memory: read at 230 MB/s at least, and written at 150 (`exchange/files.py`)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +113,7 @@ def merged(
     they are not merged. `num_buckets`: how many of these tasks read each table. `bucket_bytes`: of rows in a merge task.
     `common`: fields of all merge tasks."""
     merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
-    most_runs = {name: runs.most_runs(files, num_buckets[name]) for name, files in tables.items()}
+    most_runs = {name: runs.most_runs(sum(file.bytes for file in files), num_buckets[name]) for name, files in tables.items()}
     while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > most_runs[name]]:
         ranges: list[Fields] = []
         group_keys: list[int] = []  # of the group of each task
@@ -131,9 +134,38 @@ def merged(
     return {name: tuple(keyed.file for keyed in files) for name, files in merged.items()}
 
 
+def grow_merged(
+    growth: Growth, step: StepSize, tables: Mapping[str, Files], num_buckets: Mapping[str, int], bucket_bytes: int
+) -> dict[str, Files]:
+    """The tables of a run of another size as `merged` leaves them for a step. Adds the steps that merge them."""
+    merged, level = dict(tables), 1
+    most_runs = {name: runs.most_runs(round(files.bytes), num_buckets[name]) for name, files in tables.items()}
+    while wide := [name for name in tables if merged[name].runs > most_runs[name]]:
+        reads: list[Reads] = []
+        num_tasks = dict.fromkeys(wide, 0)
+        for name in wide:
+            files = merged[name]
+            sizes, copies = runs.group_sizes(files.lanes, files.runs, most_runs[name])
+            stays = (sizes == 1) & (files.runs <= files.lanes)  # (num_groups,) a single file of one run
+            ranges = np.where(stays, 0, np.ceil(sizes * (files.row_bytes / files.lanes / bucket_bytes)))
+            num_tasks[name], lanes = round(ranges.sum() * copies), len(sizes) * copies
+            reads.append(Reads.by_range(files, num_tasks[name] / lanes))
+            merged[name] = replace(files, number=num_tasks[name] + int(stays.sum()) * copies, lanes=lanes, runs=lanes)
+        writes, step_id = {name: merged[name] for name in wide}, f"{step.id}.merge-{level}"
+        seconds = seconds_of(sum(files.row_bytes for files in writes.values()), _ROWS_MB_PER_S)
+        about = {"id": step_id, "work": MergeTask, "source": step.source, "tasks": sum(num_tasks.values())}
+        growth.steps[step_id] = StepSize(**about, seconds=seconds, reads=reads, writes=writes)
+        level += 1
+    return merged
+
+
+def num_ranges(total_bytes: float, bucket_bytes: int) -> int:
+    return math.ceil(total_bytes / bucket_bytes)
+
+
 def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
     """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
-    count = math.ceil(total_bytes / bucket_bytes)
+    count = num_ranges(total_bytes, bucket_bytes)
     borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
     return list(zip(borders[:-1], borders[1:])) if count else []
 

@@ -32,8 +32,9 @@ from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, Fields, Planning, Task, checksums, entering
-from datapipe.steps.merge import hash_ranges, merged, overlapping, row_bytes
+from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
@@ -149,7 +150,7 @@ class PackTask(Task):
             target_bytes = planning.mixture.shards.target_bytes
             ranges = {table: hash_ranges(row_bytes({table: files}), target_bytes) for table, files in tables.items()}
             num_buckets = {table: len(of_table) for table, of_table in ranges.items()}
-            bucket_bytes = max(1, planning.bucket_bytes * 2 // 3)  # rows take half as much again as their ids, at most
+            bucket_bytes = _merged_bytes(planning.bucket_bytes)
             common = {"uses": cls.kind, "source": source}
             rows = merged(planning, f"{source}/pack", "merge token rows", tables, num_buckets, bucket_bytes, **common)
         for length in planning.mixture.pack.sequence_length:
@@ -182,6 +183,25 @@ class PackTask(Task):
             **pack.model_dump(exclude={"sequence_length"}),
             **planning.mixture.shards.model_dump(),
         )
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        """As many tasks as there are ranges in the parts of the source. Rows are merged once for all lengths."""
+        strata, tables = growth.mixture.sources[step.source].strata, growth.tables.get(f"{step.source}/pack")
+        written = growth.steps[f"{step.source}/tokenize"].writes
+        names = [*training_parts(strata and strata.bounds).values(), "validation"]
+        target_bytes = growth.mixture.shards.target_bytes
+        ranges = {name: num_ranges(written.get(name, Files()).row_bytes, target_bytes) for name in names}
+        if tables is None:
+            rows = {name: written.get(name, Files()) for name in names}
+            tables = grow_merged(growth, step, rows, ranges, _merged_bytes(growth.bucket_bytes))
+            growth.tables[f"{step.source}/pack"] = tables
+        growth.add(step, sum(ranges.values()), *(Reads.by_range(tables[name], ranges[name]) for name in names))
+
+
+def _merged_bytes(bucket_bytes: int) -> int:
+    """Of token rows in a merge task: they take half as much again as their ids, at most."""
+    return max(1, bucket_bytes * 2 // 3)
 
 
 def _tasks(parts: Mapping[str, _Part], rows: Tables, ranges: Mapping[str, list[tuple[int, int]]]) -> Iterator[Fields]:

@@ -6,6 +6,7 @@
 
 `cut.py` narrows the interval. The result of `narrow` stands in its record, so the plan knows it without reading a file."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -23,6 +24,7 @@ from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering, file_checksums
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
@@ -38,7 +40,7 @@ class _OfFilter(Task):
 
     @classmethod
     def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
-        return [bound for bound in chain(*plan.pipeline.segments[source]) if bound.name == _filter_of(step)]
+        return [bound for bound in chain(*plan.pipeline.segments[source]) if bound.name == _filter_of(step.id)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +61,14 @@ class RankTask(_OfFilter):
             writer = TableWriter(root, f"{folder}/summary.arrow")
             writer.add(ranked.summary())
         return {"summary": writer.finish()}, metrics
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        kind = scores_of(_filter_of(step.id))
+        written = (each.writes.get(kind) for each in growth.steps.values() if each.source == step.source)
+        scores = next(filter(None, written), Files())
+        a_task = max(1, growth.bucket_bytes // 4 * scores.number // (scores.row_bytes or 1))
+        growth.add(step, math.ceil(scores.number / a_task), Reads.whole(scores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,11 @@ class NarrowTask(_OfFilter):
             work.bytes = sum(summary.nbytes for summary in summaries)
             metrics.own = NarrowMetrics(narrowed(summaries, self.interval, self.share.share))
         return {}, metrics
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        ranked = growth.steps[step.id.replace("/narrow-", "/rank-")]
+        growth.add(step, 1, *map(Reads.whole, ranked.writes.values()))
 
 
 def scores_of(stage: str) -> str:
@@ -139,12 +154,12 @@ def filters_with_cuts(plan: Plan) -> dict[str, dict[str, BoundStage]]:
 
 
 def _found_cut(steps: Iterable[Step], source: str, name: str) -> Cut | None:
-    narrow = (step for step in steps if (step.kind, step.source) == (NarrowTask.kind, source) and _filter_of(step) == name)
+    narrow = (step for step in steps if (step.kind, step.source) == (NarrowTask.kind, source) and _filter_of(step.id) == name)
     return next((own.cut for step in narrow for own in step.numbers(NarrowMetrics) if own.cut.is_found), None)
 
 
-def _filter_of(step: Step) -> str:
-    return step.id.partition("/")[2].partition("-")[2].rpartition("-")[0]
+def _filter_of(step_id: str) -> str:
+    return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
 class Scores(Measurement):

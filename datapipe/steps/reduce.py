@@ -26,9 +26,10 @@ from datapipe.records.versions import UNICODE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket, Exchange
 from datapipe.steps.decisions import Decisions
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.guard import breaches_raised
 from datapipe.steps.kind import LEFT_OUT, OpenStage, Planning, Step, entering
-from datapipe.steps.merge import RangeTask, by_range, hash_ranges, merged, row_bytes
+from datapipe.steps.merge import RangeTask, by_range, grow_merged, hash_ranges, merged, num_ranges, row_bytes
 from datapipe.steps.pipeline import BoundStage, GlobalStep
 from datapipe.steps.results import checked_tables
 from datapipe.storage.root import Root
@@ -84,6 +85,20 @@ class ReduceTask(ExchangeTask):
             outputs = writers.finish()
         return outputs, metrics
 
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        """As many rounds as the step has had."""
+        group, tables = _growing(growth, step)
+        names = {each.name: each for each in cast(Global, group.stage.stage).exchanges()}
+        name = step.id.removeprefix(f"{group.id}/")
+        exchange = names.get(name) or names[name.rpartition("-")[0]]
+        own = {table: tables.get(table, Files()) for table in exchange.inputs}
+        tables |= _grow_ranges(growth, step, own, exchange.at_once_bytes)
+        tables |= dict.fromkeys(set(exchange.outputs) & set(exchange.inputs), Files())
+        written = growth.steps[step.id].writes
+        tables |= {table: tables.get(table, Files()) + written.get(table, Files()) for table in exchange.outputs}
+        tables.pop(OPEN, None)
+
     def _reduced(
         self, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
     ) -> dict[str, pa.RecordBatch]:
@@ -101,6 +116,11 @@ class GatherTask(ExchangeTask):
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         tables = {name: map(partial(_of_each_document, name), self.slices(root, name, _KEY_WORDS)) for name in self.tables}
         return self.rewritten(f"{self.stage.name}: decisions", TableWriters(root, folder, FINAL_SCHEMAS), tables)
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        _, tables = _growing(growth, step)
+        _grow_ranges(growth, step, {name: tables[name] for name in FINAL_SCHEMAS if name in tables}, 0)
 
 
 def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,7 +178,7 @@ def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting:
     for exchange in stage.exchanges():
         tables = _exchanged(planning, global_step, exchange, tables)
     final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
-    if final is not None and not is_reduced_in_one_task(final, 0, planning.bucket_bytes):
+    if final is not None and not is_reduced_in_one_task(row_bytes(final), 0, planning.bucket_bytes):
         final = _merged(planning, step_id, global_step, final)
     ranges = None if final is None else by_range(final, planning.bucket_bytes)
     label = f"{global_step.id}: collect decisions by document"
@@ -172,9 +192,9 @@ def _exchanged(planning: Planning, global_step: GlobalStep, exchange: Exchange, 
     for number in range(1, exchange.rounds + 1):
         step_id = name if exchange.rounds == 1 else f"{name}-{number}"
         own = None if tables is None else {table: tables.get(table, ()) for table in exchange.inputs}
-        if own is not None and not is_reduced_in_one_task(own, exchange.at_once_bytes, planning.bucket_bytes):
+        if own is not None and not is_reduced_in_one_task(row_bytes(own), exchange.at_once_bytes, planning.bucket_bytes):
             own = _merged(planning, step_id, global_step, own)
-        at_once = own is not None and _fits_one_call(own, exchange.at_once_bytes, planning.bucket_bytes)
+        at_once = own is not None and _fits_one_call(row_bytes(own), exchange.at_once_bytes, planning.bucket_bytes)
         ranges = None if own is None else by_range(own, None if at_once else planning.bucket_bytes)
         common = {"stage": global_step.stage, "limit_bytes": planning.bucket_bytes * 5 // 4, "exchange": exchange.name}
         label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
@@ -204,12 +224,37 @@ def _with_rows(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
 
 
-def is_reduced_in_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+def is_reduced_in_one_task(total_bytes: float, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether one task reads all rows of an exchange, so that no block is read twice."""
-    return row_bytes(tables) <= bucket_bytes or _fits_one_call(tables, at_once_bytes, bucket_bytes)
+    return total_bytes <= bucket_bytes or _fits_one_call(total_bytes, at_once_bytes, bucket_bytes)
 
 
-def _fits_one_call(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+def _fits_one_call(total_bytes: float, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether an exchange is done in one call; see `Exchange.at_once_bytes`."""
     budget = bucket_bytes // 2 if at_once_bytes is None else at_once_bytes
-    return 0 < row_bytes(tables) <= budget
+    return 0 < total_bytes <= budget
+
+
+def _grow_ranges(growth: Growth, step: StepSize, tables: dict[str, Files], at_once_bytes: int | None) -> dict[str, Files]:
+    """Adds a step on ranges of tables, and those that merge them; returns the tables as it reads them."""
+    total, bucket_bytes = sum(files.row_bytes for files in tables.values()), growth.bucket_bytes
+    count = num_ranges(total, bucket_bytes)
+    if not is_reduced_in_one_task(total, at_once_bytes, bucket_bytes):
+        tables = grow_merged(growth, step, tables, dict.fromkeys(tables, count), bucket_bytes)
+    tasks = 1 if _fits_one_call(total, at_once_bytes, bucket_bytes) else count
+    growth.add(step, tasks, *(Reads.by_range(files, tasks) for files in tables.values()))
+    return tables
+
+
+def _growing(growth: Growth, step: StepSize) -> tuple[GlobalStep, dict[str, Files]]:
+    """The global step of an exchange, and its tables so far: at first the emitted ones."""
+    group = next(each for each in growth.pipeline.global_steps if step.id.startswith(f"{each.id}/"))
+    if group.id not in growth.tables:
+        stage = cast(Global, group.stage.stage)
+        emitting = [growth.steps[growth.pipeline.map_step(*segment)].writes for segment in group.sources]
+        reference_rows = growth.request.reference_rows.get((group.stage.name, group.stage.digest), {})
+        growth.tables[group.id] = {
+            name: sum((of.get(f"emitted.{name}", Files()) for of in emitting), Files.of(reference_rows.get(name, ())))
+            for name in stage.emits()
+        }
+    return group, growth.tables[group.id]

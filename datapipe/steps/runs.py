@@ -11,6 +11,7 @@ that begin with 1, and so on. A merged group gets a key made of these bits. So a
 its group on each level and no other, as long as the number of runs stays below the next power of
 four."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,13 @@ import xxhash
 
 from datapipe.exchange.files import BLOCK_BYTES
 from datapipe.records.outputs import ExchangeFile
+from datapipe.rng import mix64
 
 MOST_RUNS = 256
 """Sorted runs that a bucket reads at most. A block of each is 64 MiB, a quarter of the default size of a bucket. Measured with
 blocks of 1 MiB, merging pays from 256 runs in requests to an object store."""
 
+_MOST_GROUPED = 4096  # files whose groups are counted one by one
 _SMALL_BYTES = 16 << 20  # a table that is read as it is, however small its buckets are
 
 
@@ -47,10 +50,11 @@ def with_group_keys(files: Sequence[ExchangeFile]) -> list[KeyedFile]:
     return [KeyedFile(group_key=_hash(file.checksum), file=file) for file in files]
 
 
-def most_runs(files: Sequence[ExchangeFile], num_buckets: int) -> int:
+def most_runs(total_bytes: int, num_buckets: int) -> int:
     """Sorted runs that each bucket should read of a table: blocks of them are a quarter of its rows in a bucket, at most."""
-    total = sum(file.bytes for file in files)
-    return MOST_RUNS if total <= _SMALL_BYTES else min(MOST_RUNS, max(1, total // (4 * BLOCK_BYTES * num_buckets)))
+    if total_bytes <= _SMALL_BYTES:
+        return MOST_RUNS
+    return min(MOST_RUNS, max(1, total_bytes // (4 * BLOCK_BYTES * num_buckets)))
 
 
 def fan_in(files: Sequence[ExchangeFile]) -> int:
@@ -65,13 +69,10 @@ def merge_groups(files: Sequence[KeyedFile], wanted_runs: int) -> tuple[list[Gro
     `wanted_runs`. Sizes are powers of two, so that they change seldom; a group exceeds `MOST_RUNS`
     only if it is a single file."""
     ends, keys = _ends([file.file for file in files]), np.array([file.group_key for file in files], np.uint64)
-    num_runs = _fan_in(ends)
-    root = 1 << ((num_runs - 1).bit_length() + 1) // 2
-    enough = 1 << (2 * num_runs // wanted_runs).bit_length()  # groups are half full
-    order = np.argsort(keys, kind="stable")
+    limit, order = _most_in_group(_fan_in(ends), wanted_runs), np.argsort(keys, kind="stable")
     groups: list[Group] = []
     left: list[KeyedFile] = []
-    for start, stop, bit in _parts(keys[order], ends[:, order], 63, min(max(root, enough), MOST_RUNS)):
+    for start, stop, bit in _parts(keys[order], ends[:, order], 63, limit):
         part = order[start:stop]
         if _fan_in(ends[:, part]) > 1:
             key = _hash(f"{bit} {files[part[0]].group_key >> (bit + 1)}")
@@ -79,6 +80,25 @@ def merge_groups(files: Sequence[KeyedFile], wanted_runs: int) -> tuple[list[Gro
         else:
             left += [files[number] for number in part]
     return groups, left
+
+
+def group_sizes(num_files: float, num_runs: float, wanted_runs: int) -> tuple[np.ndarray, float]:
+    """How many files each group would have, (num_groups,), of so many files of random keys that all overlap; and how many
+    groups each stands for. Of many files those of a part of all keys are grouped, as a group has equal first bits."""
+    copies = 1 << max(0, math.ceil(num_files / _MOST_GROUPED) - 1).bit_length()
+    count = max(1, round(num_files / copies))
+    keys = np.sort(mix64(np.arange(1, count + 1, dtype=np.uint64)))
+    runs = np.diff(np.floor(np.arange(count + 1) * (num_runs / num_files))).astype(np.uint64)
+    ends = np.stack([np.zeros(count, np.uint64), np.full(count, ~np.uint64(0)), runs])
+    limit = _most_in_group(round(num_runs), wanted_runs)
+    return np.array([stop - start for start, stop, _ in _parts(keys, ends, 63, limit)]), copies
+
+
+def _most_in_group(num_runs: int, wanted_runs: int) -> int:
+    """The most sorted runs of a group."""
+    root = 1 << ((num_runs - 1).bit_length() + 1) // 2
+    enough = 1 << (2 * num_runs // wanted_runs).bit_length()  # groups are half full
+    return min(max(root, enough), MOST_RUNS)
 
 
 def _hash(text: str) -> int:

@@ -9,7 +9,9 @@ precedes it, so an added or removed file changes its group and no other. Groups 
 `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a
 group, the groups up to the next boundary by hash may change."""
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import xxhash
 
@@ -18,6 +20,7 @@ from datapipe.stage.reader import InputFile, Reader, Split
 
 MAX_GROUP_FILES = 4096
 _GROUP_CAP = 4
+_MOST_MADE = 8192  # files that are grouped to count the groups of many
 
 
 def file_hash(source: str, path: str) -> int:
@@ -35,6 +38,15 @@ def names_of_keys(paths: Mapping[str, Iterable[str]]) -> Callable[[bytes], str]:
         return document_name(source, path, int.from_bytes(key[8:], "big"))
 
     return name_of
+
+
+def num_groups(groups: Sequence[Sequence[Split]], readers: Mapping[str, Reader], target_bytes: int, ratio: float) -> int:
+    """About how many groups a source would have with so many times its files, each as large as one of them."""
+    files = [split.file for group in groups for split in group]
+    small = [file for file in files if file.text_bytes < target_bytes]
+    copies = max(1, min(math.ceil(ratio), _MOST_MADE // max(1, len(small))))
+    made = ((replace(file, path=f"{file.path}~{copy}"), readers[file.path]) for copy in range(copies) for file in small)
+    return math.ceil(ratio * (len(files) - len(small) + len(group_splits(made, target_bytes)) / copies) - 1e-6)
 
 
 def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -> list[tuple[Split, ...]]:

@@ -61,6 +61,9 @@ LEAST_DOCUMENT_BYTES = 64
 """The least size of a document in a pack task, which holds as much beside its ids: key, offset, and rows of its pieces. So a
 bucket of documents of a few tokens takes no more memory than another one."""
 
+LOADING = "load tokenizer"
+"""The work of a worker's first task."""
+
 _KEYED_HASHES = full_schema(hash=pa.uint64(), key=KEY_TYPE)
 _HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED_HASHES}
 
@@ -111,7 +114,7 @@ class TokenizeTask(Task):
         from datapipe.tokens.fertility import Meter
 
         metrics = TaskMetrics(own=TokenizeMetrics())
-        with metrics.timed("load tokenizer"):
+        with metrics.timed(LOADING):
             encoder = encoder_of(self.tokenizer, root.url, self.is_proved)
         id_type = schemas.token_type(encoder.vocab_size)
         meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()

@@ -7,7 +7,7 @@ hashes of their keys, so neither choice depends on how the input was split."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
 from datapipe.records.versions import UNICODE
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
-from datapipe.steps.fold import fewest, fold
+from datapipe.steps.fold import FOLDED, fewest, fold, num_folded
+from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_of, entering, file_checksums
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
@@ -90,12 +91,20 @@ class SampleTask(Task):
             common = {"source": step.source, "fraction": fractions[step.source], "pattern": training.pattern}
             label = "sample text for the tokenizer"
             sampled = planning.add(cls, f"{step.source}/sample", label, documents, validation=mixture.validation, **common)
-            fold(planning, sampled, ["sample"])
+            fold(planning, sampled, FOLDED[cls.kind])
 
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
         read, sampled = texts.cleaned[step.source], texts.sampled[step.source]
         yield StepCost(sampled * DOCUMENTS, seconds_of(read, _SAMPLE_MB_PER_S) + seconds_of(sampled, _COUNT_MB_PER_S))
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        """All text is read. What is counted and written grows with the sample."""
+        tasks, factor = growth.sources[step.source].tasks, growth.sources[step.source].factor
+        grown = growth.add(step, tasks, growth.documents(step.source), factor=growth.sample_factor)
+        before, after = (1 / _SAMPLE_MB_PER_S + share / _COUNT_MB_PER_S for share in growth.sampled)
+        growth.steps[step.id] = replace(grown, seconds=step.seconds * factor * after / before)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +165,12 @@ class TrainTask(Task):
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
         yield StepCost(0.0, seconds_of(sum(texts.sampled.values()), _TRAIN_MB_PER_S))
+
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        samples = [each.writes.get("sample", Files()) for each in growth.steps.values() if each.kind == SampleTask.kind]
+        folded = (replace(files, number=num_folded(files.number)) for files in samples)
+        growth.add(step, 1, *map(Reads.whole, folded), factor=growth.sample_factor)
 
 
 def _train(task: TrainTask, root: Root) -> bytes:

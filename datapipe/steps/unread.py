@@ -16,9 +16,10 @@ that collect its decisions.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Literal, cast
 
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
@@ -141,3 +142,14 @@ def files_of(record: Record, kinds: Iterable[str]) -> Iterator[OutputFile]:
 def documents_read(task: Task) -> set[str]:
     """The paths of the files of documents that a task reads."""
     return {file.path for file in task.read_files} if hasattr(task, DOCUMENTS) else set()
+
+
+def freed_after(plan: Plan, level: KeepWork, waves: Sequence[Set[str]], *, keeps_index: bool) -> Iterator[set[tuple[str, str]]]:
+    """After each wave of the steps of a committed plan: the steps, each with a kind of its files other than documents, whose
+    files may be gone. The steps of a wave run at the same time."""
+    for number in range(len(waves)):
+        done, following = set[str]().union(*waves[: number + 1]), {*chain(*waves[number + 1 : number + 2])}
+        later = (replace(step, tasks=step.tasks if step.id in following else None, records=()) for step in plan.steps)
+        steps = [step if step.id in done else other for step, other in zip(plan.steps, later)]
+        unread = UnreadFiles(replace(plan, steps=steps), level, keeps_index)
+        yield {(step.id, kind) for step, kinds in unread.of_steps() for kind in kinds}

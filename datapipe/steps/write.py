@@ -29,6 +29,7 @@ from datapipe.records.outputs import DocumentsFile, Outputs, Record, TableFile
 from datapipe.records.versions import PARQUET
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.stage.licenses import codes_of_documents
+from datapipe.steps.growth import Growth, StepSize
 from datapipe.steps.kind import Fields, Planning, Task, entering, file_checksums
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName
@@ -103,9 +104,19 @@ class WriteTask(Task):
         common = {"license_column": planning.mixture.sources[source].license_field, **spec.model_dump()}
         planning.add(cls, f"{source}/write", "write documents", parts, ["write"], source=source, **common)
 
+    @classmethod
+    def grow(cls, growth: Growth, step: StepSize) -> None:
+        cleaned = growth.steps[growth.cleaned(step.source)]
+        total = cleaned.kept_bytes + LEAST_DOCUMENT_BYTES * cleaned.kept
+        growth.add(step, math.ceil(total / _part_bytes(growth.mixture.documents.target_bytes)), growth.documents(step.source))
+
+
+def _part_bytes(target_bytes: int) -> int:
+    return target_bytes * math.ceil(WRITTEN_BYTES / target_bytes)
+
 
 def _parts(cleaned: Sequence[Record], target_bytes: int) -> Iterator[Fields]:
-    parts = documents_by_part(cleaned, target_bytes * math.ceil(WRITTEN_BYTES / target_bytes))
+    parts = documents_by_part(cleaned, _part_bytes(target_bytes))
     yield from ({**part, "like": parts[0]["documents"][0]} for part in parts)
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from obstore import SignCapableStore
     from obstore.store import ObjectStore
 
-_AHEAD_BYTES = 1 << 20
-_PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2  # S3 takes 10,000 parts, so an object has at most 156 GiB
+AHEAD_BYTES = 1 << 20
+PART_BYTES, _PARTS_AT_ONCE = 16 << 20, 2  # S3 takes 10,000 parts, so an object has at most 156 GiB
 _WRITE_TIMEOUT = "120s"  # of one part: the client counts the time without an answer, not the bytes that it sends
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -237,7 +237,7 @@ class _Reading:
         if start >= stop:
             return pa.py_buffer(b"")
         if start < self._held_start or stop > self._held_start + len(self._held):
-            ahead = _AHEAD_BYTES if start == self._end_of_last > 0 else 0
+            ahead = AHEAD_BYTES if start == self._end_of_last > 0 else 0
             self._held, now = self._bucket.read_range(self._key, start, min(max(stop, start + ahead), size))
             self.state, self._held_start = replace(self.state, num_bytes=now), start
         found = pa.py_buffer(self._held[start - self._held_start : stop - self._held_start])
@@ -272,7 +272,7 @@ class StoreUpload:
 
         self._url, self._key = url, key
         with os_errors(url, key):
-            self._writer = open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+            self._writer = open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def write(self, content: Any) -> None:
         view = memoryview(content).cast("B")

@@ -39,7 +39,7 @@ from datapipe.storage.store_options import SCHEMES, options_of
 from datapipe.storage.written import OutputStream, chunks_checksum
 
 STORE_SCHEMES = frozenset({"http", "https", "hf", *SCHEMES})
-_REQUEST_BYTES = 8 << 20  # of an object store
+REQUEST_BYTES = 8 << 20  # of an object store
 _CHUNK_BYTES = 1 << 20
 
 
@@ -235,7 +235,7 @@ class Root:
         """Checksum and size in bytes of a file, read in chunks: mapped pages would count as memory of the process."""
         if self.local is not None:
             _check_waits_for_nobody(self.path(relative))
-        chunk_bytes = _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
+        chunk_bytes = _CHUNK_BYTES if self.local is not None else REQUEST_BYTES
         with self.open_unmapped(relative) as stream:
             return chunks_checksum(iter(lambda: stream.read_buffer(chunk_bytes), b""))
 
@@ -331,5 +331,5 @@ class Root:
 
 
 def _copy(source: pa.NativeFile, target: pa.NativeFile) -> None:
-    while part := source.read(_REQUEST_BYTES):
+    while part := source.read(REQUEST_BYTES):
         target.write(part)

@@ -231,7 +231,7 @@ def test_every_flipped_bit_and_other_length_of_a_committed_file_is_found_and_the
 
 
 def test_table_that_is_too_large_to_hold_is_verified_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datapipe.exchange.tables._HELD_BYTES", 10)
+    monkeypatch.setattr("datapipe.exchange.tables.HELD_BYTES", 10)
     output, read = documents(Root(str(tmp_path)))
     content = bytearray((tmp_path / output.path).read_bytes())
     content[len(content) // 2] ^= 1

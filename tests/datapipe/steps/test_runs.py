@@ -95,3 +95,19 @@ def test_merge_groups_of_what_was_merged_are_whole_groups_of_the_level_before():
     groups, left = runs.merge_groups(merged, runs.MOST_RUNS)
     assert not left
     assert all(runs.fan_in(group.files) * 6 == len(group.files) for group in groups)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("num_files", "num_runs"), [(300, 1), (900, 3), (12_000, 1)])
+def test_group_sizes_are_about_those_of_groups_of_so_many_files(num_files: int, num_runs: int):
+    files = [_file(str(number), num_runs=num_runs) for number in range(num_files)]
+    groups, left = runs.merge_groups(runs.with_group_keys(files), 256)
+    sizes, copies = runs.group_sizes(num_files, num_files * num_runs, 256)
+    assert sizes.sum() * copies == pytest.approx(num_files, abs=copies)
+    assert len(sizes) * copies == pytest.approx(len(groups) + len(left), rel=0.15)
+
+
+def test_group_sizes_of_more_files_than_a_run_can_have_take_no_longer():
+    sizes, copies = runs.group_sizes(10**12, 10**12, 256)
+    assert len(sizes) < 100
+    assert len(sizes) * copies == pytest.approx(10**12 / 180, rel=0.3)

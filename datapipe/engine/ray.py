@@ -111,7 +111,7 @@ class RayEngine(Engine):
             modules=self._modules,
             limits=self._limits,
         )
-        reference = self._remote.options(**options).remote(pickle.dumps(order), self._reports)
+        reference = self._remote.options(**options).remote(order.to_bytes(), self._reports)
         self._running[reference] = RemoteAttempt(task=task, attempt=attempt, excluded=frozenset(excluded))
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
@@ -336,6 +336,7 @@ def _attempt_that_travels() -> Callable[..., Any]:
 
     def attempt(order: bytes, reports: Any) -> tuple[str, list[str], Any, Any]:
         import pickle
+        import zlib
 
         import ray
         from ray.exceptions import ActorDiedError, RayError
@@ -355,7 +356,7 @@ def _attempt_that_travels() -> Callable[..., Any]:
         try:
             from datapipe.engine.cluster.on_node import run_attempt
 
-            opened_order = pickle.loads(order)
+            opened_order = pickle.loads(zlib.decompress(order))
         except Exception as error:
             return node_id, [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], None, None
         return node_id, *run_attempt(opened_order, send)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import random
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +28,10 @@ from datapipe.engine.cluster.on_node import (
 )
 from datapipe.engine.ray import label_selector, lack_of
 from datapipe.engine.workers import supervisor
+from datapipe.records.names import ATTEMPTS
 from datapipe.records.option_files import path_here, planned_file, put_into_output
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import ExchangeFile, TableFile
+from datapipe.steps.merge import MergeTask
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
@@ -113,6 +117,26 @@ def test_node_on_which_nothing_can_be_written_reports_it(expected, monkeypatch, 
 def _order(expected: Expectation, modules: dict[str, bytes], **task) -> Order:
     content = pickle.dumps(sample(**task))
     return Order(expectation=expected, task=content, label="web/sample", attempt="one", modules=modules, limits=ExecutionSpec())
+
+
+def test_order_of_a_task_that_reads_as_many_files_as_one_may_stays_below_64_kb(expected):
+    drawn = random.Random(7)
+    folders = (
+        f"{ATTEMPTS}/web.apply-dedup.minhash/{drawn.getrandbits(64):016x}-{drawn.getrandbits(48):012x}" for _ in range(512)
+    )
+    files = [
+        ExchangeFile(
+            path=f"{folder}/tokens-train.exchange",
+            checksum=f"xxh3_128:{drawn.getrandbits(128):032x}",
+            **{name: drawn.getrandbits(28) for name in ("rows", "bytes", "row_bytes", "runs")},
+            **{name: drawn.getrandbits(64) for name in ("first", "last")},
+        )
+        for folder in folders
+    ]
+    task = MergeTask(step="web/pack.merge-1", seed=1, tables={"tokens": tuple(files)}, start=0, stop=1, limit_bytes=1)
+    order = replace(_order(expected, {}), task=pickle.dumps(task))
+    assert pickle.loads(zlib.decompress(order.to_bytes())) == order
+    assert len(order.to_bytes()) < 64 << 10 < len(order.task)
 
 
 def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_before(expected, tmp_path, monkeypatch):

@@ -83,19 +83,19 @@ class Records(tuple[Record, ...]):
 
     def growing(self, before: Records) -> Self:
         """The same, where those `before` are among them, so that their sums count for them."""
-        self._before = before
+        self._before = before if before._before is None else before._before  # no chain of plans that nobody sums
         return self
 
     def totals(self, own: type[Summed] | None) -> Totals:
         """Their sums. `own` is the `metrics_type` of their kind of work."""
         if self._totals is None:
             before = self._before
-            if before is None or before._totals is None:
+            if before is None:
                 self._totals = _added(Totals(own=None if own is None else own()), self)
             else:
                 known = {record.fingerprint for record in before}
                 fresh = (record for record in self if record.fingerprint not in known)
-                self._totals = _added(deepcopy(before._totals), fresh)
+                self._totals = _added(deepcopy(before.totals(own)), fresh)
             self._before = None
         return self._totals
 

@@ -353,3 +353,18 @@ def test_ledger_takes_back_the_records_of_many_tasks_without_comparing_all_with_
     assert num_compared < 4 * count
     for each in (ledger, _opened(root)):
         assert {record.of("documents")[0].path[-9:] for record in map(each.look_up, names) if record} == {"1/out.bin"}
+
+
+def test_a_reader_finds_the_records_that_the_run_merges_meanwhile(root):
+    writer = CommitFiles(root)
+    lines = [line_of(_numbered(number)) for number in range(5)]
+    for line in lines:
+        writer.write([line])
+    reader = CommitFiles(root)
+    found = reader.read()
+    read = [next(found)]
+    writer.merge_small(2)
+    read += found
+    assert {line.checksum for line in read} == {line.checksum for line in lines}
+    CommitFiles(root, _next=100).write(lines)  # the same ones twice, as a reader may find them
+    assert len(_opened(root).fingerprints()) == 5 and not _opened(root)._more

@@ -79,10 +79,8 @@ class Driver:
         self.plan = plan = self._compiled()
         self.emit(Planned(plan=plan.with_earlier(), costs=step_costs(self.request, plan, self._kept_before)))
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
-        self._reading = {step.id: counts.FirstTasks(step) for step in reading if not step.is_committed}
+        self._reading = {step.id: counts.FirstTasks.of(step) for step in reading if not step.is_committed}
         for first in self._reading.values():
-            for record in first.step.records:
-                first.add(record)
             self._check_first_tasks(first)
         read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
         read_counts = {name: counts.source_counts(plan, name) for name in read}

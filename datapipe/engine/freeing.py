@@ -60,9 +60,11 @@ class Freeing:
         return True
 
     def again(self) -> None:
-        """Takes the next plan as the first one, since tasks run again that were committed."""
+        """Takes the next plan as the first one, since tasks run again that were committed: they may read files that had no
+        reader left."""
         self._taken.clear()
         self._documents.clear()
+        self._unread.clear()
 
     def committed(self, tasks: Iterable[Task]) -> None:
         """Takes tasks that are committed."""

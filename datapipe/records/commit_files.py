@@ -140,15 +140,25 @@ class CommitFiles:
     _next: int = 0
 
     def read(self) -> Iterator[Line]:
+        """All lines. Those of files that the run which holds the output merges meanwhile are found in the merged ones, and
+        may come twice."""
+        self.sizes, self.num_refused, self._next = {}, 0, 0
+        paths = self._fresh()
+        while paths:
+            for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
+                self.sizes[path] = len(lines)
+                self.num_refused += num_refused
+                yield from lines
+            is_whole = all(self.sizes[path] for path in paths)
+            paths = [] if is_whole else self._fresh()
+
+    def _fresh(self) -> list[str]:
+        """The files that were not read yet, in the order in which they were written."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
-        self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
         files = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
-        paths = [path for path, _ in files]
-        self._next = max((number for _, number in files), default=-1) + 1
-        for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
-            self.sizes[path] = len(lines)
-            self.num_refused += num_refused
-            yield from lines
+        self._next = max(self._next, *(number + 1 for _, number in files), 0)
+        self.num_refused += 0 if self.sizes else sum(path.endswith(".json") for path in listed)
+        return [path for path, _ in files if path not in self.sizes]
 
     def _each(self, action: Callable[[str], T], paths: Iterable[str]) -> Iterator[T]:
         """The results of an action on each file, of an object store for several at once, and no further ahead: a reader of very

@@ -184,7 +184,7 @@ class Ledger:
     def forget_replaced(self) -> None:
         """Takes back the earlier records of tasks that ran again, also in a run that was killed. Their files go with the next
         orphans."""
-        replaced = [line for name in {*self._restored, *self._more} for line in self._replaced(name)]
+        replaced = {line for name in {*self._restored, *self._more} for line in self._replaced(name)}
         self._write_forget(line.line.checksum for line in replaced)
         for name in {line.fingerprint for line in replaced}:
             self._keep_lines(name, [line for line in self._lines_of(name) if line not in replaced])

@@ -30,11 +30,12 @@ class _Pattern:
 
     def __init__(self, text: bytes) -> None:
         self.dictionary = zstandard.ZstdCompressionDict(text, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=self.dictionary, write_dict_id=False)
         self.text_of(self.packed(text))  # so that threads find the dictionary prepared
 
     def packed(self, text: bytes) -> bytes:
-        return memoryview(self._compressor.compress(text)).tobytes()  # the compressor's own object keeps room for more
+        # a compressor has 180 kB, too much for each step of a plan, and is made in 0.01 ms
+        compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=self.dictionary, write_dict_id=False)
+        return memoryview(compressor.compress(text)).tobytes()  # the compressor's own object keeps room for more
 
     def text_of(self, packed: bytes) -> bytes:
         return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(packed)  # one of its own for each thread

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
+from typing import Self
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name
@@ -229,13 +230,25 @@ class FirstTasks:
     _damages: int = 0
     _has_documents: bool = False
 
+    @classmethod
+    def of(cls, step: Step) -> Self:
+        """Those of a planned step. Its sums tell whether its records are looked at, each of which is decoded for that."""
+        counts = step.totals.documents
+        first = cls(step, _has_documents=counts.read != counts.quarantined)
+        for record in () if first._has_documents else step.records:
+            first.add(record)
+        return first
+
     def add(self, record: Record) -> None:
+        if self._has_documents:
+            return
         metrics = record.metrics
         counts = metrics.document_counts
         self._read += counts.read
         self._damages += len(metrics.of(MapMetrics).unreadable_files)
-        self._has_documents = self._has_documents or counts.read != counts.quarantined
-        self.records = [] if self._has_documents else [*self.records, record]
+        self._has_documents = counts.read != counts.quarantined
+        self.records = [] if self._has_documents else self.records
+        self.records += [] if self._has_documents else [record]
 
     @property
     def num_left(self) -> int:

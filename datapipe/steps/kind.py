@@ -286,8 +286,8 @@ class Step:
         known = {record.fingerprint for record in self.records}
         fresh = [task for task in later.tasks or () if task.fingerprint not in known]
         tasks = None if later.tasks is None else (*(self.tasks or ()), *fresh)
-        records = (*self.records, *(record for record in later.records if record.fingerprint not in known))
-        return replace(later, tasks=tasks, records=records)
+        records = Records((*self.records, *(record for record in later.records if record.fingerprint not in known)))
+        return replace(later, tasks=tasks, records=records.growing(cast(Records, self.records)))
 
     def pending(self) -> list[Task]:
         done = {record.fingerprint for record in self.records}

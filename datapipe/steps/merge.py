@@ -24,7 +24,7 @@ import pyarrow as pa
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import ExchangeFile, Outputs, Tables
+from datapipe.records.outputs import ExchangeFile, Outputs, Tables, typed
 from datapipe.steps import runs
 from datapipe.steps.costs import EXCHANGED, StepCost, Texts, seconds_of, stage_cost
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
@@ -127,8 +127,8 @@ def merged(
         if not step.is_committed:
             return None
         for record, group_key in zip(step.records, group_keys, strict=True):
-            for name in record.outputs:
-                files = (file for file in record.of(name, ExchangeFile) if file.rows)
+            for name, written in record.outputs.items():
+                files = (file for file in typed(written, ExchangeFile) if file.rows)
                 merged[name] += [runs.KeyedFile(group_key=group_key, file=file) for file in files]
         level += 1
     return {name: tuple(keyed.file for keyed in files) for name, files in merged.items()}

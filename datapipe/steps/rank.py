@@ -112,7 +112,7 @@ def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step)
     known = _found_cut(planning.plan.earlier, source, bound.name)
     if known is not None:
         return replace(bound, cut=known)
-    scores = scored.outputs(scores_of(bound.name), TableFile)
+    scores = scored.outputs(scores_of(bound.name), TableFile) if scored.is_committed else ()
     number = 0
     while not interval.is_found:
         number += 1

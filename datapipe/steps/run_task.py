@@ -55,7 +55,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         if refusal is not None:
             raise UserError(f"{task.label}: {refusal}, and run the same command again.") from error
         raise
-    metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
+    metrics.seconds, metrics.rereads = round(perf_counter() - started, 6), Rereads.count - rereads  # as in the ledger
     metrics.peak_bytes = peak_bytes()
     return Record(task.step, task.fingerprint, Content(outputs, metrics), task.versions)
 

@@ -25,7 +25,7 @@ class Summed(Protocol):
 @dataclass(slots=True)
 class Totals:
     tasks: int = 0
-    seconds: float = 0.0
+    microseconds: int = 0  # whole ones: their sum is the same in any order of the tasks, and never falls
     # slowest_s, slowest: of the slowest task: its time, and the first digits of its fingerprint
     slowest_s: float = 0.0
     slowest: str = ""
@@ -39,11 +39,15 @@ class Totals:
     rereads: int = 0
     second_attempts: Counter[str] = field(default_factory=Counter)  # tasks that had one, "won" or "lost"
 
+    @property
+    def seconds(self) -> float:
+        return self.microseconds / 1e6
+
     def add(self, record: Record) -> None:
         content = record.content
         metrics = content.metrics
         self.tasks += 1
-        self.seconds += metrics.seconds
+        self.microseconds += round(metrics.seconds * 1e6)
         if metrics.seconds > self.slowest_s:
             self.slowest_s, self.slowest = metrics.seconds, record.fingerprint[:12]
         self.durations[bisect_left(TASK_SECONDS, metrics.seconds)] += 1
@@ -79,19 +83,19 @@ class Records(tuple[Record, ...]):
 
     def growing(self, before: Records) -> Self:
         """The same, where those `before` are among them, so that their sums count for them."""
-        self._before = before
+        self._before = before if before._before is None else before._before  # no chain of plans that nobody sums
         return self
 
     def totals(self, own: type[Summed] | None) -> Totals:
         """Their sums. `own` is the `metrics_type` of their kind of work."""
         if self._totals is None:
             before = self._before
-            if before is None or before._totals is None:
+            if before is None:
                 self._totals = _added(Totals(own=None if own is None else own()), self)
             else:
                 known = {record.fingerprint for record in before}
                 fresh = (record for record in self if record.fingerprint not in known)
-                self._totals = _added(deepcopy(before._totals), fresh)
+                self._totals = _added(deepcopy(before.totals(own)), fresh)
             self._before = None
         return self._totals
 

@@ -6,19 +6,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.following.follow import Follower
+from datapipe.engine.freeing import Freeing
 from datapipe.engine.history import why
 from datapipe.engine.run import Run, planned
 from datapipe.errors import UserError
 from datapipe.explore.documents import Inspector
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, WORK
-from datapipe.records.outputs import Record
+from datapipe.records.outputs import OutputFile, Record
 from datapipe.shards.manifest import read_snapshot
 from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.index.write import open_index
@@ -314,3 +316,20 @@ def test_every_kind_of_run_is_the_same_and_leaves_as_little(tmp_path, monkeypatc
     assert _names(Root(freed.mixture.output)) <= folded
     again = _run(mixture, [*overrides, *NONE])
     assert (again.watcher.records, again.told) == ([], kept.told)
+
+
+def test_files_that_tasks_which_run_again_may_read_are_not_freed_before_the_next_plan(kept):
+    freed: list[str] = []
+
+    def free(files: Sequence[OutputFile], lock: Any) -> None:
+        freed.extend(file.path for file in files)
+
+    ledger: Any = SimpleNamespace(is_freed=lambda path: False, free=free)
+    freeing = Freeing(ledger, cast(Any, None), "none", keeps_index=False)
+    freeing.plan(kept.plan)
+    freeing.again()
+    freeing.free()
+    assert freed == []
+    freeing.plan(kept.plan)
+    freeing.free()
+    assert any(path.endswith("documents.arrow") for path in freed) and len(freed) == len(set(freed))

@@ -12,7 +12,7 @@ from datapipe.records.commit_files import MOST_RECORDS, CommitFiles, Line, line_
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import Content, ExchangeFile, OutputFile, Record, ShardFile, TableFile, TokenizerFile
-from datapipe.records.packed import Packer
+from datapipe.records.packed import PackedLine, Packer
 from datapipe.storage.lock import OutputLock
 from datapipe.storage.root import Root
 
@@ -332,3 +332,39 @@ def test_ledger_task_that_is_restored_twice_in_a_run_keeps_its_last_record_alone
     ledger.delete_orphans(OutputLock(root))
     assert [path for path, _ in root.list_files(ATTEMPTS)] == [file.path for file in records[-1].of("documents")]
     assert _opened(root).look_up(FINGERPRINT) == records[-1]
+
+
+def test_ledger_takes_back_the_records_of_many_tasks_without_comparing_all_with_each_other(root, monkeypatch):
+    count, ledger, num_compared = 200, _opened(root), 0
+    names = [f"{number:064x}" for number in range(count)]
+    equal = PackedLine.__eq__
+
+    def counted(self: PackedLine, other: object) -> bool:
+        nonlocal num_compared
+        num_compared += 1
+        return equal(self, other)
+
+    for run in range(2):
+        ledger.restore(names)
+        ledger.commit([_record(root, f"{name[-16:]}-{run}", name) for name in names])
+    with monkeypatch.context() as patched:
+        patched.setattr(PackedLine, "__eq__", counted)
+        ledger.forget_replaced()
+    assert num_compared < 4 * count
+    for each in (ledger, _opened(root)):
+        assert {record.of("documents")[0].path[-9:] for record in map(each.look_up, names) if record} == {"1/out.bin"}
+
+
+def test_a_reader_finds_the_records_that_the_run_merges_meanwhile(root):
+    writer = CommitFiles(root)
+    lines = [line_of(_numbered(number)) for number in range(5)]
+    for line in lines:
+        writer.write([line])
+    reader = CommitFiles(root)
+    found = reader.read()
+    read = [next(found)]
+    writer.merge_small(2)
+    read += found
+    assert {line.checksum for line in read} == {line.checksum for line in lines}
+    CommitFiles(root, _next=100).write(lines)  # the same ones twice, as a reader may find them
+    assert len(_opened(root).fingerprints()) == 5 and not _opened(root)._more

@@ -1,7 +1,9 @@
 """Records in memory are those of the ledger, in a fraction of their size, whatever they hold and from any thread."""
 
 import random
+import resource
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -65,3 +67,15 @@ def test_hashes_know_the_texts_that_they_were_made_of(texts: set[str], others: s
     hashes = Hashes(texts)
     assert all(text in hashes for text in texts)
     assert not any(text in hashes for text in others - texts)
+
+
+def test_a_plan_of_many_steps_keeps_little_for_each() -> None:
+    packer, lines = Packer(), [line_of(_record(number, step=f"source-{number}/read")) for number in range(1000)]
+    before = _resident_bytes()
+    packed = [packer.packed(line) for line in lines]
+    assert [each.line for each in packed[:3]] == lines[:3]
+    assert _resident_bytes() - before < 1000 * 50_000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

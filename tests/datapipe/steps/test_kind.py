@@ -246,8 +246,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
     ),
     (
-        FoldTask(**COMMON, number=0, files={"used_ids": (_table(),)}, folded=1, first="a", stop=10),
-        {"number": 1, "files": {"used_ids": (_table("y"),)}, "folded": 2, "first": "b", "stop": 11},
+        FoldTask(**COMMON, number=0, files={"used_ids": (_table(),)}, folded=1, first="map", stop=10),
+        {"number": 1, "files": {"used_ids": (_table("y"),)}, "folded": 2, "first": "other", "stop": 11},
     ),
     (
         TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), validation=0.1),

@@ -2,11 +2,19 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from datapipe.metrics import DocumentCounts, TaskMetrics, UnreadableFile
+from datapipe.records.commit_files import line_of
 from datapipe.records.outputs import Content, Outputs, Record, TableFile
+from datapipe.records.packed import Packer
+from datapipe.steps.counts import FirstTasks
+from datapipe.steps.kind import Step
+from datapipe.steps.map import MapTask
 from datapipe.steps.read_batches import MapMetrics
 from datapipe.steps.totals import TASK_SECONDS, Records, Totals
 
@@ -65,19 +73,84 @@ def test_totals_of_a_growing_step_are_those_of_all_its_records(sizes: tuple[int,
     assert _totals(records).work == whole.work
 
 
+class _Counted:
+    """The content of a record, that counts how often it is decoded."""
+
+    def __init__(self, record: Record) -> None:
+        self._content, self.num_decoded = record.content, 0
+
+    @property
+    def content(self) -> Content:
+        self.num_decoded += 1
+        return self._content
+
+    @property
+    def outputs(self) -> Outputs:
+        return self.content.outputs
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        return self.content.metrics
+
+
+def _counted(records: Iterable[Record]) -> tuple[list[Record], list[_Counted]]:
+    counted = [Record(record.step, record.fingerprint, _Counted(record)) for record in records]
+    return counted, [cast(_Counted, record.stored) for record in counted]
+
+
+def _step(records: Sequence[Record]) -> Step:
+    tasks = tuple(MapTask(step="web/read", fingerprint=record.fingerprint, seed=0) for record in records)
+    return Step(id="web/read", work=MapTask, label="read", source="web", tasks=tasks, records=tuple(records))
+
+
 def test_outputs_of_a_kind_are_decoded_once() -> None:
-    class Counted:
-        num_decoded = 0
-
-        @property
-        def outputs(self) -> Outputs:
-            self.num_decoded += 1
-            return RECORDS[5].outputs
-
-        metrics = property(lambda self: RECORDS[5].metrics)
-        content = property(lambda self: RECORDS[5].content)
-
-    stored = Counted()
-    records = Records([Record("web/read", "5", stored)])
-    assert records.outputs("documents") == records.outputs("documents") == RECORDS[5].of("documents")
+    records, [stored] = _counted(RECORDS[5:6])
+    step = Records(records)
+    assert step.outputs("documents") == step.outputs("documents") == RECORDS[5].of("documents")
     assert stored.num_decoded == 1
+
+
+def test_seconds_are_the_same_in_any_order_and_from_the_ledger() -> None:
+    drawn = random.Random(3)
+    metrics = [TaskMetrics(seconds=round(drawn.expovariate(0.1), 6), own=MapMetrics()) for _ in range(300)]
+    records = [Record("web/read", f"{number:064x}", Content({}, each)) for number, each in enumerate(metrics)]
+    stored = [Packer().packed(line_of(record)).record() for record in records]
+    sums = {_totals(Records(each)).seconds for each in (records, records[::-1], drawn.sample(records, 300), stored)}
+    assert len(sums) == 1
+
+
+def test_records_of_a_snapshot_that_files_are_added_to_are_summed_once_for_all_plans() -> None:
+    earlier, stored = _counted(RECORDS[:8])
+    step = _step(earlier)
+    for stop in range(8, 12):  # plans of the files that are added, of which more tasks are committed each time
+        joined = step.joined(_step(RECORDS[6:stop]))
+        assert repr(joined.totals) == repr(_totals(Records(RECORDS[:stop])))
+    assert {each.num_decoded for each in stored} == {1}
+
+
+def test_plans_that_nobody_sums_are_not_kept_for_the_next_one() -> None:
+    records = Records(RECORDS[:1])
+    for stop in range(2, 6):
+        records = Records(RECORDS[:stop]).growing(records)
+    assert records._before is not None and records._before._before is None
+    assert repr(_totals(records)) == repr(_totals(Records(RECORDS[:5])))
+
+
+def test_first_tasks_decode_no_records_of_a_step_that_has_documents() -> None:
+    records, stored = _counted(RECORDS[1:])
+    step = _step(records)
+    assert step.totals.documents.read > step.totals.documents.quarantined
+    first = FirstTasks.of(step)
+    first.add(records[0])
+    assert not first.records and not first.is_hopeless(0.0)
+    assert {each.num_decoded for each in stored} == {1}  # for the sums
+
+
+def test_first_tasks_are_those_that_are_quarantined_alone() -> None:
+    all_bad = TaskMetrics(document_counts=DocumentCounts(read=5, quarantined=5), own=MapMetrics())
+    bad = [Record("web/read", f"{number:064x}", Content({}, all_bad)) for number in range(3)]
+    first = FirstTasks.of(replace(_step([*bad, *RECORDS[3:6]]), records=tuple(bad[:2])))
+    first.add(bad[2])
+    assert (first.records, first.num_left, first.is_hopeless(0.4)) == (bad, 3, True)
+    first.add(RECORDS[5])
+    assert (first.records, first.num_left, first.is_hopeless(0.4)) == ([], 6, False)

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,7 +36,9 @@ from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.machine.activity import Activity
 from datapipe.machine.json_log import JsonLog
 from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.records.commit_files import line_of
 from datapipe.records.outputs import Content, Record
+from datapipe.records.packed import Packer
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.map import MapTask
@@ -170,6 +173,26 @@ def test_no_sum_falls_while_a_new_plan_is_read() -> None:
     assert (step.totals.slowest_s, step.totals.slowest, step.totals.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
 
 
+def test_no_sum_falls_when_the_next_plan_has_records_from_the_ledger() -> None:
+    """Prometheus takes a counter that falls, by however little, for one that began again, and counts all of it twice."""
+    records = [replace(each, stored=Content({}, TaskMetrics(seconds=n + 0.1234564))) for n, each in enumerate(RECORDS)]
+    stored = tuple(Packer().packed(line_of(record)).record() for record in records)
+    state = RunState()
+    state.observe(Planned(plan=_plan(()), costs={}))
+    state.observe(_committed(*reversed(records)))
+    before = dict(state.sums)
+    state.observe(Planned(plan=_plan(stored), costs={}))
+    assert dict(state.sums) == before
+
+
+def test_tasks_that_are_committed_change_no_sums_of_the_plan() -> None:
+    for num_committed in range(3):
+        state, plan = RunState(), _plan(RECORDS[:num_committed])
+        state.observe(Planned(plan=plan, costs={}))
+        state.observe(_committed(*RECORDS[num_committed:]))
+        assert (plan.steps[0].totals.tasks, state.steps["web/read"].totals.tasks) == (num_committed, 3)
+
+
 def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
     return StepCost(seconds=seconds, unknown=("a stage",) if is_least else ())
 
@@ -178,7 +201,7 @@ _STEP, _TRAIN = (Step(id=kind.kind, work=kind, label=kind.kind, source="web") fo
 
 
 def _step(planned: int | None, **known: Any) -> StepState:
-    totals = Totals(tasks=known.pop("committed", 0), seconds=known.pop("seconds", 0.0))
+    totals = Totals(tasks=known.pop("committed", 0), microseconds=round(1e6 * known.pop("seconds", 0.0)))
     return StepState(**{"step": _STEP, "planned": planned, "totals": totals, **known})
 
 

@@ -126,7 +126,8 @@ def run(
                 about["version"] = version("datapipe")
                 host = metrics_host or "127.0.0.1"
                 server = stack.enter_context(serve_runs(state, about, metrics_port, host))
-                show(f"figures for Prometheus: http://{host}:{server.port}/metrics", to_stderr=True)
+                shown_host = f"[{host}]" if ":" in host else host
+                show(f"figures for Prometheus: http://{shown_host}:{server.port}/metrics", to_stderr=True)
             shown = [Terminal(console, state).observe, *([EventLog(log).observe] if log is not None else [])]
             run_one = partial(_run, all_of(shown), options, state, console)
             stack.enter_context(_read_to_its_end())

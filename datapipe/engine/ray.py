@@ -248,15 +248,16 @@ class RayEngine(Engine):
     def _from_compiling(self) -> Attempt | None:
         """The end of the first attempt that reached a node while it compiles kernels, which its task would wait for."""
         compiling = self._nodes.known.compiling if self._nodes.is_compiling else ()
-        for running in self._running.values() if compiling else ():
-            if running.node_id in compiling:
+        for reference, running in self._running.items() if compiling else ():
+            if running.node_id in compiling and reference not in self._ready and not _ready([reference], 0):
                 self.cancel(running.attempt)
                 failure = Failure(kind="node", message=f"{running.task.label} came to {running.node}, which compiles kernels")
                 return Attempt(task=running.task, attempt=running.attempt, node=running.node, failure=failure)
         return None
 
     def close(self) -> None:
-        for reference in [reference for reference, running in self._running.items() if running.missing_resource]:
+        waiting = () if self._nodes.known.compiling else self._running.items()  # else they begin on nodes that compile
+        for reference in [each for each, running in waiting if running.missing_resource and running.report is None]:
             ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
         self._kill_withdrawn(float("inf"))
         self._running.clear()

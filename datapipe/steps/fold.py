@@ -144,7 +144,7 @@ def _groups(step: Step, prefix: str, names: Sequence[str], stop: int) -> Iterato
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # it equals any mapping of the same files
 class FilesOf(Mapping[str, tuple[OutputFile, ...]]):
     """The files of some records by name, of a kind with this prefix. They are decoded when they are asked for, and sent whole:
     the files of all tasks of a step take more memory than all else that a driver has."""

@@ -34,7 +34,7 @@ from datapipe.records.outputs import (
     typed,
 )
 from datapipe.stage.clusters import first_of_group
-from datapipe.steps.growth import Files, Growth, Reads, StepSize
+from datapipe.steps.growth import Files, Growth, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering
 from datapipe.steps.measuring import MOST_OF_TASK, RULES, ClusterSample, add_clusters
 from datapipe.storage.root import Root
@@ -118,7 +118,7 @@ def grow_folds(growth: Growth, step: StepSize) -> None:
     level, tasks, names = 1, step.tasks, FOLDED.get(step.kind, ())
     files = sum((step.writes.get(name, Files()) for name in names), Files())
     while names and tasks > MOST_FILES:
-        tasks, reads = math.ceil(tasks / MOST_FILES), [Reads.whole(files)]
+        tasks, reads = math.ceil(tasks / MOST_FILES), [growth.whole(files)]
         files = files.grown(1 / MOST_FILES, tasks * len(names))
         about = {"id": f"{step.id}.fold-{level}", "work": FoldTask, "source": step.source, "tasks": tasks}
         growth.steps[f"{step.id}.fold-{level}"] = StepSize(**about, reads=reads, writes={"folded": files})

@@ -135,6 +135,11 @@ class StepSize:
         return sum(files.bytes for files in self.writes.values())
 
     @property
+    def bytes_read(self) -> float:
+        """With shards, which the tasks that write them read back."""
+        return sum(reads.bytes for reads in self.reads) + self.writes.get("shards", Files()).bytes
+
+    @property
     def requests(self) -> Counter[str]:
         """Requests to an object store, by class. Parts of large files count as PUT; so do copies of shards to their names."""
         puts = sum(files.number + _parts(files) for files in self.writes.values())
@@ -180,9 +185,13 @@ class Growth:
         before, after = self.sampled
         return 1.0 if self.request.tokenizer_content or not before else self.factor * after / before
 
+    def whole(self, files: Files) -> Reads:
+        """Each file once; on a disk twice, first for its checksum."""
+        return Reads.whole(files) if is_remote(self.mixture.output) else Reads(bytes=2 * files.bytes)
+
     def documents(self, source: str) -> Reads:
         """The cleaned documents of a source."""
-        return Reads.whole(self.steps[self.cleaned(source)].writes.get("documents", Files()))
+        return self.whole(self.steps[self.cleaned(source)].writes.get("documents", Files()))
 
     def add(self, step: StepSize, tasks: int, *reads: Reads, factor: float | None = None) -> StepSize:
         """Adds a step. `factor`: how many times what it computes and writes; None for that of its text."""

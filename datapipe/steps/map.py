@@ -171,7 +171,7 @@ class MapTask(Task):
         if number == 0:
             growth.add(step, tasks, growth.sources[source].reads)
             return
-        reads, ending = [Reads.whole(growth.steps[steps[number - 1]].writes.get("documents", Files()))], pipeline.after[source]
+        reads, ending = [growth.whole(growth.steps[steps[number - 1]].writes.get("documents", Files()))], pipeline.after[source]
         if isinstance(group := ending[number - 1], GlobalStep):
             share = tasks / sum(growth.sources[name].tasks for name, _ in group.sources)
             for files in growth.steps[f"{group.id}/decisions"].writes.values():

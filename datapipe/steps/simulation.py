@@ -23,7 +23,8 @@ from datapipe.steps.unread import DOCUMENTS, PUBLISHED, KeepWork, freed_after
 
 _DRIVER_S, _RAY_DRIVER_S = 0.00044, 0.00174  # CPU of each task, on a machine and on Ray
 _DRIVER_START_S = 4.0  # of starting, and of the snapshot
-_DRIVER_BYTES, _DRIVER_TASK_BYTES = 250e6, 2_000  # without tasks, and of each
+_DRIVER_SHARE = 0.02  # of the time of a run: reports of workers, the screen, the status, the lease
+_DRIVER_BYTES, _DRIVER_TASK_BYTES = 350e6, 1_600  # without tasks, and of each
 """Measured on 2026-11-28 and 30, two cores."""
 
 _COMMITS_PER_S, _RENEWALS_PER_S = 10, 1 / 15  # files of the ledger at most, and writes of the lease
@@ -135,8 +136,8 @@ def simulate(
         core_seconds=_by_kind(steps, "seconds"),
         tasks=_by_kind(steps, "tasks"),
         bytes_written={kind: round(value) for kind, value in _by_kind(steps, "bytes_written").items()},
-        bytes_read=round(sum(reads.bytes for step in steps for reads in step.reads)),
-        driver_seconds=_DRIVER_START_S + driver_s * tasks,
+        bytes_read=round(sum(step.bytes_read for step in steps)),
+        driver_seconds=min(seconds, _DRIVER_START_S + _DRIVER_SHARE * seconds + driver_s * tasks),
         requests=requests,
         peak_work_bytes=round(peak),
         output_bytes=round(output_bytes),
@@ -215,8 +216,8 @@ def _peak(plan: Plan, waves: Mapping[str, Sequence[StepSize]], level: KeepWork, 
         read = {(before, DOCUMENTS) for step in wave if (before := _documents_before(plan, step, level)) is not None}
         written = {(step.id, kind): of.bytes for step in wave for kind, of in step.writes.items()}
         held |= {name: size for name, size in written.items() if not (is_local and name[1] in PUBLISHED)}
-        documents = sum(size for (_, kind), size in written.items() if kind == DOCUMENTS)  # others go while these are written
-        peak = max(peak, sum(held.values()) - min(documents, sum(held.get(name, 0.0) for name in read)))
+        going = sum(held.get(name, 0.0) for name in read)  # while others are written
+        peak = max(peak, sum(held.values()) - min(going, sum(held.get(name, 0.0) for name in written)))
         gone |= unread | read
         held = {name: size for name, size in held.items() if name not in gone}
     return peak, sum(files[name].number for name in gone if name in files)

@@ -87,17 +87,17 @@ class Attempts:
         if not attempt.node and (ended.record is not None or ended.node):
             self.emit(AttemptEvent("started", replace(ended, record=None, failure=None)))
         ended, name, failure = replace(ended, node=ended.node or attempt.node), ended.task.fingerprint, ended.failure
-        self._of_task[name].remove(ended.attempt)
-        others = [*self._of_task[name]] or self._of_task.pop(name)
+        others = self._of_task.pop(name)
+        others.remove(ended.attempt)
         if failure is not None:
             self.emit(AttemptEvent("failed", ended))
             if others and failure.kind not in _FINAL:
+                self._of_task[name] = others
                 text = f"{failure.message}; another attempt at {ended.task.label} goes on"
                 self.emit(Retried(attempt=ended, text=text))
                 return None
         for other in others:
             node = self._open.pop(other).node
-            self._of_task.pop(name, None)
             self.engine.cancel(other)
             if node:
                 self.emit(AttemptEvent("cancelled", Attempt(task=ended.task, attempt=other, node=node)))

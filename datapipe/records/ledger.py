@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
@@ -89,7 +90,7 @@ class Ledger:
         return [] if first is None else [first, *self._more.get(fingerprint, ())]
 
     def _keep_lines(self, fingerprint: str, lines: Sequence[PackedLine]) -> None:
-        """Leaves a task these lines of its own."""
+        """Leaves a task these of its lines."""
         self._lines.pop(fingerprint, None)
         self._more.pop(fingerprint, None)
         if lines:
@@ -119,7 +120,7 @@ class Ledger:
         if self._by_content is None:
             self._by_content = _by_content(self._lines)
         found = [*filter(None, map(self.look_up, self._by_content.get(content_of(fingerprint), ())))]
-        whole = (record for record in found if not self._freed or self._attempt_of(record) not in self._freed)
+        whole = (record for record in found if not self._freed or _attempt_of(record) not in self._freed)
         return next(whole, None) or next(iter(found), None) or self.look_up(fingerprint)
 
     def lost_output(self, fingerprint: str) -> str | None:
@@ -130,10 +131,6 @@ class Ledger:
 
     def _lost(self, files: Iterable[tuple[str, int]]) -> Iterator[str]:
         return (path for path, size in files if f"{size} {path}" not in self._present and not self.is_freed(path))
-
-    def _attempt_of(self, record: Record) -> str:
-        """The folder of the outputs of a record; empty where it has none."""
-        return record.stored.attempt if isinstance(record.stored, PackedLine) else line_of(record).attempt
 
     @property
     def has_freed(self) -> bool:
@@ -174,7 +171,7 @@ class Ledger:
             return set()
         prefixes = {folder.rpartition("/")[2][:TASK_DIGITS] for folder in freed}
         alike = [name for name in self.fingerprints() if name[:TASK_DIGITS] in prefixes]
-        return {name for name in alike if (record := self.look_up(name)) is not None and self._attempt_of(record) in freed}
+        return {name for name in alike if (record := self.look_up(name)) is not None and _attempt_of(record) in freed}
 
     def restore(self, fingerprints: Collection[str]) -> None:
         """Lets tasks run again, of which freed files are needed. What they wrote before stays until `forget_replaced`."""
@@ -193,7 +190,7 @@ class Ledger:
     def _replaced(self, fingerprint: str) -> list[PackedLine]:
         """The lines of a task beside that of the record that counts; none where no record does."""
         record = self.look_up(fingerprint)
-        own = None if record is None else self._attempt_of(record)
+        own = None if record is None else _attempt_of(record)
         return [line for line in self._lines_of(fingerprint) if own is not None and line.attempt != own]
 
     def commit(self, records: Sequence[Record]) -> list[Record]:
@@ -270,6 +267,11 @@ class Ledger:
             paths = (path for path, _ in self.root.list_files(folder, recursive=folder == SNAPSHOTS))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         return left
+
+
+def _attempt_of(record: Record) -> str:
+    """The folder of the outputs of a record of the ledger, all of which are packed; empty where it has none."""
+    return cast(PackedLine, record.stored).attempt
 
 
 def _by_content(fingerprints: Collection[str]) -> dict[str, list[str]]:

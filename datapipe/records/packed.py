@@ -38,7 +38,7 @@ class _Pattern:
         return memoryview(compressor.compress(text)).tobytes()  # the compressor's own object keeps room for more
 
     def text_of(self, packed: bytes) -> bytes:
-        return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(packed)  # one of its own for each thread
+        return zstandard.ZstdDecompressor(dict_data=self.dictionary).decompress(packed)  # threads may not share one
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Records(tuple[Record, ...]):
 
     def growing(self, before: Records) -> Self:
         """The same, where those `before` are among them, so that their sums count for them."""
-        self._before = before if before._before is None else before._before  # no chain of plans that nobody sums
+        self._before = before if before._before is None else before._before  # no chain of plans without sums
         return self
 
     def totals(self, own: type[Summed] | None) -> Totals:

@@ -128,7 +128,7 @@ def test_records_of_a_snapshot_that_files_are_added_to_are_summed_once_for_all_p
     assert {each.num_decoded for each in stored} == {1}
 
 
-def test_plans_that_nobody_sums_are_not_kept_for_the_next_one() -> None:
+def test_plans_without_sums_are_not_kept_for_the_next_one() -> None:
     records = Records(RECORDS[:1])
     for stop in range(2, 6):
         records = Records(RECORDS[:stop]).growing(records)

@@ -80,8 +80,9 @@ def bounds(folder: Path) -> Iterator[Bound]:
     for name in _BOUNDED:
         yield Bound(name=f"{name}, exponent", ratio=exponent(records, GROWING[name]) or 0.0, most=_LIMIT)
     for name in _INCREASES_BOUNDED:
-        slope = exponent_of_increase(records, GROWING[name]) or 0.0
-        yield Bound(name=f"{name}, exponent of the increase", ratio=slope, most=_LIMIT)
+        slope = exponent_of_increase(records, GROWING[name])  # None of a figure that falls between two sizes
+        slope = exponent(records, GROWING[name]) if slope is None else slope
+        yield Bound(name=f"{name}, exponent of the increase", ratio=slope or 0.0, most=_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,7 @@ class Bound:
     ratio: float
     least: float = 0.0
     most: float = float("inf")
+    of: str = ""  # what has this ratio, where another run may choose another one
 
     @property
     def holds(self) -> bool:
@@ -74,7 +75,8 @@ class Bound:
 
     def __str__(self) -> str:
         limit = f"at least {self.least:g}" if self.most == float("inf") else f"at most {self.most:g}"
-        return f"{'ok' if self.holds else 'BROKEN':<7}{self.name}: {self.ratio:.3g}, {limit}"
+        of = f" ({self.of})" if self.of else ""
+        return f"{'ok' if self.holds else 'BROKEN':<7}{self.name}{of}: {self.ratio:.3g}, {limit}"
 
 
 def best_s(work: Callable[[], object], num_runs: int) -> float:

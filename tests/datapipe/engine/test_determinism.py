@@ -88,8 +88,8 @@ def test_outcome_is_that_of_files_merged_before_they_are_compared(
     of_minhash = [f"dedup.minhash/{step}" for step in ("match-bands", "fetch-signatures", "cluster-1")]
     steps = ["dedup.exact/match", *of_minhash, "dedup.lines/match", "dedup.lines/decisions"]
     assert {f"{step}.merge-1" for step in steps} | {"dedup.lines/match.merge-2"} <= merged
-    exchanged = [step.tasks for kind in ("reduce", "gather") for step in done.plan.of_kind(kind) if step.tasks]
-    read = [task.tables for tasks in exchanged if len(tasks) > 1 for task in tasks if isinstance(task, ReduceTask | GatherTask)]
+    exchanged = [task for task in done.watcher.tasks if isinstance(task, ReduceTask | GatherTask)]
+    read = [task.tables for task in exchanged if done.watcher.steps.count(task.step) > 1]
     assert len(read) > 30
     assert all(fan_in(files) <= most_runs for tables in read for files in tables.values())
 

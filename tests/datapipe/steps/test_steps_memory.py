@@ -103,9 +103,10 @@ def test_steps_memory_does_not_grow_with_the_corpus(tasks, tmp_path, stage, opti
     """The fewer documents fill buckets already. Rows that are written wait until `RUN_BYTES` of them are there."""
     small = _peaks(tasks, tmp_path / "small", 16_000, stage, options)
     large = _peaks(tasks, tmp_path / "large", 80_000, stage, options)
-    assert set(large) == kinds | {"read", "decisions", f"apply-{stage}"}
-    limits = {kind: small[kind] + ((24 if kind in kinds else 64) << 20) for kind in large}
-    if any(large[kind] > limits[kind] for kind in large):  # a peak counts that comes twice, as above
+    assert set(small) == set(large) - {"merge"} == kinds | {"read", "decisions", f"apply-{stage}"}
+    limits = {kind: peak + ((24 if kind in kinds else 64) << 20) for kind, peak in small.items()}
+    limits["merge"] = most_bytes(1 << 20)  # the fewer documents are in so few files that none are merged
+    if any(peak > limits[kind] for kind, peak in large.items()):  # a peak counts that comes twice, as above
         again = _peaks(tasks, tmp_path / "again", 80_000, stage, options)
         large = {kind: min(peak, again[kind]) for kind, peak in large.items()}
-    assert all(large[kind] <= limits[kind] for kind in large), f"small: {small}, large: {large}"
+    assert all(peak <= limits[kind] for kind, peak in large.items()), f"small: {small}, large: {large}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -152,7 +152,7 @@ def test_decisions_are_the_same_against_rows_that_are_merged_first_or_there_twic
     twice = _run(folder, "twice", "new", f"[{old.mixture.output}, {made}]")
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)
     merged = _run(folder, "merged", "new", old.mixture.output, overrides=["execution.bucket_bytes=2KiB"])
-    tasks = [cast(MergeTask, task) for step in merged.plan.of_kind("merge") for task in step.tasks or ()]
+    tasks = [task for task in merged.watcher.tasks if isinstance(task, MergeTask)]
     files = [file for task in tasks for table in task.tables.values() for file in table]
     assert {file.is_reference for file in files} == {True, False}
     assert _decisions(twice, "new") == _decisions(merged, "new") == _decisions(new, "new")

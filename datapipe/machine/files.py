@@ -8,9 +8,12 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+
+_SYNCS = 8
 
 UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
@@ -76,6 +79,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all(paths: Sequence[Path]) -> None:
+    """`sync` of several paths at the same time, since a file system commits together what waits for it together."""
+    with ThreadPoolExecutor(max(1, min(_SYNCS, len(paths)))) as pool:
+        for _ in pool.map(sync, paths):
+            pass
 
 
 def write_at(descriptor: int, content: bytes, offset: int) -> None:

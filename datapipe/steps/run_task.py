@@ -8,7 +8,7 @@ from time import perf_counter
 from datapipe.errors import UserError
 from datapipe.kernels import import_runtime
 from datapipe.machine.activity import doing
-from datapipe.machine.files import sync
+from datapipe.machine.files import sync_all
 from datapipe.machine.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
@@ -78,8 +78,7 @@ def _flush(outputs: Outputs, root: Root) -> None:
     if root.local is None:
         return
     paths = [root.local / output.path for group in outputs.values() for output in group]
-    for path in (*paths, *{path.parent for path in paths}):
-        sync(path)
+    sync_all([*paths, *{path.parent for path in paths}])
 
 
 def _open(bound: BoundStage, root: Root, seed: int, source_position: int | None) -> BoundStage:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,11 +134,11 @@ def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_th
     task, record = ran[1][kind]
     before = root.list_files(ATTEMPTS)
 
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def full(paths: Sequence[Path]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(paths[0]))
 
     with monkeypatch.context() as patch:
-        patch.setattr("datapipe.steps.run_task.sync", full)
+        patch.setattr("datapipe.steps.run_task.sync_all", full)
         if any(record.outputs.values()):
             with pytest.raises(OutageError, match="the disk is full"):
                 run_task(task, root, "failed")
@@ -235,8 +235,9 @@ class InFreshProcesses(runs.InProcess):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times the documents; what a task may hold is about its split, its bucket or its sample."""
+    monkeypatch.setattr(MOST_FILES, 3)
     small, large = dict[str, int](), dict[str, int]()
     with fresh_tasks() as processes:
         for num_docs, peaks in ((12_000, small), (48_000, large)):

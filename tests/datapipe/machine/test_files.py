@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.machine.files import UNFINISHED, lock_file, locked, release, replacing, write_atomic
+from datapipe.machine.files import UNFINISHED, lock_file, locked, release, replacing, sync_all, write_atomic
 
 
 def test_lock_is_of_one_holder_until_it_is_released(tmp_path: Path) -> None:
@@ -44,3 +44,17 @@ def test_replaced_file_is_the_old_one_after_an_error(tmp_path: Path) -> None:
         temporary.write_bytes(b"half")
         raise ZeroDivisionError
     assert (os.listdir(tmp_path), (tmp_path / "file").read_bytes()) == (["file"], b"old")
+
+
+def test_sync_all_flushes_every_path_and_raises_for_one_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / str(number) for number in range(20)]
+    for path in paths:
+        path.write_text("content")
+    flushed = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino) or fsync(descriptor))
+    sync_all([])
+    sync_all([*paths, tmp_path])
+    assert sorted(flushed) == sorted(path.stat().st_ino for path in [*paths, tmp_path])
+    with pytest.raises(FileNotFoundError, match="missing"):
+        sync_all([*paths, tmp_path / "missing"])

@@ -91,6 +91,7 @@ class FactWriter(TableWriter):
         super().__init__(root, path)
         self._constants = constants
         self._held: list[pa.RecordBatch] = []
+        self._held_bytes = self._held_rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         for number, (name, value) in enumerate(self._constants.items()):
@@ -104,7 +105,9 @@ class FactWriter(TableWriter):
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
-        if sum(held.num_rows for held in self._held) >= GROUP_ROWS or sum(held.nbytes for held in self._held) >= GROUP_BYTES:
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -114,6 +117,7 @@ class FactWriter(TableWriter):
             self._writer = pq.ParquetWriter(self._opened(), schema, compression="zstd", use_dictionary=few)
         self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=GROUP_ROWS)
         self._held.clear()
+        self._held_bytes = self._held_rows = 0
 
 
 def kept_facts(batch: DocumentBatch) -> pa.RecordBatch:

@@ -60,7 +60,7 @@ class FoldMetrics:
 class FoldTask(Task):
     """Adds up what some tasks of a step measured."""
 
-    kind, version, is_exchange, libraries = "fold", 1, True, ("pyarrow",)
+    kind, version, is_exchange, libraries = "fold", 2, True, ("pyarrow",)
 
     number: int  # among the tasks of its step: files of several may be equal
     files: Mapping[str, tuple[OutputFile, ...]] = field(
@@ -204,8 +204,10 @@ def _measured(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[Ou
                 known["threshold"] = known["threshold"] if known["threshold"] == about["threshold"] else None
         tables.append(rows.replace_schema_metadata(None))
     if tables:
-        sums = [("documents", "sum"), ("bytes", "sum")]
-        summed = pa.concat_tables(tables).group_by(["stage", "rule", "part", "bin"], use_threads=False).aggregate(sums)
+        rows = pa.concat_tables(tables)
+        rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+        sums = [("documents", "sum"), ("bytes", "sum"), ("row", "min")]
+        summed = rows.group_by(["stage", "rule", "part", "bin"], use_threads=False).aggregate(sums).sort_by("row_min")
         columns = [*summed.columns[:4], summed["documents_sum"], summed["bytes_sum"]]
         metadata = {RULES: json.dumps(facts, ensure_ascii=False, allow_nan=False)}
         whole = pa.Table.from_arrays(columns, schema=tables[0].schema.with_metadata(metadata))

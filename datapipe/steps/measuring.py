@@ -134,12 +134,10 @@ class Distributions(Measurement):
     def finish(self) -> Outputs:
         metadata = {RULES: json.dumps(self._facts, ensure_ascii=False, allow_nan=False)}
         measured = TableWriter(self.root, f"{self.folder}/measured.arrow")
-        for rows in self._measured():
-            measured.add(rows.replace_schema_metadata(metadata))
+        measured.add(_together(MEASURED, self._measured()).replace_schema_metadata(metadata))
         borderline = FactWriter(self.root, f"{self.folder}/borderline.parquet", source=self.source)
-        for (stage, rule), distribution in self._rules.items():
-            for side in (0, 1):
-                borderline.add(_nearest(stage, rule, distribution, side))
+        sides = (_nearest(*names, distribution, side) for names, distribution in self._rules.items() for side in (0, 1))
+        borderline.add(_together(BORDERLINE, sides))
         return {"measured": measured.finish(), "borderline": borderline.finish()}
 
     def _measured(self) -> Iterator[pa.RecordBatch]:
@@ -150,6 +148,11 @@ class Distributions(Measurement):
                 yield _rows_of(stage, rule, part, found - LAST_BIN, *counts[found].T)
             if distribution.num_nan:
                 yield _rows_of(stage, rule, "not_a_number", np.zeros(1), np.array([distribution.num_nan]), np.zeros(1))
+
+
+def _together(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of the rows of some, which may be none."""
+    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *parts])
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Hashing for all kernels: FNV-1a, the finaliser of splitmix64, and open-addressing tables of 64-bit keys.
 
-`Words.hashes` and `Lines.hashes` hold `mix64(fnv(bytes))`; `hash_bytes` computes it inside a kernel, `hash_of` in Python.
+`Words.hashes` holds `mix64(fnv(bytes))`; `hash_bytes` computes it inside a kernel, `hash_of` in Python.
 
 A table is an array (num_slots,) uint64, with a power of two of slots and more slots than keys. 0 marks a free slot, so no
 key is 0. A key lies in the first free slot from `key & (num_slots - 1)` on (linear probing).
@@ -22,7 +22,8 @@ _FNV_PRIME = np.uint64(0x100000001B3)
 _ALL_BITS = (1 << 64) - 1
 _0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
 _8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * number) for number in range(1, 8))
-_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_27, _30, _31, _54, _60, _62 = (np.uint64(bits) for bits in (27, 30, 31, 54, 60, 62))
+_FNV_INVERSE, _INVERSE_1, _INVERSE_2 = (np.uint64(pow(int(factor), -1, 1 << 64)) for factor in (_FNV_PRIME, MIX_1, MIX_2))
 
 
 @inline
@@ -51,6 +52,16 @@ def mix64(value) -> Any:
 def hash_bytes(data, start, stop) -> Any:
     """The hash of the bytes [start, stop) of `data`, equal to that in `Words.hashes`."""
     return mix64(fnv(data, start, stop))
+
+
+@inline
+def hash_without_last(hashed, byte) -> Any:
+    """The hash of some bytes without the last one, `byte`. `hashed` is the hash of all of them, and FNV-1a and the finaliser
+    have inverses."""
+    value = (hashed ^ (hashed >> _31) ^ (hashed >> _62)) * _INVERSE_2
+    value = (value ^ (value >> _27) ^ (value >> _54)) * _INVERSE_1
+    value = value ^ (value >> _30) ^ (value >> _60)
+    return mix64((value * _FNV_INVERSE) ^ np.uint64(byte))
 
 
 def hash_of(word: bytes) -> int:

@@ -1,14 +1,16 @@
 """A batch of documents: an Arrow record batch, and what stages share of its texts.
 
 A segmentation (`stage/segmentation/`) is a function of a batch under `@shared`: the first stage
-that calls it computes it, the others get the same, until a stage changes the text. When a filter
-drops documents, the segmentations of the kept ones are copied, which is ten times cheaper than to
-compute them again. A batch is immutable: a stage returns arrays, and the engine makes the next one.
+that calls it computes it, and the others get the same. When a filter drops documents, the
+segmentations of the others are copied, which is ten times cheaper than to compute them again. When a
+stage edits lines, words of the other lines are copied, which is two to four times cheaper. A batch
+is immutable: a stage returns arrays, and the engine makes the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from time import perf_counter
 from typing import Any, TypeVar
@@ -24,6 +26,9 @@ from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts
 TARGET_BATCH_BYTES = 4 << 20
 """The text bytes at which a reader closes a batch. A larger document is a batch alone."""
 
+MOST_COPIED_BYTES = 4 * TARGET_BATCH_BYTES
+"""Text of a batch whose segmentations are kept through an edit: they take up to twelve times its memory."""
+
 BASE_FIELDS = (
     pa.field("key", columns.KEY_TYPE, nullable=False),
     pa.field("id", pa.large_string(), nullable=False),
@@ -34,16 +39,34 @@ PAGE_FIELDS = (*BASE_FIELDS[:2], pa.field("html", pa.large_binary(), nullable=Fa
 """The fields of documents before extraction."""
 
 Value = TypeVar("Value")
-Select = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], Any]
-"""(segmentation of a batch, the kept documents, offsets of the batch, offsets of the kept texts) -> segmentation of these."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Origin:
+    """Earlier documents, of which some are those of a batch."""
+
+    # their texts, as in `columns.text_buffers`
+    offsets: np.ndarray
+    data: np.ndarray
+    rows: np.ndarray  # (num_docs,) int64, ascending: the earlier document of each document of the batch
+    is_edited: bool = False  # whether their texts may have changed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Following:
+    """How a segmentation is copied for a batch from that of earlier documents; see `stage/following.py`."""
+
+    # (find, what it returned for earlier documents, these, a batch) -> what `find` returns for the batch
+    follow: Callable[[Callable[[DocumentBatch], Any], Any, Origin, DocumentBatch], Any]
+    by_line: bool  # whether it is copied where texts have changed, too
 
 
 def shared(
-    select: Select | None = None,
+    following: Following | None = None,
 ) -> Callable[[Callable[[DocumentBatch], Value]], Callable[[DocumentBatch], Value]]:
-    """A function of the texts of a batch that is computed once for all stages. `select`: copies the
-    result for the documents that a filter keeps; None: it is computed again for them."""
-    return lambda find: wraps(find)(lambda batch: batch.once(find, select))
+    """A function of the texts of a batch that is computed once for all stages. `following`: how the result is copied when
+    documents are dropped or edited; None: it is computed again."""
+    return lambda find: wraps(find)(lambda batch: batch.once(find, following))
 
 
 class DocumentBatch:
@@ -51,10 +74,9 @@ class DocumentBatch:
 
     record: pa.RecordBatch
     segmentation_s: dict[str, float]
-    _shared: dict[Callable[..., Any], tuple[Any, Select | None]]
-    _earlier: dict[Callable[..., Any], tuple[Any, np.ndarray, np.ndarray]]
-    """Segmentations of a batch from which documents were dropped since; which of its documents are left, (num_docs,) bool; the
-    offsets (num_docs + 1,) int64 of its texts."""
+    _shared: dict[Callable[..., Any], tuple[Any, Following | None]]
+    _earlier: dict[Callable[..., Any], tuple[Any, Following, Origin]]
+    """Segmentations of earlier documents, from which some were dropped or edited since."""
 
     def __init__(self, record: pa.RecordBatch) -> None:
         self.__dict__.update(record=record, segmentation_s={}, _shared={}, _earlier={})
@@ -120,16 +142,17 @@ class DocumentBatch:
         """The texts split at their cut points, for stages that compare spans of the source."""
         return parts_of(self.buffers[0], self.cut_points)
 
-    def once(self, find: Callable[[DocumentBatch], Value], select: Select | None) -> Value:
+    def once(self, find: Callable[[DocumentBatch], Value], following: Following | None) -> Value:
         """What `find` returns for this batch, computed once; see `shared`. Its time is added to `segmentation_s`."""
         if find not in self._shared:
             started, others = perf_counter(), sum(self.segmentation_s.values())
             earlier = self._earlier.pop(find, None)
-            if earlier is None or select is None:
+            if earlier is None:
                 value = find(self)
             else:
-                value = select(*earlier, self.buffers[0])
-            self._shared[find] = value, select
+                earlier_value, copying, origin = earlier
+                value = copying.follow(find, earlier_value, origin, self)
+            self._shared[find] = value, following
             nested = sum(self.segmentation_s.values()) - others
             self.segmentation_s[find.__name__] = perf_counter() - started - nested
         return self._shared[find][0]
@@ -154,14 +177,21 @@ class DocumentBatch:
         if keep.all():
             return self
         batch = DocumentBatch(self.record.filter(pa.array(keep)))
-        for find, (value, select) in self._shared.items():
-            if select is not None:
-                batch._earlier[find] = value, keep, self.buffers[0]
-        for find, (value, kept, offsets) in self._earlier.items():
-            kept_by_both = kept.copy()
-            kept_by_both[kept_by_both] = keep
-            batch._earlier[find] = value, kept_by_both, offsets
+        if batch.num_docs:
+            batch._take_over(self, np.flatnonzero(keep), is_edited=False)
         return batch
+
+    def _take_over(self, before: DocumentBatch, rows: np.ndarray, *, is_edited: bool) -> None:
+        """Takes the segmentations of another batch, of which this one has the documents `rows`, to copy them when they are
+        asked for."""
+        for find, (value, following) in before._shared.items():
+            if following is not None and (following.by_line or not is_edited):
+                origin = Origin(offsets=before.buffers[0], data=before.buffers[1], rows=rows, is_edited=is_edited)
+                self._earlier[find] = value, following, origin
+        for find, (value, following, origin) in before._earlier.items():
+            if following.by_line or not is_edited:
+                edited = replace(origin, rows=origin.rows[rows], is_edited=is_edited or origin.is_edited)
+                self._earlier[find] = value, following, edited
 
     def extracted(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
         """The batch with texts in place of its pages, and with other new columns."""
@@ -173,7 +203,7 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. A new `text` drops segmentations, and cut points where it differs."""
+        """A batch with columns added or replaced. Where a new `text` differs, documents lose their cut points."""
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)
@@ -189,4 +219,6 @@ class DocumentBatch:
                 batch.__dict__["buffers"] = self.buffers
             batch._shared.update(self._shared)
             batch._earlier.update(self._earlier)
+        elif self.has_text and self.text_bytes <= MOST_COPIED_BYTES:
+            batch._take_over(self, np.arange(self.num_docs), is_edited=True)
         return batch

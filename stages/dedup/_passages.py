@@ -14,6 +14,7 @@ from datapipe import columns
 from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.dedup.substring_tokens import TokenRules, token_rules
+from datapipe.kernels.text.replace import copy_spans
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import key_hash
 from stages.dedup._cutting import cut_rows
@@ -135,7 +136,7 @@ def _passages(chunks: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: n
     documents, numbers, starts, stops = (np.ascontiguousarray(column) for column in chunks.T)
     text_offsets = np.concatenate([[0], np.cumsum(stops - starts)])
     text = np.empty(int(text_offsets[-1]), np.uint8)
-    substring.copy_spans(starts, stops, data, text)
+    copy_spans(starts, stops, data, text)
     chunk_keys = columns.keys_from(keys[documents])
     ranks, texts = np.full(len(chunks), rank), columns.texts_from(text_offsets, text).view(pa.large_binary())
     arrays = [key_hash(chunk_keys), ranks, chunk_keys, numbers, starts - offsets[documents], texts]

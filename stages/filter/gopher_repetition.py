@@ -38,6 +38,7 @@ from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
+from datapipe.stage.segmentation.words import words
 from stages.filter._thresholds.profiles import ProfiledFilter
 from stages.filter._words import words_by
 
@@ -122,15 +123,15 @@ class GopherRepetition(ProfiledFilter):
 
     def _paragraphs(self, batch: DocumentBatch, units: Units) -> Units:
         if self.profile == "dclm":
-            spans = find_lines(*batch.buffers, newlines=2)
+            spans = find_lines(words(batch), batch.buffers[1], newlines=2)
             return Units(doc_offsets=spans.doc_offsets, hashes=spans.hashes, chars=spans.chars)
         return repetition.paragraphs(units, lines(batch).opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
-        words = words_by(batch, self.words)
+        counted = words_by(batch, self.words)
         joined = self.profile == "datatrove"
-        counts = repetition.ngram_repetition(words, joined).T
-        num_chars = raw_lines(batch).totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]
+        counts = repetition.ngram_repetition(counted, joined).T
+        num_chars = raw_lines(batch).totals[:, CHARS] if joined else quality.word_counts(counted)[:, quality.NUM_CHARS]
         names = [f"top_{n}_gram" for n in repetition.TOP_SIZES]
         names += [f"duplicate_{n}_grams" for n in repetition.DUPLICATE_SIZES]
         return {name: count / np.maximum(num_chars, 1) for name, count in zip(names, counts, strict=True)}

@@ -93,6 +93,18 @@ def words(text: bytes) -> list[Span]:
     return spans
 
 
+def line_hash(line: bytes) -> int:
+    """Of the words of a line, and of the white space between them unless it is one space."""
+    value, end = fnv(b""), 0
+    for word in words(line):
+        gap = line[end : word.start]
+        for part in ([hashed(gap)] if end and gap != b" " else []) + [word.hashed]:
+            value = (value ^ part) * 0xBF58476D1CE4E5B9 & MASK
+            value ^= value >> 32
+        end = word.start + word.length
+    return mix(value)
+
+
 def lines(text: bytes, separator: bytes = b"\n") -> list[Span]:
     """The lines that are not blank; the flag is 1 for the first of a paragraph."""
     spans: list[Span] = []
@@ -105,7 +117,7 @@ def lines(text: bytes, separator: bytes = b"\n") -> list[Span]:
             seen.pop()
         if seen:
             start, stop = seen[0][0], seen[-1][0] + seen[-1][2]
-            spans.append(Span(line_start + start, stop - start, hashed(line[start:stop]), len(seen), opens))
+            spans.append(Span(line_start + start, stop - start, line_hash(line[start:stop]), len(seen), opens))
         opens = 0 if seen else 1
         line_start += len(line) + len(separator)
     return spans
@@ -125,10 +137,9 @@ def raw_lines(text: bytes) -> list[tuple[int, int, int]]:
     for line in lines(text):
         ahead = text[: line.start].rsplit(b"\n", 1)[-1]
         behind = text[line.start + line.length :].split(b"\n", 1)[0]
-        inner = hashed(text[line.start : line.start + line.length])
         around = mix(fnv(ahead[::-1]) * _AHEAD & MASK) ^ mix(fnv(behind) * _BEHIND & MASK)
         num_chars = line.chars + len(list(characters(ahead))) + len(list(characters(behind)))
-        rows.append((mix(inner ^ around), num_chars, int(bool(behind))))
+        rows.append((mix(line.hashed ^ around), num_chars, int(bool(behind))))
     return rows
 
 
@@ -188,3 +199,46 @@ def replaced(text: bytes, spans: list[tuple[int, int, bytes]]) -> bytes:
     for start, stop, by in sorted(spans, reverse=True):
         text = text[:start] + by + text[stop:]
     return text
+
+
+def _old_lines(text: bytes) -> list[tuple[int, bytes, int, int]]:
+    """The lines of a text without the blanks around them, empty ones too: first byte, bytes, the first word and the one behind
+    the last. What follows the last newline is no line where it is empty."""
+    found, start, spans = [], 0, words(text)
+    for line in text.split(b"\n"):
+        numbers = [number for number, span in enumerate(spans) if start <= span.start < start + len(line)]
+        first = numbers[0] if numbers else sum(span.start < start for span in spans)
+        found.append((start + len(line) - len(line.lstrip(b" \t")), line.strip(b" \t"), first, first + len(numbers)))
+        start += len(line) + 1
+    return found[:-1] if not text or text.endswith(b"\n") else found
+
+
+class LineSpan(NamedTuple):
+    """Whole lines of a text; of new ones the bytes, else the words of the earlier text."""
+
+    first: int
+    stop: int
+    moved: int
+    is_new: bool
+
+
+def line_spans(earlier: bytes, text: bytes) -> list[LineSpan]:
+    old, last, start = [line for line in _old_lines(earlier) if line[1]], 0, 0
+    spans: list[LineSpan] = []
+    for raw in text.split(b"\n"):
+        line, begin, end = raw.strip(b" \t"), start + len(raw) - len(raw.lstrip(b" \t")), start + len(raw)
+        start = end + 1
+        if not line:
+            continue
+        same = next((number for number in range(last, min(last + 64, len(old))) if old[number][1] == line), None)
+        if same is None:
+            span = LineSpan(begin, end, 0, True)
+            joins = bool(spans) and spans[-1].is_new
+        else:
+            last = same + 1
+            span = LineSpan(old[same][2], old[same][3], begin - old[same][0], False)
+            joins = bool(spans) and spans[-1][1:] == (span.first, span.moved, False)
+        if joins:
+            span = span._replace(first=spans.pop().first)
+        spans.append(span)
+    return spans

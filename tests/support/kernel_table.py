@@ -98,7 +98,7 @@ class Case:
         from datapipe.kernels.text.words import find_lines
 
         with np.errstate(over="ignore"):
-            return find_lines(self.offsets, self.data)
+            return find_lines(self.words, self.data)
 
     def having(self, texts: Iterable[bytes], before: bytes = b"#\xe2\x80", after: bytes = b"\xa6. the") -> Case:
         """A case with other texts."""

@@ -29,7 +29,6 @@ from datapipe.kernels.types import (
     Int64s,
     Int64sOut,
     UInt8s,
-    UInt8sOut,
     UInt64MatrixOut,
     UInt64s,
     UInt64sOut,
@@ -288,13 +287,3 @@ def hash_windows(
             num_windows += 1
             first += 1
     return int(num_windows)
-
-
-@kernel
-def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies the bytes of each span, one after another, into `out`."""
-    to = np.int64(0)
-    for span in range(len(starts)):
-        size = stops[span] - starts[span]
-        out[to : to + size] = data[starts[span] : stops[span]]
-        to += size

@@ -216,6 +216,8 @@ def _unit_bytes(data, start, stop, signs, units) -> Any:
 @inline
 def infix_bytes(data, offset, size, code, before, stop, signs) -> Any:
     """Bytes of the sign at `offset` that splits a chunk; 0 for none. `before` holds the roles of the character before it."""
+    if code < 0x80 and signs[code] & (ALPHA | DIGIT):
+        return 0
     if signs[code] & ICON:
         return size
     if code >= 0x80 and code != _EN and code != _EM:

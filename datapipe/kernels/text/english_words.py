@@ -7,15 +7,18 @@ The algorithm is that of spaCy 3.8 (`tokenizer.pyx`): datatrove's filters use it
 A special case that signs have split is joined again: "(so):" ends in the emoticon "):". On 60,213 real lines in more than
 400 languages every word equals spaCy's, and on 60,000 chunks of random signs 99.9 %. Not covered: addresses with an IP
 number, and "°F." before other signs. Each chunk is cut by itself, in linear time.
+
+Two in three of the other chunks occur before in a batch. A table of recent ones says where, and their words are copied: a
+tenth of the time.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.hashing import hash_bytes, slot_of_key
+from datapipe.kernels.hashing import hash_bytes, hash_without_last, slot_of_key
 from datapipe.kernels.text import contractions
 from datapipe.kernels.text.contractions import Wholes
 from datapipe.kernels.text.english_signs import (
@@ -30,18 +33,34 @@ from datapipe.kernels.text.english_signs import (
 )
 from datapipe.kernels.text.unicode_classes import LETTER, decode
 from datapipe.kernels.text.words import SpansOut, Words, find_words, first_spans, room_for_spans
-from datapipe.kernels.types import UInt8s, UInt16s, UInt64s, input_record
+from datapipe.kernels.types import Int64sOut, UInt8s, UInt16s, UInt64s, UInt64sOut, input_record
 
 _LONGEST_WHOLE = contractions.LONGEST_BYTES
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SIEVE_SHIFT = np.uint64(64 - contractions.SIEVE_BITS)
+_RECENT_BITS = 15
+_RECENT_SHIFT = np.uint64(64 - _RECENT_BITS)
+
+
+class RecentOut(NamedTuple):
+    """Where chunks were cut, by the first bits of their hashes: scratch of kernels, (2**15,) each."""
+
+    hashes: UInt64sOut  # 0: none
+    firsts: Int64sOut  # the first word
+    stops: Int64sOut  # behind the last one
+
+
+def no_recent() -> RecentOut:
+    number = 1 << _RECENT_BITS
+    return RecentOut(np.zeros(number, np.uint64), np.zeros(number, np.int64), np.zeros(number, np.int64))
 
 
 def find_english_words(words: Words, data: np.ndarray) -> Words:
     """The words of every document, punctuation marks among them, as spaCy cuts English, by the words between white space."""
     wholes = wholes_table()
     out = room_for_spans(len(words.doc_offsets), most_english_words(words, wholes))
-    return first_spans(Words, cut_words(words, data, content_table(), sign_table(), wholes, unit_hashes(), out), out)
+    tables = content_table(), sign_table(), wholes, unit_hashes()
+    return first_spans(Words, cut_words(words, data, *tables, no_recent(), out), out)
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +73,8 @@ def wholes_table() -> Wholes:
     none = table._replace(keys=np.zeros_like(table.keys), sieve=np.zeros_like(table.sieve))
     out = room_for_spans(len(chunks.doc_offsets), len(data))
     none = input_record(Wholes, none)
-    words = first_spans(Words, cut_words(chunks, data, content_table(), sign_table(), none, unit_hashes(), out), out)
+    tables = content_table(), sign_table(), none, unit_hashes()
+    words = first_spans(Words, cut_words(chunks, data, *tables, no_recent(), out), out)
     num_tokens = np.diff(words.doc_offsets)
     is_split = (num_tokens > 1) & (num_tokens >= [len(parts) for parts in contractions.cuts().values()])
     firsts = words.doc_offsets[:-1][is_split]
@@ -88,15 +108,23 @@ def most_english_words(words: Words, wholes: Wholes) -> int:
 
 @kernel
 def cut_words(
-    chunks: Words, data: UInt8s, classes: UInt8s, signs: UInt16s, wholes: Wholes, units: UInt64s, out: SpansOut
+    chunks: Words,
+    data: UInt8s,
+    classes: UInt8s,
+    signs: UInt16s,
+    wholes: Wholes,
+    units: UInt64s,
+    recent: RecentOut,
+    out: SpansOut,
 ) -> int:
     """Fills `out`, which has room for `most_english_words` words, and returns the number of words.
 
     One loop nest above 40 lines: cut into functions that take the records, it is slower. `chunks`:
     the words between white space. `classes`, `signs`, `wholes`: `content_table`, `sign_table`,
-    `wholes_table`. `units`: hashes of units of measure, sorted."""
+    `wholes_table`. `units`: hashes of units of measure, sorted. `recent`: `no_recent`."""
     chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags = chunks
     keys, sizes, sieve, pairs = wholes.keys, wholes.sizes, wholes.sieve, wholes.pairs
+    recent_hashes, recent_firsts, recent_stops = recent
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
@@ -115,23 +143,37 @@ def cut_words(
                 word += 1
                 continue
             if is_word_and_sign(data, start, stop, signs):
-                slot, first = _slot_of_bytes(data, start, stop - 1, keys, sieve), word
+                key, first, slot = hash_without_last(chunk_hashes[chunk], data[stop - 1]), word, np.int64(-1)
+                if stop - 1 - start <= _LONGEST_WHOLE:
+                    slot = slot_of_hash(keys, sieve, key)
                 if slot >= 0:
                     word = _write_parts(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
                 else:
-                    starts[word], lengths[word], hashes[word] = start, stop - 1 - start, hash_bytes(data, start, stop - 1)
+                    starts[word], lengths[word], hashes[word] = start, stop - 1 - start, key
                     chars[word], flags[word] = stop - 1 - start, LETTER
                     word += 1
                 word = _write_word(data, stop - 1, stop, classes, word, starts, lengths, hashes, chars, flags)
                 if slot >= 0 and _may_be_split(first, word, hashes, pairs):
                     word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
                 continue
+            entry = np.int64(chunk_hashes[chunk] >> _RECENT_SHIFT)
+            begun, ended = recent_firsts[entry], recent_stops[entry]
+            if recent_hashes[entry] == chunk_hashes[chunk] and _is_chunk(data, start, stop, begun, ended, starts, lengths):
+                moved = start - starts[begun]
+                for earlier in range(begun, ended):
+                    starts[word], lengths[word], hashes[word] = starts[earlier] + moved, lengths[earlier], hashes[earlier]
+                    chars[word], flags[word] = chars[earlier], flags[earlier]
+                    word += 1
+                continue
+            recent_hashes[entry], recent_firsts[entry] = chunk_hashes[chunk], word
             first = word
             top = len(starts)  # suffixes wait at the end of the arrays, the last one found first
+            is_cut = False  # the chunk as a whole is no special case
             while start < stop:
-                slot = _slot_of_bytes(data, start, stop, keys, sieve)
+                slot = _slot_of_bytes(data, start, stop, keys, sieve) if is_cut else np.int64(-1)
                 if slot >= 0:
                     break
+                is_cut = True
                 prefix = prefix_bytes(data, start, stop, signs)
                 suffix = np.int64(0)
                 if prefix > 0:
@@ -165,8 +207,23 @@ def cut_words(
                 top += 1
             if _may_be_split(first, word, hashes, pairs):
                 word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
+            recent_stops[entry] = word
         doc_offsets[doc + 1] = word
     return int(word)
+
+
+@inline
+def _is_chunk(data, start, stop, first, last, starts, lengths) -> Any:
+    """Whether the words [first, last) have the bytes [start, stop) together."""
+    if first == last:
+        return False
+    begin = starts[first]
+    if starts[last - 1] + lengths[last - 1] - begin != stop - start:
+        return False
+    for offset in range(stop - start):
+        if data[begin + offset] != data[start + offset]:
+            return False
+    return True
 
 
 @inline

@@ -3,24 +3,22 @@
     bytes  --upper bound-->  arrays of that size  --one pass-->  start, length, hash, characters and classes of each word
 
 A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends
-at a newline and excludes the white space around it. Blank lines are not listed but separate
-paragraphs. A byte of no well-formed UTF-8 counts as one character.
+at a newline and excludes the white space around it, so it goes from one word to another. Blank lines
+are not listed but separate paragraphs. A byte of no well-formed UTF-8 counts as one character.
 
 Memory: 25 bytes per word and per line, from a cheap upper bound on their number: a document of 100
-MB and 17 million words costs 425 MB while its batch lives. The words of kept documents are copied
-from those of all, one run of memory per document.
+MB and 17 million words costs 425 MB while its batch lives. Where documents are dropped or edited, the
+words of what is left are copied.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from datapipe.kernels import kernel
-from datapipe.kernels.arrays import copy_into
-from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
-from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import FNV_BASIS, fnv_step, hash_bytes, mix64
+from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode, is_continuation
 from datapipe.kernels.types import (
-    Bools,
     Int32s,
     Int32sOut,
     Int64s,
@@ -32,9 +30,11 @@ from datapipe.kernels.types import (
     input_record,
     room_for,
 )
+from datapipe.rng import MIX_1
 
 _MAX_INT32 = 0x7FFFFFFF
-_NEWLINE = 0x0A
+_NEWLINE, _SPACE = ord("\n"), ord(" ")
+_HALF = np.uint64(32)
 
 
 class Words(NamedTuple):
@@ -54,7 +54,7 @@ class Lines(NamedTuple):
     doc_offsets: Int64s  # (num_docs + 1,)
     starts: Int64s  # (num_lines,), the first byte in the batch's data
     lengths: Int32s  # (num_lines,), bytes
-    hashes: UInt64s  # (num_lines,) of the exact bytes
+    hashes: UInt64s  # (num_lines,) of the words and of the white space between them
     chars: Int32s  # (num_lines,), code points
     # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a
     # blank line
@@ -81,11 +81,12 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
     return first_spans(Words, split_words(offsets, data, class_table(), out), out)
 
 
-def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
+def find_lines(words: Words, data: np.ndarray, newlines: int = 1) -> Lines:
     """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without
-    the white space around them. A line of white space alone is not empty, and ends no paragraph."""
-    out = room_for_spans(len(offsets), most_lines(offsets, data))
-    return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
+    the white space around them. A line of white space alone is not empty, and ends no paragraph.
+    `words`, `data`: of the texts."""
+    out = room_for_spans(len(words.doc_offsets), len(words.starts))
+    return first_spans(Lines, split_lines(words, data, newlines, out), out)
 
 
 def room_for_spans(num_offsets: int, limit: int) -> SpansOut:
@@ -111,15 +112,6 @@ def most_words(offsets: Int64s, data: UInt8s) -> int:
         wide |= (byte == 0xE2) & ((following == 0x80) | (following == 0x81))
         wide |= ((byte == 0xE1) & (following == 0x9A)) | ((byte == 0xE3) & (following == 0x80))
         count += np.int64((space & ends) | wide)
-    return int(count)
-
-
-@kernel
-def most_lines(offsets: Int64s, data: UInt8s) -> int:
-    """An upper bound on the number of lines that are not blank: the newlines, and a last line for every document."""
-    count = np.int64(len(offsets) - 1)
-    for offset in range(offsets[0], offsets[len(offsets) - 1]):
-        count += np.int64(data[offset] == _NEWLINE)
     return int(count)
 
 
@@ -167,70 +159,52 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
 
 
 @kernel
-def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`.
-    `newlines`: how many newlines in a row end a line: 1, or 2 for paragraphs."""
+def split_lines(words: Words, data: UInt8s, newlines: int, out: SpansOut) -> int:
+    """Fills `out`, which has room for a line a word, and returns the number of lines. Only the white space between words is
+    read. `newlines`: how many newlines in a row end a line: 1, or 2 for paragraphs."""
+    word_offsets, word_starts, word_lengths, word_hashes, word_chars, _ = words
     doc_offsets, starts, lengths, hashes, chars, opens = out
-    line = np.int64(0)
+    line, word = np.int64(0), np.int64(0)
     doc_offsets[0] = 0
-    for doc in range(len(offsets) - 1):
-        offset, stop, opening = offsets[doc], offsets[doc + 1], np.int64(1)
-        while offset < stop:
-            start, end, seen, length = offset, offset, np.int64(0), np.int64(0)
-            hashed = hash_to_end = FNV_BASIS
-            while offset < stop and (
-                data[offset] != _NEWLINE or (newlines > 1 and (offset + 1 == stop or data[offset + 1] != _NEWLINE))
-            ):
-                code, size = decode(data, offset, stop)
-                if classes[code] != SPACE:
-                    start = start if length else offset
-                elif length == 0:
-                    offset += size
+    for doc in range(len(word_offsets) - 1):
+        stop, opening = word_offsets[doc + 1], True
+        while word < stop:
+            start, hashed, seen, blanks, num_newlines = word_starts[word], FNV_BASIS, np.int64(0), np.int64(0), np.int64(0)
+            while True:
+                end = word_starts[word] + word_lengths[word]
+                hashed, seen = _joined(hashed, word_hashes[word]), seen + word_chars[word]
+                word += 1
+                if word == stop:
+                    break
+                if word_starts[word] - end == 1 and data[end] == _SPACE:
+                    seen += 1
                     continue
-                for index in range(offset, offset + size):
-                    hashed = fnv_step(hashed, data[index])
-                seen += 1
-                offset += size
-                if classes[code] != SPACE:
-                    end, hash_to_end, length = offset, hashed, seen
-            offset += 1
-            if length:
-                starts[line] = start
-                lengths[line] = min(end - start, _MAX_INT32)
-                hashes[line] = mix64(hash_to_end)
-                chars[line] = min(length, _MAX_INT32)
-                opens[line] = opening
-                line += 1
-            opening = np.int64(length == 0 or newlines > 1)
+                blanks, num_newlines, longest = _white_space(data, end, word_starts[word])
+                if longest >= newlines:
+                    break
+                hashed, seen = _joined(hashed, hash_bytes(data, end, word_starts[word])), seen + blanks
+            starts[line], lengths[line], hashes[line] = start, min(end - start, _MAX_INT32), mix64(hashed)
+            chars[line], opens[line] = min(seen, _MAX_INT32), opening
+            opening = newlines > 1 or num_newlines > 1
+            line += 1
         doc_offsets[doc + 1] = line
     return int(line)
 
 
-def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: np.ndarray) -> Spans:
-    """The words or lines of documents in `keep` (num_docs,), as of the texts at `kept_offsets`."""
-    num_spans = int(np.diff(spans.doc_offsets)[keep].sum())
-    out = room_for_spans(len(kept_offsets), num_spans)
-    select_spans(Words(*spans), keep, offsets, kept_offsets, out)
-    return first_spans(type(spans), num_spans, out)
+@inline
+def _joined(hashed, part) -> Any:
+    hashed = (hashed ^ part) * MIX_1
+    return hashed ^ (hashed >> _HALF)
 
 
-@kernel
-def select_spans(spans: Words, keep: Bools, offsets: Int64s, kept_offsets: Int64s, out: SpansOut) -> None:
-    """Fills `out`, which has exactly the room, with the words or lines of the kept documents; see `selected`."""
-    doc_offsets, starts, lengths, hashes, chars, flags = spans
-    out_doc_offsets, out_starts, out_lengths, out_hashes, out_chars, out_flags = out
-    num_copied, kept = np.int64(0), np.int64(0)
-    out_doc_offsets[0] = 0
-    for doc in range(len(keep)):
-        if not keep[doc]:
-            continue
-        start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        end, moved = num_copied + stop - start, kept_offsets[kept] - offsets[doc]
-        for span in range(start, stop):
-            out_starts[num_copied + span - start] = starts[span] + moved
-        copy_into(out_lengths[num_copied:end], lengths[start:stop])
-        copy_into(out_hashes[num_copied:end], hashes[start:stop])
-        copy_into(out_chars[num_copied:end], chars[start:stop])
-        copy_into(out_flags[num_copied:end], flags[start:stop])
-        num_copied, kept = end, kept + 1
-        out_doc_offsets[kept] = num_copied
+@inline
+def _white_space(data, start, stop) -> tuple[Any, Any, Any]:
+    """The characters of some white space, its newlines, and the most newlines in a row."""
+    chars, newlines, run, longest = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for offset in range(start, stop):
+        is_newline = np.int64(data[offset] == _NEWLINE)
+        run = (run + 1) * is_newline
+        longest = max(longest, run)
+        newlines += is_newline
+        chars += np.int64(not is_continuation(data[offset]))
+    return chars, newlines, longest

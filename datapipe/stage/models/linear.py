@@ -23,9 +23,9 @@ import xxhash
 from datapipe.columns import byte_slices
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.case_folding import fold_texts, visible_folding
-from datapipe.kernels.dedup.substring import copy_spans
 from datapipe.kernels.learned import linear_scores as kernels
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
+from datapipe.kernels.text.replace import copy_spans
 from datapipe.kernels.types import input_record
 
 SLICE_BYTES = 1 << 22  # bytes of text that are folded at once; a longer text is a slice by itself

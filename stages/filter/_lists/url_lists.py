@@ -17,7 +17,7 @@ import pyarrow as pa
 from datapipe.errors import UserError
 from datapipe.kernels.filters import url, url_lists
 from datapipe.kernels.filters.url_lists import Automaton
-from datapipe.kernels.text.words import find_lines
+from datapipe.kernels.text.words import find_lines, find_words
 
 _COMMENT = ord("#")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -55,7 +55,7 @@ def read_entries(option: str, given: Sequence[str], files: Sequence[Path]) -> li
 
 def _lines_of(origin: str, content: bytes) -> Entries:
     data = np.frombuffer(content.removeprefix(_BYTE_ORDER_MARK), np.uint8)
-    lines = find_lines(np.array([0, len(data)]), data)
+    lines = find_lines(find_words(np.array([0, len(data)]), data), data)
     kept = data[lines.starts] != _COMMENT
     starts = lines.starts[kept]
     return Entries(origin=origin, starts=starts, stops=starts + lines.lengths[kept], data=data)

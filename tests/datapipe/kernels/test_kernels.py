@@ -19,7 +19,17 @@ from datapipe.kernels import keys
 from datapipe.kernels import types as annotations
 from datapipe.kernels.compiled import signature_of
 from datapipe.kernels.distributions import bin_edges, bins_of
-from datapipe.kernels.hashing import find_slot, fnv, hash_bytes, hash_of, mix64, num_slots_for, table_of, table_size
+from datapipe.kernels.hashing import (
+    find_slot,
+    fnv,
+    hash_bytes,
+    hash_of,
+    hash_without_last,
+    mix64,
+    num_slots_for,
+    table_of,
+    table_size,
+)
 from datapipe.kernels.learned.exponential import exp, logistic
 from datapipe.kernels.types import Int64s, UInt8s, form_of, input_record, read_only
 
@@ -62,6 +72,9 @@ def test_mix64_of_the_counter_gives_the_published_stream_of_splitmix64() -> None
 def test_hash_of_a_word_equals_what_kernels_compute(word: bytes) -> None:
     data = np.frombuffer(b"<" + word + b">", np.uint8)
     assert hash_bytes(data, 1, 1 + len(word)) == hash_of(word)
+    if word:
+        with np.errstate(over="ignore"):
+            assert hash_without_last(np.uint64(hash_of(word)), word[-1]) == hash_of(word[:-1])
 
 
 @pytest.mark.parametrize("keys", [[], [7], [7, 15, 23, 31], [15, 31, 47, 63, 1], list(range(1, 100))])

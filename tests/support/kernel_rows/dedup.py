@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.dedup import case_folding, components, minhash, substring, text_hashes, text_units
+from datapipe.kernels.dedup import case_folding, components, minhash, text_hashes, text_units
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.types import room_for
 from tests.oracles import case_folding as case_folding_oracle
@@ -76,13 +76,6 @@ def band(case: Case) -> Steps:
     signed = np.array(signed, np.uint32).reshape(-1, _NUM_PERM)
     yield [signed, *arrays, _NGRAM, _NUM_BANDS], room(len(rows), np.uint64, np.int64)
     yield None, columns(rows, 2)
-
-
-@row(substring.copy_spans)
-def copy_spans(case: Case) -> Steps:
-    starts, stops = np.ascontiguousarray(np.sort(case.generator.integers(0, len(case.data) + 1, (9, 2))).T)
-    yield [starts, stops, case.data], room(int((stops - starts).sum()), np.uint8)
-    yield None, [np.concatenate([case.data[start:stop] for start, stop in zip(starts, stops)])]
 
 
 @row(text_units.most_units)

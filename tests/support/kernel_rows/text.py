@@ -16,6 +16,7 @@ from datapipe.kernels.text import (
     english_words,
     json_strings,
     jsonlines,
+    line_spans,
     normalize,
     raw_lines,
     replace,
@@ -28,6 +29,7 @@ from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.unicode_classes import LETTER, class_table, composition_table, plain_sizes, stable_table
 from datapipe.kernels.text.words import room_for_spans
+from datapipe.kernels.types import room_for
 from tests.oracles import english as english_oracle
 from tests.oracles import read as read_oracle
 from tests.oracles import texts as texts_oracle
@@ -44,12 +46,18 @@ def _spans(case: Case, find: Callable[[bytes], list[texts_oracle.Span]]) -> list
     return [offsets_of(found), *columns(rows, 5)]
 
 
-@row(words.split_words, texts_oracle.words)
+@row(words.split_words)
+def split_words(case: Case) -> Steps:
+    """Room for one word per byte: the kernel that computes the upper bound has its own row."""
+    yield [case.offsets, case.data, class_table()], [room_for_spans(len(case.offsets), len(case.data))]
+    spans = _spans(case, texts_oracle.words)
+    yield len(spans[1]), spans
+
+
 @row(words.split_lines, texts_oracle.lines, 1)
 @row(words.split_lines, texts_oracle.paragraphs, 2, variant="paragraphs")
-def split(case: Case, find: Callable[[bytes], list[texts_oracle.Span]], *newlines: int) -> Steps:
-    """Room for one word or line per byte: the kernels that compute upper bounds have their own rows."""
-    yield [case.offsets, case.data, class_table(), *newlines], [room_for_spans(len(case.offsets), len(case.data))]
+def split_lines(case: Case, find: Callable[[bytes], list[texts_oracle.Span]], newlines: int) -> Steps:
+    yield [case.words, case.data, newlines], [room_for_spans(len(case.offsets), len(case.words.starts))]
     spans = _spans(case, find)
     yield len(spans[1]), spans
 
@@ -68,12 +76,6 @@ def most_words(case: Case) -> Steps:
     spaces = [chr(byte).isspace() and byte < 0x80 for byte in text]
     ends = sum(space and not following for space, following in pairwise(spaces))
     yield len(case.texts) + ends + sum(text[index : index + 2] in _WIDE_SPACES for index in range(len(text) - 1)), []
-
-
-@row(words.most_lines)
-def most_lines(case: Case) -> Steps:
-    yield [case.offsets, case.data], []
-    yield len(case.texts) + b"".join(case.texts).count(b"\n"), []
 
 
 _CHUNKS = (
@@ -96,7 +98,8 @@ def _english(case: Case) -> Case:
 def cut_words(case: Case) -> Steps:
     case = _english(case)
     tables = [english_words.content_table(), sign_table(), english_words.wholes_table(), english_words.unit_hashes()]
-    yield [case.words, case.data, *tables], [room_for_spans(len(case.offsets), len(case.data))]
+    out = room_for_spans(len(case.offsets), len(case.data))
+    yield [case.words, case.data, *tables, english_words.no_recent()], [out]
     spans = _spans(case, english_oracle.english_words)
     yield len(spans[1]), spans
 
@@ -145,14 +148,49 @@ def most_unicode_words(case: Case) -> Steps:
     yield count, []
 
 
-@row(words.select_spans)
-def select_spans(case: Case) -> Steps:
-    """The words of every other document are those of their texts alone."""
-    keep = case.generator.random(len(case.texts)) < 0.5
-    kept = case.having((text for text, is_kept in zip(case.texts, keep) if is_kept), b"1234567", b"")
-    out = room_for_spans(len(kept.offsets), len(case.words.starts))
-    yield [case.words, keep, case.offsets, kept.offsets], [out]
-    yield None, _spans(kept, texts_oracle.words)
+def _edited(case: Case) -> tuple[Case, np.ndarray]:
+    """Texts made of some documents of a case, of which lines are left out, changed, moved and copied; and the documents."""
+    rng, documents, texts = random.Random(case.seed), [], []
+    for number, text in enumerate(case.texts):
+        if rng.random() < 0.7:
+            lines = text.split(b"\n")
+            if rng.random() < 0.2:
+                rng.shuffle(lines)
+            kept = [line for line in lines if rng.random() < 0.8]
+            changed = [line + b" [1]" if rng.random() < 0.2 else b"  " * rng.randrange(2) + line for line in kept]
+            documents.append(number)
+            texts.append(b"\n".join(changed))
+    return case.having(texts, b"1234567", b""), np.array(documents, np.int64)
+
+
+@row(line_spans.align_lines)
+def align_lines(case: Case) -> Steps:
+    edited, rows = _edited(case)
+    lines = room_for(line_spans.EarlierLinesOut, sum(text.count(b"\n") + 1 for text in case.texts))
+    out = room_for(line_spans.LineSpansOut, sum(text.count(b"\n") + 1 for text in edited.texts))
+    out = out._replace(doc_offsets=np.empty(len(edited.offsets), np.int64))
+    yield [case.words, case.offsets, case.data, rows, edited.offsets, edited.data, lines], [out]
+    spans = [texts_oracle.line_spans(case.texts[number], text) for number, text in zip(rows, edited.texts, strict=True)]
+    expected = []
+    for number, begin, own in zip(rows, edited.begins, spans, strict=True):
+        first, moved = int(case.words.doc_offsets[number]), begin - case.begins[number]
+        for span in own:
+            at, by = (begin, 0) if span.is_new else (first, span.moved + moved)
+            expected.append((span.first + at, span.stop + at, by, span.is_new))
+    yield len(expected), [offsets_of(spans), *columns(expected, 4)]
+
+
+@row(line_spans.copy_words)
+def copy_words(case: Case) -> Steps:
+    """The words of edited texts, by those of the texts before."""
+    edited, rows = _edited(case)
+    spans = line_spans.spans_of_lines(case.words, (case.offsets, case.data), rows, (edited.offsets, edited.data))
+    new = zip(spans.firsts[spans.is_new], spans.stops[spans.is_new], strict=True)
+    lines = case.having((edited.data[start:stop].tobytes() for start, stop in new), b"", b"")
+    whole = line_spans.with_new_words(spans, lines.words, lines.offsets)
+    out = room_for_spans(len(edited.offsets), int((whole.stops - whole.firsts).sum()))
+    yield [case.words, lines.words, whole], [out]
+    yield None, _spans(edited, texts_oracle.words)
 
 
 @row(raw_lines.widen_lines)
@@ -210,6 +248,13 @@ def spans_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     cuts = [np.unique(case.generator.integers(start, stop + 1, 6)).tolist() for start, stop in pairwise(case.offsets)]
     edges = [cut for own in cuts for cut in own[: len(own) // 2 * 2]]
     return np.array(edges[::2], np.int64), np.array(edges[1::2], np.int64)
+
+
+@row(replace.copy_spans)
+def copy_spans(case: Case) -> Steps:
+    starts, stops = np.ascontiguousarray(np.sort(case.generator.integers(0, len(case.data) + 1, (9, 2))).T)
+    yield [starts, stops, case.data], room(int((stops - starts).sum()), np.uint8)
+    yield None, [np.concatenate([case.data[start:stop] for start, stop in zip(starts, stops)])]
 
 
 @row(replace.replace_spans)

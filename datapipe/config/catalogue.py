@@ -145,9 +145,6 @@ def reader_for(path: str, where: str = "") -> Reader:
     name = split_query(path)[0].lower()
     for compression in COMPRESSION_OF_ENDING:
         name = name.removesuffix(compression)
-    _, dot, last = name.rpartition(".")
-    if dot and last in formats() and f".{last}" in _reader_class(last).extensions:
-        return _reader_class(last)()  # the other readers need not be imported
     endings = {ending: reader for reader in readers().values() for ending in reader.extensions}
     fitting = [ending for ending in endings if name.endswith(ending)]
     if fitting:

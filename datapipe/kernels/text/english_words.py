@@ -8,8 +8,8 @@ A special case that signs have split is joined again: "(so):" ends in the emotic
 400 languages every word equals spaCy's, and on 60,000 chunks of random signs 99.9 %. Not covered: addresses with an IP
 number, and "°F." before other signs. Each chunk is cut by itself, in linear time.
 
-Two in three of the other chunks occur before in a batch. A table of recent ones says where, and their words are copied: a
-tenth of the time.
+Two in three of the other chunks occur before in a batch. A table of recent ones says where, and their words are copied, which
+saves a sixth of all time.
 """
 
 from functools import lru_cache

@@ -7,8 +7,7 @@ at a newline and excludes the white space around it, so it goes from one word to
 are not listed but separate paragraphs. A byte of no well-formed UTF-8 counts as one character.
 
 Memory: 25 bytes per word and per line, from a cheap upper bound on their number: a document of 100
-MB and 17 million words costs 425 MB while its batch lives. Where documents are dropped or edited, the
-words of what is left are copied.
+MB and 17 million words costs 425 MB while its batch lives.
 """
 
 from typing import Any, NamedTuple, TypeVar
